@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from partitioning.dgl_import import import_dgl
-from retexo.nn.aggregate import edge_max, edge_softmax, edge_sum
-from retexo.nn.block import Block
+from retexo.models.aggregate import edge_max, edge_softmax, edge_sum
+from retexo.models.block import Block
 
 
 def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Callable[[], Any]]]:

@@ -197,7 +197,7 @@ def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> t
 def ours(run: Run) -> dict[str, Any]:
     """Train on the partitions that the parent made."""
     from retexo.apps import train
-    from retexo.config.compose import compose
+    from retexo.settings.compose import compose
 
     _, model, workers, _ = run.method.replace(",", "").split()
     given = [

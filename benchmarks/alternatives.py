@@ -48,8 +48,8 @@ import pandas as pd
 from alternative_runs import THREADS, Run
 from scale import data as products
 
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 BELOW = 0.002
 AT_SIZE = ("PyG SAGE sampled", "DGL SAGE sampled", "ours GCN, 4 workers", "ours SAGE, 4 workers")

@@ -18,8 +18,8 @@ import pandas as pd
 
 from retexo.apps import train
 from retexo.comm.replay_log import ReplayLog
-from retexo.config.compose import compose
-from retexo.training.recovery import Recovery, state_dir
+from retexo.rounds.recovery import Recovery, state_dir
+from retexo.settings.compose import compose
 from retexo.worker import train as train_worker
 
 

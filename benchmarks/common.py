@@ -31,14 +31,14 @@ from retexo.apps import partition_data
 from retexo.apps import train as train_app
 from retexo.apps.partitions import open_directory
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.config.settings import Settings
-from retexo.estimate.baselines import Sizes
-from retexo.estimate.traffic import architecture_of
-from retexo.nn.hetero import build_network
+from retexo.comm.thread_transport import run_threads
+from retexo.models.hetero_stage import build_network
+from retexo.plan.baselines import Sizes
+from retexo.plan.traffic import architecture_of
+from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.settings.run_settings import Settings
 from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.evaluate import final_scores
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import measurements

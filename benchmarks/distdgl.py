@@ -36,7 +36,7 @@ import scale
 import slow_link
 from alternative_runs import BATCH, Run
 
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 ALONE = "DGL, one process"
 SAMPLED = ["trainer=sampled", "batch_size=BATCH", "dropout=0.5", "learning_rate=[0.003]"]

@@ -18,11 +18,11 @@ import pandas as pd
 import psutil
 import torch
 
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
-from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.coding.elias_fano import write_ascending
 from retexo.exchange.cover import minimum_cover
+from retexo.plan.traffic import estimate_traffic
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 GRAPH = (
     "dataset_name=synthetic",

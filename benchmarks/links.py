@@ -188,9 +188,9 @@ def rank(num_nodes: int, threads: int) -> None:
     sys.path[:0] = [str(ROOT)]
     from types import SimpleNamespace
 
-    from retexo.comm.threads import run_threads
-    from retexo.nn.scorer import Scorer
-    from retexo.nn.stage import Answer
+    from retexo.comm.thread_transport import run_threads
+    from retexo.models.scorer import Scorer
+    from retexo.models.stage import Answer
     from retexo.trainers import ranking
 
     torch.set_num_threads(threads)

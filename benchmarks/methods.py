@@ -36,11 +36,11 @@ import numpy as np
 import pandas as pd
 
 from partitioning.errors import InputError
-from retexo.comm.traffic import KINDS as KINDS_SENT
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
-from retexo.estimate.traffic import estimate_traffic
-from retexo.report.statistics import paired_difference
+from retexo.comm.traffic_meter import KINDS as KINDS_SENT
+from retexo.plan.traffic import estimate_traffic
+from retexo.results.statistics import paired_difference
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 COMPARISONS = {
     "accuracy": {

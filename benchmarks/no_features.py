@@ -18,7 +18,7 @@ import common
 import numpy as np
 import pandas as pd
 
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 KINDS = ("given", "degree", "random", "positional", "[degree,random]", "[degree,positional]")
 BLOCKS = [

@@ -1,4 +1,4 @@
-"""Milliseconds of a dense product of rows and weights in float32: torch's own, by MKL, and retexo.nn.matrix.product.
+"""Milliseconds of a dense product of rows and weights in float32: torch's own, by MKL, and retexo.models.matrix.product.
 
     python benchmarks/product.py [--threads 1] [--repeats 30]
 
@@ -15,7 +15,7 @@ from typing import Any
 import common
 import torch
 
-from retexo.nn.matrix import HAS_ONEDNN, product
+from retexo.models.matrix import HAS_ONEDNN, product
 
 WIDTHS = [(1433, 256), (500, 256), (256, 3), (256, 7), (100, 256), (256, 47), (256, 256)]
 ROWS = (512, 1024, 4096)

@@ -20,7 +20,7 @@ import pandas as pd
 import profiled_worker
 
 from retexo.apps import train as train_app
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 
 def main() -> None:

@@ -8,13 +8,13 @@ from collections import defaultdict
 from multiprocessing.connection import Connection
 from typing import Any
 
-from retexo.comm import collectives, process_group, sockets
-from retexo.comm.sockets import Streams
+from retexo.comm import collectives, process_group, socket_transport
+from retexo.comm.socket_transport import Streams
 from retexo.exchange import layer_exchange
-from retexo.nn import accumulate
+from retexo.models import accumulate
+from retexo.rounds import message, objective, update
+from retexo.rounds import reduction as reductions
 from retexo.trainers import layerwise
-from retexo.training import message, objective, update
-from retexo.training import reduction as reductions
 from retexo.worker import context, train
 from retexo.worker.train import TrainJob
 
@@ -33,7 +33,7 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
     ],
     "round: optimiser": [(update.SynchronousSGD, "apply"), (update.LocalSGD, "apply")],
     "sums: add up, encode": [(collectives.Communicator, "all_reduce")],
-    "messages": [(process_group.GlooTransport, "swap"), (sockets.SocketTransport, "swap")],
+    "messages": [(process_group.GlooTransport, "swap"), (socket_transport.SocketTransport, "swap")],
     "round: rest": [(message.Message, "reduce_update")],
 }
 

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from partitioning import datasets, splits
 from partitioning.hetero.graph_data import EdgeType, HeteroGraphData
 from partitioning.splits import Split
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
-from retexo.report.statistics import paired_difference
-from retexo.training.task import NodeClassification, score
+from retexo.results.statistics import paired_difference
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+from retexo.tasks.task import NodeClassification, score
 
 MODELS = ("rgcn", "hetero_sage", "rgat")
 METHODS = ("logistic", *(f"PyG_{model}" for model in MODELS), *MODELS)

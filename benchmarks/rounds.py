@@ -23,17 +23,17 @@ import pandas as pd
 import torch
 
 from retexo.apps.credentials import init as make_credentials
-from retexo.cluster import fork_server, launch
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import Rendezvous, connected
-from retexo.comm.sockets import Streams
-from retexo.comm.traffic import MessageTag
-from retexo.config.compose import compose
-from retexo.nn.block import HaloRows, InEdges, Sources, rows_of
-from retexo.nn.convolution import Inputs
-from retexo.nn.stage import Architecture, build_stages
-from retexo.training.message import Message
+from retexo.comm.socket_transport import Streams
+from retexo.comm.traffic_meter import MessageTag
+from retexo.launch import fork_server, start_workers
+from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models.convolution import Inputs
+from retexo.models.stage import Architecture, build_stages
+from retexo.rounds.message import Message
+from retexo.settings.compose import compose
+from retexo.sites.credentials import read_credentials
 
 ROUNDS = 200
 WORKERS = 4
@@ -112,7 +112,7 @@ def message_seconds(backend: str, folder: Path) -> float:
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     fork_server.warm_up()
-    with launch.connect_nodes(settings.cluster, {}, "") as node:
+    with start_workers.connect_nodes(settings.cluster, {}, "") as node:
         meeting = (
             replace(node.rendezvous, parts_per_node=1)
             if backend in BETWEEN_NODES
@@ -120,7 +120,9 @@ def message_seconds(backend: str, folder: Path) -> float:
         )
         if backend == "tls":
             meeting = replace(meeting, credentials=credentials(folder / "keys"))
-        return float(launch.run_workers(range(WORKERS), messages_alone, (meeting, sizes), node)[0])
+        return float(
+            start_workers.run_workers(range(WORKERS), messages_alone, (meeting, sizes), node)[0]
+        )
 
 
 def credentials(folder: Path) -> Any:

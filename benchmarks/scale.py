@@ -31,7 +31,7 @@ from typing import Any
 import common
 import torch
 
-from retexo.nn.matrix import row_sums
+from retexo.models.matrix import row_sums
 
 NODES, EDGES, FEATURES, CLASSES, HIDDEN = 2_449_029, 61_859_140, 100, 47, 256
 TRAIN, VAL = 196_615 / NODES, 39_323 / NODES
@@ -239,7 +239,7 @@ def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file:
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
-    from retexo.report.figures import COLOURS, MARKERS, STYLE
+    from retexo.results.figures import COLOURS, MARKERS, STYLE
 
     with mpl.rc_context(STYLE):
         figure, panels = plt.subplots(1, len(sweeps), figsize=(4.2 * len(sweeps), 4), squeeze=False)

@@ -20,7 +20,7 @@ from typing import Any
 import common
 import pandas as pd
 
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 sys.path.insert(0, str(common.ROOT / "tests"))
 import namespaces

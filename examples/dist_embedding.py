@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from partitioning.directory.read import find
-from retexo.distdgl import hooks
-from retexo.distdgl.client import connect, forget_names, free_port, part_config
+from retexo.trainers.sampled_dgl import hooks
+from retexo.trainers.sampled_dgl.client import connect, forget_names, free_port, part_config
 
 ADDRESS, WIDTH, BATCH = "127.0.0.1", 64, 128
 
@@ -41,7 +41,7 @@ def main(directory: Path, epochs: int) -> None:
             command = [
                 sys.executable,
                 "-m",
-                "retexo.distdgl.server",
+                "retexo.trainers.sampled_dgl.server",
                 config,
                 ip_config,
                 str(part),

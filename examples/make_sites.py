@@ -11,7 +11,7 @@ import numpy as np
 from partitioning import datasets, splits
 from partitioning.errors import InputError
 from partitioning.sites import write_sites
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 
 def main(base: Path, names: list[str]) -> None:

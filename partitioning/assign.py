@@ -15,7 +15,7 @@ from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.errors import InputError
 from partitioning.files import load_npy, open_regular, reading
 from partitioning.graph_data import GraphData
-from partitioning.settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 
 log = logging.getLogger(__name__)
 

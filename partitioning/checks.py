@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
-from partitioning.threads import BLOCK, blocks, in_blocks
+from partitioning.thread_pool import BLOCK, blocks, in_blocks
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from partitioning.checks import check_split, refuse
 from partitioning.errors import InputError
 from partitioning.files import load_npy, read_text, reading
 from partitioning.graph_data import GraphData
-from partitioning.settings import SplitSettings
+from partitioning.partition_settings import SplitSettings
 
 log = logging.getLogger(__name__)
 

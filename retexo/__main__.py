@@ -16,12 +16,12 @@ from omegaconf import DictConfig
 
 from partitioning.errors import InputError
 from retexo import apps
-from retexo.cluster.standard_streams import keep_standard_streams
-from retexo.config.command_line import options_first
-from retexo.config.compose import BASE, load_job, remove_if_unused
-from retexo.config.messages import REFUSALS, explain, explain_command, is_wrong_path
-from retexo.config.schema import CONFIG_DIR
 from retexo.errors import TrainingError
+from retexo.launch.standard_streams import keep_standard_streams
+from retexo.settings.command_line import options_first
+from retexo.settings.compose import BASE, load_job, remove_if_unused
+from retexo.settings.messages import REFUSALS, explain, explain_command, is_wrong_path
+from retexo.settings.schema import CONFIG_DIR
 
 
 def main() -> int:

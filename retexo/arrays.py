@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from partitioning.threads import in_blocks
+from partitioning.thread_pool import in_blocks
 
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]

@@ -4,7 +4,7 @@
     python scripts/estimate.py --nodes N --edges E --features F --classes C [--workers W] [...]
     python scripts/estimate.py --one-node-a-client dataset_name=cora [--offline 0 0.3]
 
-The formulas are in retexo/estimate/random_graph.py. They know the published algorithm, +experiment=retexo, without
+The formulas are in retexo/plan/random_graph.py. They know the published algorithm, +experiment=retexo, without
 compression. "network, at least" is the time in which a node's link carries the node's own bytes, at --bandwidth; nothing
 else is counted. --one-node-a-client: docs/one-node-a-client.md.
 """
@@ -16,8 +16,8 @@ from typing import Any
 
 import one_node_a_client
 
-from retexo.estimate.memory import peak_memory
-from retexo.estimate.random_graph import Case, layer_work, sent
+from retexo.plan.memory import peak_memory
+from retexo.plan.random_graph import Case, layer_work, sent
 
 
 def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], Any]:

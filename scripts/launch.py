@@ -27,9 +27,9 @@ sys.path.insert(0, str(ROOT))
 from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
 from retexo.apps.partitions import open_directory  # noqa: E402
-from retexo.cluster.launch import terminate_as_exit  # noqa: E402
-from retexo.config.cluster_settings import ClusterSettings  # noqa: E402
-from retexo.config.compose import compose  # noqa: E402
+from retexo.launch.start_workers import terminate_as_exit  # noqa: E402
+from retexo.settings.cluster_settings import ClusterSettings  # noqa: E402
+from retexo.settings.compose import compose  # noqa: E402
 
 END_TIMEOUT = 30.0
 """seconds within which a node has to end once it is told to"""

@@ -22,7 +22,7 @@ from partitioning import datasets, splits
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.splits import Split
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 FLOAT = 4
 """bytes"""

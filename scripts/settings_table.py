@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from retexo.config.table import markdown
+from retexo.settings.table import markdown
 
 if __name__ == "__main__":
     print(markdown(), end="")

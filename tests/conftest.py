@@ -30,7 +30,7 @@ settings.load_profile("usual")
 @pytest.fixture
 def fork_server() -> None:
     """The workers' fork server runs: DGL's reader is tried in a child of it, not in a program that takes seconds."""
-    from retexo.cluster.fork_server import warm_up
+    from retexo.launch.fork_server import warm_up
 
     warm_up()
 

@@ -37,22 +37,22 @@ from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
-from partitioning.settings import (
+from partitioning.partition_settings import (
     TASKS,
     ColumnSettings,
     DatasetSettings,
     SplitSettings,
     SyntheticSettings,
 )
-from retexo.cluster.interfaces import loopback
-from retexo.cluster.streams import with_local_streams
+from retexo.comm.message_format import bytes_of
 from retexo.comm.process_group import Rendezvous, process_group
-from retexo.comm.sockets import SocketTransport
+from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
-from retexo.comm.wire import bytes_of
-from retexo.config.compose import compose
-from retexo.config.settings import TrainSettings
-from retexo.training.graph_info import GraphInfo
+from retexo.launch.interfaces import loopback
+from retexo.launch.worker_streams import with_local_streams
+from retexo.rounds.graph_info import GraphInfo
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import TrainSettings
 
 THREADS = 2
 """Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one shall be seen."""

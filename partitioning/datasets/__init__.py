@@ -35,8 +35,8 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.hetero.relations import with_reverse
+from partitioning.partition_settings import DatasetSettings
 from partitioning.setting_fields import Setting
-from partitioning.settings import DatasetSettings
 from partitioning.splits import SplitRecipe
 
 

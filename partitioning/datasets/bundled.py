@@ -6,7 +6,7 @@ from pathlib import Path
 from partitioning.datasets.file import read_npz
 from partitioning.datasets.raw import build
 from partitioning.graph_data import GraphData
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 CORA = Path(__file__).parent / "assets" / "cora.npz"
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from partitioning.errors import InputError
-from partitioning.settings import ColumnSettings
+from partitioning.partition_settings import ColumnSettings
 
 log = logging.getLogger(__name__)
 

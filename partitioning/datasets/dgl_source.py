@@ -17,7 +17,7 @@ from partitioning.datasets.given_split import masks_of
 from partitioning.errors import InputError
 from partitioning.files import load_npy, open_regular, read_json, reading
 from partitioning.graph_data import MASKS, GraphData
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 URL = "https://data.dgl.ai/dataset/{name}.zip"
 _SAINT = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")

@@ -15,7 +15,7 @@ from partitioning.datasets.frames import TextColumn, TextIds, read_frames
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import check_axes, joined, narrowed, read_arrays, read_npy
 from partitioning.errors import InputError
-from partitioning.settings import ColumnSettings
+from partitioning.partition_settings import ColumnSettings
 
 if TYPE_CHECKING:
     import pandas as pd

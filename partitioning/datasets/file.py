@@ -52,7 +52,7 @@ from partitioning.errors import InputError
 from partitioning.files import check_path, check_unpacked_size, open_regular, reading
 from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 log = logging.getLogger(__name__)
 

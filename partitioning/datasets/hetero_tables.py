@@ -47,7 +47,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Features
 from partitioning.hetero.graph_data import SEPARATOR, EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.names import Names, as_names
-from partitioning.settings import ColumnSettings, DatasetSettings
+from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
 

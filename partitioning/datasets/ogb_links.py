@@ -21,7 +21,7 @@ from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
 from partitioning.files import open_regular, reading
 from partitioning.graph_data import GraphData
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 URL = "https://snap.stanford.edu/ogb/data/linkproppred"
 RAW = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/num-node-list.csv.gz")

@@ -16,7 +16,7 @@ from partitioning.datasets.ogb_source import SPLIT, URL, numbers, read_split, wh
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
 from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 NUM_CLASSES = 349
 _TARGET = "paper"

@@ -20,7 +20,7 @@ from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
 from partitioning.files import open_regular
 from partitioning.graph_data import Endpoints, GraphData
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 URL = "https://snap.stanford.edu/ogb/data/nodeproppred"
 _CSV = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz")

@@ -17,7 +17,7 @@ from partitioning.datasets.raw import RawGraph, build
 from partitioning.errors import InputError
 from partitioning.files import open_regular, reading
 from partitioning.graph_data import MASKS, GraphData
-from partitioning.settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 PLANETOID = {"citeseer_torch": "CiteSeer", "pubmed_torch": "PubMed"}
 PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import Endpoints, GraphData, endpoint_dtype
-from partitioning.settings import DatasetSettings, SyntheticSettings
+from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
 POWER_LAW = 2.5

@@ -16,7 +16,7 @@ from partitioning.datasets.synthetic import BLOCK, CLASS_SIGNAL
 from partitioning.errors import InputError
 from partitioning.graph_data import endpoint_dtype
 from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.settings import DatasetSettings, SyntheticSettings
+from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
 TARGET_SIGNAL = 0.5 * CLASS_SIGNAL

@@ -21,7 +21,7 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, joined, read_arrays, read_npy
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS
-from partitioning.settings import ColumnSettings
+from partitioning.partition_settings import ColumnSettings
 from partitioning.splits import FILE_NAMES, read_index
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.threads import BLOCK, in_blocks
+from partitioning.thread_pool import BLOCK, in_blocks
 
 
 def runs(values: NDArray[Any]) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ from partitioning.files import file_checksum, load_npy, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
 from partitioning.names import Names
 from partitioning.random_rows import random_rows
-from partitioning.threads import BLOCK, in_blocks
+from partitioning.thread_pool import BLOCK, in_blocks
 
 log = logging.getLogger(__name__)
 

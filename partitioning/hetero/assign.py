@@ -13,7 +13,7 @@ from partitioning import hypergraph
 from partitioning.assign import Assignment, from_file, metis
 from partitioning.errors import InputError
 from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 
 
 def assign(

@@ -22,7 +22,7 @@ from partitioning.links.ids import id_keys, places_of, read_ids
 from partitioning.links.paths import weighted_neighbours
 from partitioning.links.spectral import best_spectral
 from partitioning.names import Names, name_keys
-from partitioning.settings import SplitSettings
+from partitioning.partition_settings import SplitSettings
 from partitioning.splits import PARTS, index_file
 
 Ints = NDArray[np.int64]

@@ -4,9 +4,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from retexo.cluster import fork_server
-from retexo.cluster.ticker import ticker
-from retexo.config.settings import DISTRIBUTED_APPS, Settings
+from retexo.launch import fork_server
+from retexo.launch.ticker import ticker
+from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
 
 
 def run(settings: Settings, run_dir: Path) -> Any:

@@ -9,7 +9,7 @@ A site makes its key, which stays there, and a request; the authority signs it, 
     retexo credentials revoke AUTHORITY east                     its certificate is refused from now on
     retexo credentials init FOLDER --sites north east south      all of it in one place, to try it out
 
-What a site's folder holds is in retexo/comm/credentials.py. All files are PEM, so another authority can take this one's
+What a site's folder holds is in retexo/sites/credentials.py. All files are PEM, so another authority can take this one's
 place.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.files import open_regular, read_bytes, reading
-from retexo.comm.credentials import (
+from retexo.sites.credentials import (
     import_serialization,
     import_x509,
     number_of,

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from retexo.apps.inference import prepare, print_table, run_workers
-from retexo.config.settings import Settings
-from retexo.outputs.files import write_json
-from retexo.outputs.lock import locks_run_dir
+from retexo.results.atomic_write import write_json
+from retexo.results.run_lock import locks_run_dir
+from retexo.settings.run_settings import Settings
 
 
 @locks_run_dir

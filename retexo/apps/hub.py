@@ -1,16 +1,16 @@
-"""`app=hub`: the one reachable port of nodes that only open connections (retexo.cluster.hub). It owns no data."""
+"""`app=hub`: the one reachable port of nodes that only open connections (retexo.sites.hub). It owns no data."""
 
 import logging
 from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.cluster.channel import listen
-from retexo.cluster.hub import HubServer
-from retexo.cluster.launch import terminate_as_exit
-from retexo.comm.credentials import read_credentials
-from retexo.comm.tls import Tls
-from retexo.config.settings import Settings
+from retexo.launch.control_channel import listen
+from retexo.launch.start_workers import terminate_as_exit
+from retexo.settings.run_settings import Settings
+from retexo.sites.credentials import read_credentials
+from retexo.sites.hub import HubServer
+from retexo.sites.tls import Tls
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
-from retexo.cluster import launch
-from retexo.config.app_settings import PredictSettings
-from retexo.config.settings import ModelSettings, Settings
-from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
+from retexo.launch import start_workers
+from retexo.results.checkpoint import Checkpoint, open_checkpoint
+from retexo.settings.app_settings import PredictSettings
+from retexo.settings.run_settings import ModelSettings, Settings
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import choose_device
@@ -99,7 +99,7 @@ def run_workers(
 ) -> dict[str, Any]:
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with launch.connect_nodes(
+    with start_workers.connect_nodes(
         cluster, shared_settings(settings), prepared.directory.digest()
     ) as node:
         job = infer.InferJob(
@@ -112,7 +112,7 @@ def run_workers(
             predict=predict,
         )
         run_dir.mkdir(parents=True, exist_ok=True)
-        results = launch.run_workers(cluster.local_ranks, infer.main, job, node)
+        results = start_workers.run_workers(cluster.local_ranks, infer.main, job, node)
     result: dict[str, Any] = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - settings.started
     return {

@@ -23,22 +23,22 @@ from partitioning.directory.read import PartitionDirectory, find
 from partitioning.errors import InputError
 from retexo import apps
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.config.compose import compose, compose_run
-from retexo.config.flatten import flatten
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.stage import Stage
-from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
-from retexo.outputs.predictions import Predictions
+from retexo.comm.thread_transport import run_threads
+from retexo.exchange.exchange_plan import Use
+from retexo.models.stage import Stage
+from retexo.results.checkpoint import Checkpoint, open_checkpoint
+from retexo.results.predictions import Predictions
+from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.settings.compose import compose, compose_run
+from retexo.settings.flatten import flatten
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.answer import InferenceResult
 from retexo.trainers.context import Clock
 from retexo.trainers.ranking import Embedded
-from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.context import task_of
 from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
-from retexo.worker.links import own_scores
+from retexo.worker.link_predictions import own_scores
 
 
 def run(

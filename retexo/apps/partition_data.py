@@ -30,7 +30,7 @@ from partitioning.graph_data import MASKS, Endpoints, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.baselines import baselines
 from partitioning.links.split import find_relation, is_relation, of_relation, split_links
-from partitioning.settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 from retexo import __version__
 from retexo.apps import partition_hetero
 from retexo.exchange.cover import minimum_cover

@@ -14,7 +14,7 @@ from partitioning.hetero import directory as hetero_directory
 from partitioning.hetero.assign import assign
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.hetero.split import split_hetero
-from partitioning.settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 
 
 def write(

@@ -12,8 +12,8 @@ from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_data import directory_of, is_of_file, made_with, requested_settings
-from retexo.config.schema import DEFINED, keys
-from retexo.config.settings import Settings
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import DEFINED, keys
 from retexo.worker.graph import check_directory
 
 logger = logging.getLogger(__name__)

@@ -16,18 +16,18 @@ from partitioning.hetero.types import HeteroPartition
 from partitioning.sites import SiteFolders
 from retexo.apps import site_plan
 from retexo.apps.partitions import open_directory, with_parts_found
-from retexo.config.settings import REACHES, Settings, TrainSettings
-from retexo.estimate.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
-from retexo.estimate.memory import worker_memory
-from retexo.estimate.traffic import (
+from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
+from retexo.plan.memory import worker_memory
+from retexo.plan.traffic import (
     TrafficEstimate,
     architecture_of,
     estimate_by_gradient,
     estimate_traffic,
     network_of,
 )
-from retexo.outputs.files import write_json
-from retexo.outputs.lock import locks_run_dir
+from retexo.results.atomic_write import write_json
+from retexo.results.run_lock import locks_run_dir
+from retexo.settings.run_settings import REACHES, Settings, TrainSettings
 from retexo.worker.graph import Part, check, check_directory, read_part, without_ledger
 
 MAX_SHOWN = 6

@@ -13,10 +13,10 @@ from partitioning.errors import InputError
 from partitioning.links.ids import id_keys, places_of, read_ids
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
-from retexo.config.settings import Settings
-from retexo.outputs import predictions
-from retexo.outputs.files import write_json
-from retexo.outputs.lock import locks_run_dir
+from retexo.results import predictions
+from retexo.results.atomic_write import write_json
+from retexo.results.run_lock import locks_run_dir
+from retexo.settings.run_settings import Settings
 
 logger = logging.getLogger(__name__)
 

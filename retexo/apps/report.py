@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from partitioning.files import read_bytes
 from retexo.apps.resume import check_unused
-from retexo.config.settings import Settings
-from retexo.outputs.lock import locks_run_dir
-from retexo.report import figures, tables
-from retexo.report.groups import DataSet, group
-from retexo.report.page import Picture, Section, page
-from retexo.report.runs import Run, read_runs
-from retexo.report.tables import Table
+from retexo.results import figures, tables
+from retexo.results.groups import DataSet, group
+from retexo.results.page import Picture, Section, page
+from retexo.results.run_lock import locks_run_dir
+from retexo.results.runs import Run, read_runs
+from retexo.results.tables import Table
+from retexo.settings.run_settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

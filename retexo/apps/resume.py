@@ -10,11 +10,11 @@ from typing import Any
 from partitioning.errors import InputError
 from partitioning.files import read_json
 from retexo.apps.run_identity import PER_NODE
-from retexo.config.flatten import flatten
-from retexo.config.options import default
-from retexo.config.schema import LISTS, PER_LAYER, without
-from retexo.outputs.files import plain_json, write_json
-from retexo.report.runs import shortest
+from retexo.results.atomic_write import plain_json, write_json
+from retexo.results.runs import shortest
+from retexo.settings.flatten import flatten
+from retexo.settings.options import default
+from retexo.settings.schema import LISTS, PER_LAYER, without
 
 logger = logging.getLogger(__name__)
 

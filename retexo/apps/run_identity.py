@@ -7,8 +7,8 @@ from importlib.metadata import version
 from typing import Any
 
 from retexo import __version__
-from retexo.config.schema import keys, without
-from retexo.config.settings import Settings
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import keys, without
 
 PER_NODE = keys(lambda setting: setting.per_node)
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from partitioning.directory.types import Partition
 from partitioning.sites import SiteFolders
 from retexo.apps.summary import print_rows
-from retexo.config.settings import TrainSettings
-from retexo.estimate.traffic import network_of
 from retexo.exchange.coding.values import value_bytes
-from retexo.nn.hetero import HeteroArchitecture, build_network
-from retexo.outputs.files import write_json
+from retexo.models.hetero_stage import HeteroArchitecture, build_network
+from retexo.plan.traffic import network_of
+from retexo.results.atomic_write import write_json
+from retexo.settings.run_settings import TrainSettings
 from retexo.sites.ledger import most_nodes
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.worker.graph import Part, read_part

@@ -26,15 +26,15 @@ from partitioning.files import exclusive, open_regular, read_bytes
 from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS
-from retexo.cluster.launch import terminate_as_exit
-from retexo.config.compose import compose
-from retexo.config.schema import PACKAGE
-from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.outputs.lock import exclusive_run_dir, locks_run_dir
-from retexo.report import figures
-from retexo.report.runs import differing_settings, read_summary
-from retexo.report.tables import byte_text
+from retexo.launch.start_workers import terminate_as_exit
+from retexo.results import figures
+from retexo.results.run_lock import exclusive_run_dir, locks_run_dir
+from retexo.results.runs import differing_settings, read_summary
+from retexo.results.tables import byte_text
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import PACKAGE
 
 GRACE = 10.0
 """Seconds that a run has to end after Ctrl-C, which the terminal sends to it, too."""

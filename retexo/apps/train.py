@@ -11,13 +11,13 @@ from retexo.apps import resume
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
-from retexo.cluster import launch
-from retexo.config.cluster_settings import ClusterSettings
-from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.outputs.files import write_json
-from retexo.outputs.lock import locks_run_dir
-from retexo.outputs.run_log import check_logger
+from retexo.launch import start_workers
+from retexo.results.atomic_write import write_json
+from retexo.results.run_lock import locks_run_dir
+from retexo.results.run_log import check_logger
+from retexo.settings.cluster_settings import ClusterSettings
+from retexo.settings.run_settings import Settings
 from retexo.worker.graph import check
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
@@ -50,7 +50,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
     resume.check_same(source, run_dir, same, shared)
-    with launch.connect_nodes(cluster, shared, directory.digest()) as node:
+    with start_workers.connect_nodes(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         kept = settings.train.checkpoint.keep
         identity = (
@@ -71,7 +71,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         }
         _write_summary(cluster, run_dir, summary)
         try:
-            results = launch.run_workers(cluster.local_ranks, main, job, node)
+            results = start_workers.run_workers(cluster.local_ranks, main, job, node)
         except BaseException as error:
             with suppress(TrainingError):  # of a full disk the first error is enough
                 _write_summary(
@@ -112,7 +112,7 @@ def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return f"terminated ({launch.name_of_signal(error)})"
+        return f"terminated ({start_workers.name_of_signal(error)})"
     return str(error) or type(error).__name__
 
 

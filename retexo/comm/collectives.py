@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.comm import wire
-from retexo.comm.masks import PairwiseMasks, from_words, to_words
+from retexo.comm import message_format
+from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
+from retexo.comm.traffic_meter import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Pieces, Transport, joined
-from retexo.comm.wire import WireFormat
+from retexo.sites.masks import PairwiseMasks, from_words, to_words
 
 SMALL = 1 << 16
 """Bytes that one worker may send, so that it adds up all of a sum; 5 ms at 100 Mbit/s."""
@@ -32,7 +32,7 @@ class ReduceInput:
     tensor: Tensor
     """[n], on any device; holds the sum afterwards."""
     wire: WireFormat | None = None
-    """What travels, if not the tensor's type: torch.bfloat16, "int8" or "int6" (see retexo.comm.wire).
+    """What travels, if not the tensor's type: torch.bfloat16, "int8" or "int6" (see retexo.comm.message_format).
 
     Rounded shares are added up in the tensor's own type, and the sum is rounded once more.
     """
@@ -86,7 +86,7 @@ class Communicator:
             raise ValueError("this rank's own message has another size than announced")
         if self.replay_log is not None and tag.kind not in OF_ROUNDS:
             self.replay_log.check_size(sum(from_sizes) * element_size)
-        outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
+        outgoing: list[Pieces] = [[message_format.bytes_of(tensor)] for tensor in to_peers]
         received = list(
             torch.split(
                 torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)
@@ -95,7 +95,7 @@ class Communicator:
         received[self.rank].copy_(to_peers[self.rank].detach())
         if consume:
             to_peers.clear()
-        incoming: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in received]
+        incoming: list[Pieces] = [[message_format.bytes_of(tensor)] for tensor in received]
         self._swap(outgoing, incoming, tag, is_large=consume)
         return received
 
@@ -181,7 +181,8 @@ class Communicator:
     def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         everyone = range(self.world_size)
         num_bytes = sum(
-            wire.num_bytes(summand.wire_format, summand.tensor.numel()) for summand in summands
+            message_format.num_bytes(summand.wire_format, summand.tensor.numel())
+            for summand in summands
         )
         root = None
         if num_bytes * (self.world_size - 1) <= SMALL:
@@ -207,10 +208,10 @@ class Communicator:
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
         encoded, count = (
-            wire.encode(summand.tensor.detach().cpu(), summand.wire_format),
+            message_format.encode(summand.tensor.detach().cpu(), summand.wire_format),
             summand.tensor.numel(),
         )
-        return wire.decode(joined(encoded), summand.wire_format, count).to(summand.tensor)
+        return message_format.decode(joined(encoded), summand.wire_format, count).to(summand.tensor)
 
     def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
@@ -226,7 +227,10 @@ def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tup
 
     Those are of whole blocks, where these share a scale.
     """
-    size, step = summand.tensor.numel(), wire.BLOCK if summand.wire_format in wire.LARGEST else 1
+    size, step = (
+        summand.tensor.numel(),
+        message_format.BLOCK if summand.wire_format in message_format.LARGEST else 1,
+    )
     if root is not None:
         return [(0, size if rank == root else 0) for rank in range(world_size)]
     steps = -(-size // step)
@@ -241,7 +245,7 @@ class _ChunkedSum:
         self._summand, self._rank, self._everyone = summand, rank, range(len(chunks))
         self._wire_format, self._bounds = summand.wire_format, chunks
         self._values = summand.tensor.detach().cpu().contiguous()
-        self._encoded = wire.encode(self._values, self._wire_format)
+        self._encoded = message_format.encode(self._values, self._wire_format)
         size = self._num_bytes(rank)
         self._places = [
             np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone
@@ -255,7 +259,7 @@ class _ChunkedSum:
         """What this worker adds to the chunk of a rank."""
         return () if self._rank in self._summand.zero_ranks else self._chunk(rank)
 
-    def place(self, rank: int) -> wire.ByteArray:
+    def place(self, rank: int) -> message_format.ByteArray:
         """Where what comes from a rank belongs."""
         return self._places[rank]
 
@@ -265,13 +269,13 @@ class _ChunkedSum:
         encoded: Pieces = ()
         if first < end:
             values = [
-                wire.decode(share, self._wire_format, end - first)
+                message_format.decode(share, self._wire_format, end - first)
                 for share in self._places
                 if len(share)
             ]
             total = self._values[first:end]
             _add(values, total)
-            encoded = wire.encode(total, self._wire_format)
+            encoded = message_format.encode(total, self._wire_format)
         if self._in_place:
             self._places = [piece for rank in self._everyone for piece in self._chunk(rank)]
         else:
@@ -284,7 +288,9 @@ class _ChunkedSum:
         if not self._in_place:
             for (first, end), place in zip(self._bounds, self._places, strict=True):
                 if first < end:
-                    self._values[first:end] = wire.decode(place, self._wire_format, end - first)
+                    self._values[first:end] = message_format.decode(
+                        place, self._wire_format, end - first
+                    )
         if self._values.data_ptr() != self._summand.tensor.data_ptr():
             self._summand.tensor.copy_(self._values)
 
@@ -294,11 +300,11 @@ class _ChunkedSum:
         return self._wire_format is self._values.dtype
 
     def _chunk(self, rank: int) -> Pieces:
-        return wire.chunk(self._encoded, self._wire_format, *self._bounds[rank])
+        return message_format.chunk(self._encoded, self._wire_format, *self._bounds[rank])
 
     def _num_bytes(self, rank: int) -> int:
         first, end = self._bounds[rank]
-        return wire.num_bytes(self._wire_format, end - first)
+        return message_format.num_bytes(self._wire_format, end - first)
 
 
 def _add(values: Sequence[Tensor], total: Tensor) -> None:

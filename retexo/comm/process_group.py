@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from retexo.comm.credentials import Credentials
-from retexo.comm.links import Link
+from retexo.comm.connections import Link
 from retexo.comm.repair import Repairs
-from retexo.comm.sockets import SocketTransport, Streams, socket_transport
-from retexo.comm.tls import Tls, secure_stream
+from retexo.comm.socket_transport import SocketTransport, Streams, socket_transport
 from retexo.comm.transport import PeerLost, Pieces, Transport, fill, joined
 from retexo.errors import TrainingError
+from retexo.sites.credentials import Credentials
+from retexo.sites.tls import Tls, secure_stream
 
 
 @dataclass(frozen=True)

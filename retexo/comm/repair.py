@@ -1,6 +1,6 @@
 """Links between nodes whose connection broke are taken up again, while the worker computes or waits.
 
-A worker's parent opens and accepts the connections (retexo/cluster/take_up.py), and hands them over by a pair of
+A worker's parent opens and accepts the connections (retexo/launch/take_up.py), and hands them over by a pair of
 sockets, the door. Both ends then show that they know the run, and say how many bytes they have.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_bytes
 
-from retexo.comm.links import Link
+from retexo.comm.connections import Link
 from retexo.comm.transport import PeerLost
 
 logger = logging.getLogger(__name__)

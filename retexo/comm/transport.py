@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retexo.comm.wire import ByteArray
+from retexo.comm.message_format import ByteArray
 
 Pieces = Sequence[ByteArray]
 """A message where it lies in memory, one piece after the other; or the place of one that comes."""

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, occurring, picked
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import MessageTag
+from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import Boundary
 from retexo.exchange.cover import minimum_cover
-from retexo.exchange.plan import ExchangePlan
-from retexo.nn.block import HaloRows, ReceivedMessage
-from retexo.nn.matrix import SparseMatrix
+from retexo.exchange.exchange_plan import ExchangePlan
+from retexo.models.block import HaloRows, ReceivedMessage
+from retexo.models.matrix import SparseMatrix
 
 
 @dataclass(frozen=True, eq=False)

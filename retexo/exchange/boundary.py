@@ -1,7 +1,7 @@
 """The edges from one part into another: found among those of a part, and told to the owner of their sources.
 
 I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an edge into the
-receiver), R targets (see retexo.exchange.plan), E edges between them.
+receiver), R targets (see retexo.exchange.exchange_plan), E edges between them.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from partitioning.directory.ascending import runs
 from partitioning.directory.types import Partition
-from partitioning.threads import AT_LOCK, in_blocks, in_threads
+from partitioning.thread_pool import AT_LOCK, in_blocks, in_threads
 from retexo.arrays import (
     BLOCK,
     ByteArray,
@@ -31,7 +31,7 @@ from retexo.arrays import (
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
-"""See retexo.exchange.plan."""
+"""See retexo.exchange.exchange_plan."""
 
 
 @dataclass(frozen=True, eq=False)

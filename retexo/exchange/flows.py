@@ -13,7 +13,7 @@ from operator import matmul
 import numpy as np
 from scipy.sparse import csr_array
 
-from partitioning.threads import in_blocks, in_threads
+from partitioning.thread_pool import in_blocks, in_threads
 from retexo.arrays import FloatArray, IntArray
 
 OVERRELAXATION = (1, 3)

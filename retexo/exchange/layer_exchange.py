@@ -21,11 +21,11 @@ from torch import Tensor
 from retexo.arrays import Mask, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
-from retexo.comm.traffic import MessageTag
+from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import INFER_WAVE, Boundary, EdgeSubset
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.plan import ExchangePlan
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.exchange.selection import (
     DENSE,
     CutEdges,
@@ -38,7 +38,7 @@ from retexo.exchange.selection import (
     all_rows,
     select,
 )
-from retexo.nn.block import HaloRows, ReceivedMessage, Sources
+from retexo.models.block import HaloRows, ReceivedMessage, Sources
 
 T = TypeVar("T")
 MAX_BATCH_BYTES = 1 << 25

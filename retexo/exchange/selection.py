@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from partitioning.threads import in_threads
+from partitioning.thread_pool import in_threads
 from retexo.arrays import (
     Int32Array,
     IntArray,
@@ -30,7 +30,7 @@ from retexo.arrays import (
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover, tolerated
-from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums, without_memory
+from retexo.models.matrix import Matrix, as_matrix, dense, is_sparse, row_sums, without_memory
 
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""

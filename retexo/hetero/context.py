@@ -10,17 +10,17 @@ from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import SETUP
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import ExchangePlan, PlanOptions, Use
+from retexo.comm.traffic_meter import SETUP
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, Use
 from retexo.hetero.edges import OutRelations, RelationMeans, required_layers
-from retexo.nn.hetero import Schema
-from retexo.outputs.run_log import RunLog
+from retexo.models.hetero_stage import Schema
+from retexo.results.run_log import RunLog
+from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.recovery import Recovery
+from retexo.settings.run_settings import TrainSettings
 from retexo.sites.resolve_halo import resolve_halo
+from retexo.tasks.task import NodeClassification
 from retexo.trainers.context import Clock, RunContext
-from retexo.training.graph_info import GraphInfo
-from retexo.training.recovery import Recovery
-from retexo.training.task import NodeClassification
 
 
 @dataclass(eq=False, kw_only=True)

@@ -17,11 +17,11 @@ from partitioning.directory.types import Partition
 from partitioning.hetero.graph_data import EdgeType
 from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator
-from retexo.exchange.plan import ExchangePlan, PlanOptions, plan_of, request_halo_nodes
-from retexo.nn.accumulate import Accumulator
-from retexo.nn.block import Block, InEdges, NumberedEdges, Sources
-from retexo.nn.conv.sage import SAGEMean
-from retexo.nn.matrix import as_matrix, dense, product
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, plan_of, request_halo_nodes
+from retexo.models.accumulate import Accumulator
+from retexo.models.block import Block, InEdges, NumberedEdges, Sources
+from retexo.models.conv.sage import SAGEMean
+from retexo.models.matrix import as_matrix, dense, product
 
 
 @dataclass(frozen=True, eq=False)

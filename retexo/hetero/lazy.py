@@ -1,4 +1,4 @@
-"""Lazy training of a heterogeneous graph: one layer at a time, its boundary rows once (retexo.nn.hetero).
+"""Lazy training of a heterogeneous graph: one layer at a time, its boundary rows once (retexo.models.hetero_stage).
 
 What a relation brings to a node is fixed while a layer trains, so it is aggregated once, and the rounds touch no edge.
 The labels are the target's, so its stage alone trains; others pass on means of rows through weights that it learnt.
@@ -22,18 +22,18 @@ from retexo.hetero.edges import Means, RelationMeans
 from retexo.hetero.network_pass import divisor, exchange_features
 from retexo.hetero.network_pass import infer as infer_end_to_end
 from retexo.hetero.smoothing import propagate
-from retexo.nn.aggregate import edge_sum
-from retexo.nn.block import NumberedEdges, Sources
-from retexo.nn.convolution import Inputs
-from retexo.nn.hetero import TypedLayer, projected_width, projections
-from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.matrix import Matrix, as_matrix, dense, product
-from retexo.nn.stage import Answer, Stage
+from retexo.models.aggregate import edge_sum
+from retexo.models.block import NumberedEdges, Sources
+from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import TypedLayer, projected_width, projections
+from retexo.models.linear import NOT_PROJECTED
+from retexo.models.matrix import Matrix, as_matrix, dense, product
+from retexo.models.stage import Answer, Stage
+from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers import lazy
 from retexo.trainers.answer import InferenceResult, apply_answer
 from retexo.trainers.context import TrainResult
 from retexo.trainers.layerwise import NODES_AT_ONCE, PRECISIONS, Fit, Layers, each_layer
-from retexo.training.objective import LabelledNodes, LayerObjective
 
 
 @dataclass(frozen=True, eq=False)

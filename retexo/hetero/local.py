@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from retexo.config.options import LocalOptions
-from retexo.config.schema import typed_options
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.network_pass import HeteroPass, make_pass, required_for
+from retexo.settings.options import LocalOptions
+from retexo.settings.schema import typed_options
 from retexo.trainers import end_to_end, local
 from retexo.trainers.context import TrainResult
 

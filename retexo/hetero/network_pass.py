@@ -1,6 +1,6 @@
 """A pass of end-to-end training over a heterogeneous graph: the features of all types through all layers to the target.
 
-As retexo.trainers.network_pass, with rows, their exchange and required layers by type (retexo.nn.hetero.TypedLayer).
+As retexo.trainers.network_pass, with rows, their exchange and required layers by type (retexo.models.hetero_stage.TypedLayer).
 I inner nodes of a type, F features, C classes; of a layer n_t computed nodes of a type.
 """
 
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from partitioning.hetero.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import MessageTag
+from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.autograd import HaloExchange, make_halo_exchange
-from retexo.exchange.plan import ExchangePlan
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import required_layers
-from retexo.nn.aggregate import edge_sum
-from retexo.nn.block import Block, HaloRows, Sources
-from retexo.nn.convolution import Convolution, Inputs
-from retexo.nn.hetero import TypedLayer
-from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.matrix import Matrix, as_matrix
+from retexo.models.aggregate import edge_sum
+from retexo.models.block import Block, HaloRows, Sources
+from retexo.models.convolution import Convolution, Inputs
+from retexo.models.hetero_stage import TypedLayer
+from retexo.models.linear import NOT_PROJECTED
+from retexo.models.matrix import Matrix, as_matrix
 from retexo.trainers.end_to_end import exchange_rows, options_of_pass
 
 Plans = Mapping[str, ExchangePlan]

@@ -4,9 +4,9 @@ from operator import attrgetter
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings
 from retexo.hetero import full_graph, lazy, local, sign
-from retexo.nn.registry import check_model
+from retexo.models.conv_registry import check_model
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.registry import ONLY_LAZY, Trainer, check_saves
 
 TRAINERS: dict[str, Any] = {"lazy": lazy, "full_graph": full_graph, "local": local, "sign": sign}

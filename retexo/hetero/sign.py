@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
+from retexo.exchange.exchange_plan import Use
 from retexo.hetero.context import HeteroContext
-from retexo.nn.registry import check_model
-from retexo.nn.stage import Stage
+from retexo.models.conv_registry import check_model
+from retexo.models.stage import Stage
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.context import TrainResult
 from retexo.trainers.end_to_end import exchange_rows
 from retexo.trainers.sign import fit_hops

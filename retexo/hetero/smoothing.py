@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from partitioning.hetero.graph_data import EdgeType
-from retexo.comm.traffic import WHOLE_RUN
-from retexo.exchange.plan import ExchangePlan
+from retexo.comm.traffic_meter import WHOLE_RUN
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.hetero.context import HeteroContext
-from retexo.nn.hetero import Schema
+from retexo.models.hetero_stage import Schema
 from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
 
 

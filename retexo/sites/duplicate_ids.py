@@ -20,7 +20,7 @@ from torch import Tensor
 
 from retexo.arrays import IntArray, Mask
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import SETUP
+from retexo.comm.traffic_meter import SETUP
 
 KEY_BYTES, HASH_BYTES = 16, 8
 

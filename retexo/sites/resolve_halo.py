@@ -20,9 +20,9 @@ from partitioning.hetero.types import PartNodes
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced
-from retexo.comm.traffic import SETUP
+from retexo.comm.traffic_meter import SETUP
 from retexo.comm.transport import PeerLost
-from retexo.exchange.plan import exchange_ascending
+from retexo.exchange.exchange_plan import exchange_ascending
 from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
 from retexo.sites.ledger import record
 

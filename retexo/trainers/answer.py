@@ -25,12 +25,12 @@ from torch import Tensor
 
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.traffic import SETUP, WHOLE_RUN, MessageTag
-from retexo.exchange.plan import ExchangePlan, make_plan, plan_of, request_halo_nodes
-from retexo.nn.accumulate import Accumulator
-from retexo.nn.conv.gcn import GCN
-from retexo.nn.matrix import dense
-from retexo.nn.stage import Answer, Stage
+from retexo.comm.traffic_meter import SETUP, WHOLE_RUN, MessageTag
+from retexo.exchange.exchange_plan import ExchangePlan, make_plan, plan_of, request_halo_nodes
+from retexo.models.accumulate import Accumulator
+from retexo.models.conv.gcn import GCN
+from retexo.models.matrix import dense
+from retexo.models.stage import Answer, Stage
 from retexo.trainers.context import Context, RunContext
 from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
 from retexo.trainers.layerwise import LAYERS, each_layer

@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from retexo.config.options import BNSOptions
-from retexo.config.schema import typed_options
-from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import BoundarySample
-from retexo.exchange.plan import ExchangePlan, Use
-from retexo.nn.block import HaloRows, Sources
-from retexo.nn.matrix import Matrix, as_matrix
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import ExchangePlan, Use
+from retexo.models.block import HaloRows, Sources
+from retexo.models.matrix import Matrix, as_matrix
+from retexo.models.stage import Stage
+from retexo.settings.options import BNSOptions
+from retexo.settings.run_settings import TrainSettings
+from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
 

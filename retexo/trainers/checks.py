@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings
-from retexo.nn.convolution import Convolution
-from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
-from retexo.training.graph_info import GraphInfo
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.convolution import Convolution
+from retexo.rounds.graph_info import GraphInfo
+from retexo.settings.run_settings import TrainSettings
 
 
 def refuse_local_steps(settings: TrainSettings) -> None:

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.types import Partition
-from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import ExchangePlan, PlanOptions
-from retexo.nn.block import InEdges
-from retexo.nn.convolution import Convolution
-from retexo.outputs.run_log import RunLog
-from retexo.training.graph_info import GraphInfo
-from retexo.training.objective import LayerObjective, batch_size_of, val_step_of
-from retexo.training.recovery import Recovery
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
+from retexo.launch.heartbeat import Progress
+from retexo.models.block import InEdges
+from retexo.models.convolution import Convolution
+from retexo.results.run_log import RunLog
+from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.objective import LayerObjective, batch_size_of, val_step_of
+from retexo.rounds.recovery import Recovery
+from retexo.settings.run_settings import TrainSettings
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
@@ -89,7 +89,7 @@ class RunContext:
 
     @property
     def val_step(self) -> int:
-        """See retexo.training.objective.val_step_of."""
+        """See retexo.rounds.objective.val_step_of."""
         return val_step_of(self.settings, self.graph_info.num_train, self.graph_info.num_val)
 
     @property
@@ -121,7 +121,7 @@ class Context(RunContext):
     make_objective: "Callable[..., LayerObjective] | None" = None
     """What rounds train on, as layerwise.make_layer_objective; None for that."""
     ends: Any = None
-    """retexo.trainers.links.Ends, once they are known."""
+    """retexo.trainers.link_prediction.Ends, once they are known."""
     edge_means: Tensor | None = None
     """[I, K] means of the in-edges' features, weighted as these are, 0 for none; None where the model reads none."""
 

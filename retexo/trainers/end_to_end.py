@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retexo.comm.traffic import WHOLE_RUN
-from retexo.config.settings import TrainSettings
+from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import ExchangePlan, PlanOptions, make_plan
 from retexo.exchange.selection import LocalRows
-from retexo.nn.block import Sources
-from retexo.nn.matrix import Matrix
-from retexo.nn.stage import Stage
+from retexo.models.block import Sources
+from retexo.models.matrix import Matrix
+from retexo.models.stage import Stage
+from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.loop import run_rounds
+from retexo.rounds.objective import Objective
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, RunContext, TrainResult
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import AnyPass
-from retexo.training.graph_info import GraphInfo
-from retexo.training.loop import run_rounds
-from retexo.training.objective import Objective
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.autograd)."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from retexo.config.options import FedGCNOptions
-from retexo.config.schema import typed_options
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.block import HaloRows
-from retexo.nn.convolution import Inputs
-from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.matrix import as_matrix, dense
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.block import HaloRows
+from retexo.models.convolution import Inputs
+from retexo.models.linear import NOT_PROJECTED
+from retexo.models.matrix import as_matrix, dense
+from retexo.models.stage import Stage
+from retexo.settings.options import FedGCNOptions
+from retexo.settings.run_settings import TrainSettings
+from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, layerwise, network_pass
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput

@@ -5,12 +5,12 @@ What it computes is what one process would on the whole graph. The features are 
 
 from functools import partial
 
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.stage import Stage
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.links import network_objective
+from retexo.trainers.link_prediction import network_objective
 
 USE: Use = "evaluate"
 OWN_MODEL = False

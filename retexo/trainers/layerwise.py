@@ -17,14 +17,14 @@ from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import KnownHalo, LayerExchange
 from retexo.exchange.selection import LocalRows
-from retexo.nn.accumulate import Accumulator
-from retexo.nn.block import NumberedEdges, Sources, rows_of
-from retexo.nn.convolution import Inputs
-from retexo.nn.linear import LinearConvolution
-from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse
-from retexo.nn.stage import Stage
+from retexo.models.accumulate import Accumulator
+from retexo.models.block import NumberedEdges, Sources, rows_of
+from retexo.models.convolution import Inputs
+from retexo.models.linear import LinearConvolution
+from retexo.models.matrix import Matrix, as_matrix, dense, is_sparse
+from retexo.models.stage import Stage
+from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context, RunContext
-from retexo.training.objective import LabelledNodes, LayerObjective
 
 EDGES_PER_STEP = 1 << 18
 """In-edges of nodes whose neighbours' rows go through the weights together, in each round."""

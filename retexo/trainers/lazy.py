@@ -6,13 +6,13 @@ others when it is frozen. It trains alone, to convergence; its embeddings of all
 
 from torch import Tensor
 
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.stage import Stage
+from retexo.rounds.loop import run_rounds
+from retexo.rounds.objective import LayerObjective
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.context import RunContext, TrainResult
 from retexo.trainers.layerwise import LAYERS, Layers, each_layer
-from retexo.training.loop import run_rounds
-from retexo.training.objective import LayerObjective
 
 USE: Use = "train"
 OWN_MODEL = False

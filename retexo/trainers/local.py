@@ -9,13 +9,13 @@ from dataclasses import replace
 import torch
 
 from partitioning.errors import InputError
-from retexo.config.options import LocalOptions
-from retexo.config.schema import typed_options
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.block import InEdges, Sources
-from retexo.nn.convolution import Convolution
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.block import InEdges, Sources
+from retexo.models.convolution import Convolution
+from retexo.models.stage import Stage
+from retexo.settings.options import LocalOptions
+from retexo.settings.run_settings import TrainSettings
+from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult, in_edges
 

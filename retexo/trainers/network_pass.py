@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import MessageTag
+from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.autograd import BoundarySample, HaloExchange, make_halo_exchange
-from retexo.exchange.plan import ExchangePlan, require_sources
-from retexo.nn.block import Block, HaloRows, InEdges, Sources
-from retexo.nn.convolution import Inputs
-from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.matrix import Matrix
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import ExchangePlan, require_sources
+from retexo.models.block import Block, HaloRows, InEdges, Sources
+from retexo.models.convolution import Inputs
+from retexo.models.linear import NOT_PROJECTED
+from retexo.models.matrix import Matrix
+from retexo.models.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.layerwise import LayerInput

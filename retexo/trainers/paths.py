@@ -15,7 +15,7 @@ from torch import Tensor
 from partitioning.directory.types import Partition
 from partitioning.links.paths import ONE
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import MessageTag
+from retexo.comm.traffic_meter import MessageTag
 
 
 @dataclass(frozen=True, eq=False)

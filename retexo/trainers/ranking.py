@@ -21,12 +21,12 @@ from retexo.arrays import repeated
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.received import check_places
-from retexo.comm.traffic import MessageTag
-from retexo.nn.scorer import Scorer
-from retexo.nn.stage import Answer, Stage
+from retexo.comm.traffic_meter import MessageTag
+from retexo.models.scorer import Scorer
+from retexo.models.stage import Answer, Stage
+from retexo.tasks.link_prediction import num_above, rank_among, share_of
 from retexo.trainers.context import Context
 from retexo.trainers.paths import Paths
-from retexo.training.links import num_above, rank_among, share_of
 
 QUERIES = 1 << 10
 """Pairs of a worker that are ranked at a time."""

@@ -4,10 +4,10 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.registry import check_model
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.conv_registry import check_model
+from retexo.models.stage import Stage
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sampled, sign
 from retexo.trainers.context import TrainResult
 

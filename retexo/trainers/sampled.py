@@ -16,14 +16,14 @@ from partitioning.dgl_import import require_dgl
 from partitioning.directory.dgl_files import config_file
 from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.config.options import SampledOptions
-from retexo.config.schema import typed_options
-from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.stage import Stage
+from retexo.rounds.loop import run_rounds
+from retexo.settings.options import SampledOptions
+from retexo.settings.run_settings import TrainSettings
+from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end
 from retexo.trainers.context import Context, TrainResult
-from retexo.training.loop import run_rounds
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -86,8 +86,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             f"{NAME}: the edges have weights or features, which its samples do not read; choose another "
             "trainer"
         )
-    from retexo.distdgl.client import Engine  # which no other trainer needs
-    from retexo.trainers.batches import BatchObjective
+    from retexo.trainers.sampled_dgl.batches import BatchObjective
+    from retexo.trainers.sampled_dgl.client import Engine  # which no other trainer needs
 
     options, fail = (
         typed_options("sampled", settings.trainer.options, SampledOptions),

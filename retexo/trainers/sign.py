@@ -14,16 +14,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from retexo.config.settings import ModelSettings, TrainSettings
-from retexo.exchange.plan import Use
-from retexo.nn.convolution import normalisation, xavier
-from retexo.nn.linear import LinearConvolution
-from retexo.nn.matrix import Matrix, as_matrix, dense, dropout, product
-from retexo.nn.stage import Stage
+from retexo.exchange.exchange_plan import Use
+from retexo.models.convolution import normalisation, xavier
+from retexo.models.linear import LinearConvolution
+from retexo.models.matrix import Matrix, as_matrix, dense, dropout, product
+from retexo.models.stage import Stage
+from retexo.rounds.parameters import check_same_parameters
+from retexo.settings.run_settings import ModelSettings, TrainSettings
 from retexo.trainers import checks, end_to_end, layerwise
 from retexo.trainers.context import Context, RunContext, TrainResult
 from retexo.trainers.layerwise import LayerInput
-from retexo.training.parameters import check_same_parameters
 
 USE: Use = "evaluate"
 OWN_MODEL = True

@@ -11,10 +11,10 @@ from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.types import HeteroPartition
-from retexo.exchange.plan import Use
+from retexo.exchange.exchange_plan import Use
 from retexo.hetero.context import of_target
-from retexo.outputs.checkpoint import Checkpoint
-from retexo.training.graph_info import num_classes
+from retexo.results.checkpoint import Checkpoint
+from retexo.rounds.graph_info import num_classes
 
 log = logging.getLogger(__name__)
 

@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
-from retexo.config.settings import TrainSettings
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.plan import PlanOptions, Use, global_out_degree, make_plan
-from retexo.nn.convolution import Convolution
-from retexo.outputs.checkpoint import save_layer
-from retexo.outputs.run_log import RunLog
+from retexo.exchange.exchange_plan import PlanOptions, Use, global_out_degree, make_plan
+from retexo.models.convolution import Convolution
+from retexo.results.checkpoint import save_layer
+from retexo.results.run_log import RunLog
+from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.recovery import Recovery
+from retexo.settings.run_settings import TrainSettings
 from retexo.sites.resolve_halo import resolve_halo
+from retexo.tasks.link_prediction import LinkPrediction
+from retexo.tasks.task import NodeClassification
 from retexo.trainers.checks import refuse_edge_data
 from retexo.trainers.context import Clock, Context, edge_means, in_edges
 from retexo.trainers.layerwise import PRECISIONS
-from retexo.trainers.links import make_link_objective
-from retexo.training.graph_info import GraphInfo
-from retexo.training.links import LinkPrediction
-from retexo.training.recovery import Recovery
-from retexo.training.task import NodeClassification
+from retexo.trainers.link_prediction import make_link_objective
 from retexo.worker.process import choose_device
 
 

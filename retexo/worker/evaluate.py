@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.traffic import MessageTag
-from retexo.nn.stage import Answer, Stage
+from retexo.comm.traffic_meter import MessageTag
+from retexo.models.stage import Answer, Stage
+from retexo.tasks.task import Score, ogb_correct, score
 from retexo.trainers.answer import InferenceResult, Powers, choose_answer
 from retexo.trainers.context import RunContext
 from retexo.trainers.ranking import choose_links, link_scores
-from retexo.training.task import Score, ogb_correct, score
 
 Scores = dict[str, dict[str, float]]
 """By set; of links no training scores."""

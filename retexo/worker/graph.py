@@ -13,22 +13,22 @@ from partitioning.errors import InputError
 from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.types import HeteroPartition, PartNodes
 from retexo.comm.collectives import Communicator
-from retexo.config.settings import TaskSettings, TrainSettings
-from retexo.exchange.plan import Use
+from retexo.exchange.exchange_plan import Use
 from retexo.hetero import context as hetero_context
 from retexo.hetero import registry as hetero_registry
 from retexo.hetero import smoothing
 from retexo.hetero.lazy import infer_hetero
-from retexo.nn.convolution import Convolution
-from retexo.nn.hetero import AnyArchitecture, HeteroArchitecture
-from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
-from retexo.nn.stage import Answer, Architecture, Stage
-from retexo.outputs.checkpoint import Checkpoint
-from retexo.outputs.run_log import RunLog
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.convolution import Convolution
+from retexo.models.hetero_stage import AnyArchitecture, HeteroArchitecture
+from retexo.models.stage import Answer, Architecture, Stage
+from retexo.results.checkpoint import Checkpoint
+from retexo.results.run_log import RunLog
+from retexo.rounds.graph_info import GraphInfo
+from retexo.settings.run_settings import TaskSettings, TrainSettings
 from retexo.trainers import answer, registry
 from retexo.trainers.answer import InferenceResult, Powers
 from retexo.trainers.context import Clock, Context, RunContext
-from retexo.training.graph_info import GraphInfo
 from retexo.worker.compatibility import as_trained
 from retexo.worker.context import layer_saver, make_context
 from retexo.worker.process import choose_device

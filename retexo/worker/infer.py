@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from retexo.cluster.heartbeat import Progress
 from retexo.comm.process_group import connected
-from retexo.comm.sockets import Streams
-from retexo.config.app_settings import PredictSettings
+from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
-from retexo.exchange.plan import Use
-from retexo.outputs.checkpoint import Checkpoint
-from retexo.outputs.predictions import Predictions, write_part
+from retexo.exchange.exchange_plan import Use
+from retexo.launch.heartbeat import Progress
+from retexo.results.checkpoint import Checkpoint
+from retexo.results.predictions import Predictions, write_part
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.rounds.parameters import check_same_parameters
+from retexo.settings.app_settings import PredictSettings
+from retexo.sites.disclosure import disclosing
+from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import agree_on_graph_info
-from retexo.training.parameters import check_same_parameters
-from retexo.training.secure import hide_shares
 from retexo.worker.context import task_of
-from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import inferred_scores
 from retexo.worker.graph import load_graph, make_inference_context
-from retexo.worker.links import write_links
+from retexo.worker.link_predictions import write_links
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import KINDS, MessageTag
+from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.trainers.context import PHASES, Clock
 
 

@@ -18,14 +18,14 @@ import torch
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.cluster.cores import usable_cores
-from retexo.cluster.heartbeat import ParentPipe, Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous
 from retexo.comm.transport import PeerLost, Transport
-from retexo.config.cluster_settings import ClusterSettings
-from retexo.config.settings import TrainSettings
 from retexo.errors import Stopped, TrainingError
+from retexo.launch.cores import usable_cores
+from retexo.launch.heartbeat import ParentPipe, Progress
+from retexo.settings.cluster_settings import ClusterSettings
+from retexo.settings.run_settings import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,22 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
-from retexo.comm.sockets import Streams
-from retexo.nn.hetero import AnyArchitecture, build_network
-from retexo.nn.stage import Answer
-from retexo.outputs.checkpoint import save_model
-from retexo.outputs.run_log import RunLog
+from retexo.comm.socket_transport import Streams
+from retexo.launch.heartbeat import Progress
+from retexo.models.hetero_stage import AnyArchitecture, build_network
+from retexo.models.stage import Answer
+from retexo.results.checkpoint import save_model
+from retexo.results.run_log import RunLog
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.rounds.parameters import check_same_parameters
+from retexo.rounds.recovery import Recovery, state_dir
+from retexo.sites.disclosure import disclosing
+from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock
 from retexo.trainers.registry import Trainer
-from retexo.training.graph_info import agree_on_graph_info
-from retexo.training.parameters import check_same_parameters
-from retexo.training.recovery import Recovery, state_dir
-from retexo.training.secure import hide_shares
 from retexo.worker.context import task_of
-from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, load_graph
 from retexo.worker.measure import MemoryWatch, measurements

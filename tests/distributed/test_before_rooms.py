@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from support import ROOT
 
 from retexo.apps import evaluate, train
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 BEFORE = ROOT / "tests" / "fixtures" / "before_rooms"
 DEFAULTS_THEN = ("base=published",)

@@ -9,10 +9,10 @@ from support import random_graph, save_npz, thirds
 
 from partitioning.directory.read import PartitionDirectory, find
 from retexo.apps import partition_data, train
-from retexo.config.compose import compose
 from retexo.exchange.coding.elias_fano import code_size
-from retexo.nn.registry import default_model
-from retexo.nn.stage import Architecture, build_stages
+from retexo.models.conv_registry import default_model
+from retexo.models.stage import Architecture, build_stages
+from retexo.settings.compose import compose
 
 WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.traffic import KINDS, MessageTag, TrafficMeter
+from retexo.comm.traffic_meter import KINDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Transport
 
 WORLD = 4

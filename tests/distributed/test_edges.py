@@ -26,8 +26,8 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.sites import find_sites, write_sites
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.exchange.plan import PlanOptions, make_plan
+from retexo.comm.thread_transport import run_threads
+from retexo.exchange.exchange_plan import PlanOptions, make_plan
 from retexo.trainers.context import edge_means
 
 HOPS = (*SKIPS, "smoothing.reach=hops")

@@ -26,12 +26,12 @@ import pytest
 from support import make_credentials, random_graph, thirds, write_partitions
 
 from retexo.apps import train
-from retexo.cluster.heartbeat import Progress
-from retexo.comm.credentials import read_credentials
-from retexo.comm.sockets import Streams
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
+from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
+from retexo.launch.heartbeat import Progress
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+from retexo.sites.credentials import read_credentials
 from retexo.worker import train as train_worker
 
 WORLD = 3

@@ -11,9 +11,9 @@ from support import ROOT
 
 from partitioning.errors import InputError
 from retexo.apps import evaluate, predict, train
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
-from retexo.outputs.checkpoint import open_checkpoint
+from retexo.results.checkpoint import open_checkpoint
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 FORMER = ROOT / "tests" / "fixtures" / "written_by_8666332"
 SMALL = "hidden_dim=8 heads=2 num_rounds=[6,5] seed=1 device=cpu cluster.threads=1"

@@ -14,12 +14,12 @@ from test_hetero_oracle import GRAPH, RELATIONS, SIZES, Losses, adjacencies, div
 from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import KINDS
-from retexo.config.settings import TrainSettings
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import KINDS
 from retexo.hetero import registry
 from retexo.hetero.context import make_hetero_context, schema_of
-from retexo.nn.hetero import HeteroArchitecture, build_network
+from retexo.models.hetero_stage import HeteroArchitecture, build_network
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.context import Clock
 
 pytestmark = pytest.mark.timeout(120)

@@ -16,13 +16,13 @@ from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.types import HeteroPartition
 from partitioning.sites import find_sites
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.config.settings import TrainSettings
+from retexo.comm.thread_transport import run_threads
 from retexo.hetero import lazy, sign
 from retexo.hetero.context import make_hetero_context, schema_of
 from retexo.hetero.smoothing import propagate
-from retexo.nn.hetero import HeteroArchitecture, build_network, projections
-from retexo.nn.stage import Stage
+from retexo.models.hetero_stage import HeteroArchitecture, build_network, projections
+from retexo.models.stage import Stage
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
 

@@ -27,10 +27,10 @@ from partitioning.directory.read import find
 from partitioning.errors import InputError
 from retexo import load_run
 from retexo.apps import evaluate, plan, predict, train
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.outputs.predictions import read_table
+from retexo.results.predictions import read_table
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 pytestmark = pytest.mark.timeout(120)
 GRAPH = random_hetero()

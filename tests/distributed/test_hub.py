@@ -34,14 +34,15 @@ from test_tls import SITES, client_context, stream_to
 
 from partitioning.errors import InputError
 from retexo.apps import train
-from retexo.cluster import hub, places, rendezvous
-from retexo.cluster.channel import Channel, ChannelClosed, connect
-from retexo.cluster.hub import Hub, HubListener, HubServer
-from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import connected
-from retexo.comm.tls import Tls
-from retexo.config.compose import compose
 from retexo.errors import TrainingError
+from retexo.launch import addresses, rendezvous
+from retexo.launch.control_channel import Channel, ChannelClosed, connect
+from retexo.settings.compose import compose
+from retexo.sites import hub
+from retexo.sites.credentials import read_credentials
+from retexo.sites.hub import Hub, HubListener, HubServer
+from retexo.sites.tls import Tls
 
 
 @dataclass
@@ -92,7 +93,7 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         raise AssertionError("a node listens")
 
     monkeypatch.setattr(hub, "_pump", noted)
-    monkeypatch.setattr(places, "listen", refuse)
+    monkeypatch.setattr(addresses, "listen", refuse)
     ended = threading.Event()
     with (
         socket.create_server(("127.0.0.1", 0), backlog=64) as listener,
@@ -165,7 +166,7 @@ def test_two_nodes_of_which_one_can_be_reached_need_no_hub(
 ) -> None:
     """The others meet by it; who cannot be reached opens the stream, whatever its number."""
     monkeypatch.setattr(
-        places, "listen", lambda address, port: socket.create_server((address, port))
+        addresses, "listen", lambda address, port: socket.create_server((address, port))
     )
     port = free_port()
     ports = met(

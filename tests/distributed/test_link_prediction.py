@@ -23,23 +23,23 @@ from partitioning.links.split import split_links
 from retexo import load_run
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.config.compose import compose
+from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.nn.block import HaloRows, InEdges, Sources
-from retexo.nn.conv.rgcn_union import UnionRGCN
-from retexo.nn.convolution import RelationInput
-from retexo.nn.hetero import build_network
-from retexo.nn.matrix import dense
-from retexo.nn.stage import Answer
-from retexo.outputs.run_log import RunLog
-from retexo.report.groups import group
-from retexo.report.runs import read_runs
-from retexo.report.tables import results_table
+from retexo.models.block import HaloRows, InEdges, Sources
+from retexo.models.conv.rgcn_union import UnionRGCN
+from retexo.models.convolution import RelationInput
+from retexo.models.hetero_stage import build_network
+from retexo.models.matrix import dense
+from retexo.models.stage import Answer
+from retexo.results.groups import group
+from retexo.results.run_log import RunLog
+from retexo.results.runs import read_runs
+from retexo.results.tables import results_table
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.compose import compose
 from retexo.trainers import ranking, registry
 from retexo.trainers.context import Clock
 from retexo.trainers.layerwise import LAYERS, each_layer
-from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import task_of
 from retexo.worker.graph import PlainGraph, read_graph
 

@@ -31,13 +31,13 @@ from support import (
 from test_rendezvous import free_port
 
 from retexo.apps import train
-from retexo.comm import links
-from retexo.comm.links import FRAME, HEADER, Link
+from retexo.comm import connections
+from retexo.comm.connections import FRAME, HEADER, Link
 from retexo.comm.repair import DOOR, NONCE_BYTES, Repairs
-from retexo.comm.sockets import SocketTransport
+from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import PeerLost
-from retexo.config.compose import compose
 from retexo.errors import TrainingError
+from retexo.settings.compose import compose
 
 ALIVE = 1 << 60
 """bytes after which a connection is not cut"""
@@ -172,7 +172,7 @@ def whole() -> Iterator[Wire]:
 
 def test_without_a_cut_nothing_is_sent_again(whole: Wire) -> None:
     assert whole.run(
-        swaps([(0, 5), (70_000, 0), (links.WINDOW + 4_000_000, 1_000_000), (1, 1)])
+        swaps([(0, 5), (70_000, 0), (connections.WINDOW + 4_000_000, 1_000_000), (1, 1)])
     ) == [True, True]
     assert whole.made == 1
     assert [end.sent_again for end in whole.ends] == [0, 0]
@@ -242,7 +242,7 @@ def test_who_takes_up_every_connection_but_sends_nothing_is_lost() -> None:
 def test_large_messages_that_are_cut_twice(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what had not arrived is sent again, and no more than the window."""
     window = 1 << 20
-    monkeypatch.setattr(links, "WINDOW", window)
+    monkeypatch.setattr(connections, "WINDOW", window)
     with Wire([(window, silent), (2 * window, silent)], timeout=2.0) as wire:
         assert wire.run(swaps([(5 * window, 4 * window), (5, 5)])) == [True, True]
         again = [end.sent_again for end in wire.ends]
@@ -303,8 +303,8 @@ def test_a_member_does_not_take_up_the_link_of_another(
 ) -> None:
     """Though it knows the run; whose link it is takes it up with its own certificate."""
     pytest.importorskip("cryptography")
-    from retexo.comm.credentials import read_credentials
-    from retexo.comm.tls import Tls, secure_stream
+    from retexo.sites.credentials import read_credentials
+    from retexo.sites.tls import Tls, secure_stream
 
     keys = make_credentials(tmp_path / "keys", "north", "east", "south")
     tls = [Tls(read_credentials(folder, node, 3)) for node, folder in enumerate(keys)]

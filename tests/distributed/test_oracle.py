@@ -20,16 +20,16 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.threads import run_threads
-from retexo.config.settings import TrainSettings
+from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.nn.convolution import Inputs
-from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.models.convolution import Inputs
+from retexo.models.linear import NOT_PROJECTED
+from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.answer import choose_answer, propagate
 from retexo.trainers.context import Clock, Context
-from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases

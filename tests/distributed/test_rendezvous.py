@@ -14,11 +14,11 @@ import pytest
 from support import wait_until
 
 from partitioning.errors import InputError
-from retexo.cluster import channel, handshake, pending, rendezvous
-from retexo.config.cluster_settings import ClusterSettings
-from retexo.config.compose import compose
-from retexo.config.flatten import flatten
 from retexo.errors import TrainingError
+from retexo.launch import accepted_connections, control_channel, handshake, rendezvous
+from retexo.settings.cluster_settings import ClusterSettings
+from retexo.settings.compose import compose
+from retexo.settings.flatten import flatten
 
 DEFAULT = compose().train.cluster
 SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}
@@ -340,7 +340,7 @@ GARBAGE = {
     "address": node_info(address="nowhere"),
     "port": node_info(address="127.0.0.1:65536"),
     "name": node_info(address="a..b:1"),
-    "too long": b'{"retexo": "' + b"x" * (channel.MAX_MESSAGE_BYTES + 9),
+    "too long": b'{"retexo": "' + b"x" * (control_channel.MAX_MESSAGE_BYTES + 9),
     "other run": node_info(run_key="job 7"),
 }
 
@@ -365,7 +365,7 @@ def wait_for(port: int) -> int:
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "FIRST_MESSAGE_TIMEOUT", 0.2)
+    monkeypatch.setattr(accepted_connections, "FIRST_MESSAGE_TIMEOUT", 0.2)
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
@@ -400,8 +400,8 @@ def test_connections_that_are_held_keep_no_node_out() -> None:
 
 def test_a_limit_per_address_drops_the_oldest() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        waiting = pending.PendingConnections(server)
-        connections = held_by(server, pending.MAX_PENDING_PER_ADDRESS + 2)
+        waiting = accepted_connections.PendingConnections(server)
+        connections = held_by(server, accepted_connections.MAX_PENDING_PER_ADDRESS + 2)
         deadline = time.monotonic() + 10
         while connections[1].fileno() >= 0 and time.monotonic() < deadline:
             waiting.wait(0.05)
@@ -418,7 +418,7 @@ def test_a_limit_per_address_drops_the_oldest() -> None:
 
 def test_all_messages_of_a_packet_are_kept() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        waiting = pending.PendingConnections(server)
+        waiting = accepted_connections.PendingConnections(server)
         with socket.create_connection(server.getsockname(), 5) as peer:
             peer.sendall(b'{"number": 1}\n{"number": 2}\n{"number"')
             while not (found := waiting.wait(5.0)[0]):
@@ -524,7 +524,7 @@ def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     )
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
-        gone = channel.connect("127.0.0.1", port, 10)
+        gone = control_channel.connect("127.0.0.1", port, 10)
         gone.send({"retexo": 1, "node": own.__dict__})
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]

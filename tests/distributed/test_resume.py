@@ -18,12 +18,12 @@ from support import random_graph, snapshot, thirds, write_partitions
 from partitioning.errors import InputError
 from retexo.apps import resume, train
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.sockets import Streams
-from retexo.config.compose import compose
-from retexo.config.schema import without
-from retexo.config.settings import Settings
+from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
-from retexo.outputs.files import write_json
+from retexo.results.atomic_write import write_json
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import without
 from retexo.worker import train as train_worker
 
 WORLD = 3

@@ -30,10 +30,10 @@ from partitioning import dgl_import
 from partitioning.directory.read import find
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
-from retexo.distdgl.client import SHARED_MEMORY
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 from retexo.trainers import sampled
+from retexo.trainers.sampled_dgl.client import SHARED_MEMORY
 from retexo.worker import graph
 
 WORLD = 2
@@ -168,7 +168,7 @@ def test_who_dies_is_named(
     parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str
 ) -> None:
     process = start(parts, tmp_path / "run", *["sampled.trainers=2"] * (who == "batches"))
-    found = running(process.pid, "retexo.distdgl.server")
+    found = running(process.pid, "retexo.trainers.sampled_dgl.server")
     assert len(found) == WORLD
     for server in found:
         listening = {
@@ -178,7 +178,7 @@ def test_who_dies_is_named(
         }
         assert listening <= {"127.0.0.1"}
     workers = [server.ppid() for server in found]
-    others = running(process.pid, "retexo.trainers.batches")
+    others = running(process.pid, "retexo.trainers.sampled_dgl.batches")
     victim = {"server": found, "batches": others, "trainer": [found[0].parent()]}[who][0]
     assert victim is not None
     os.kill(victim.pid, how)

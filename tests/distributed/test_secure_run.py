@@ -12,10 +12,10 @@ from support import random_graph, run_main, thirds, write_partitions
 pytest.importorskip("cryptography")
 
 from retexo.apps import plan, train
-from retexo.comm.masks import PairwiseMasks
-from retexo.comm.sockets import Streams
-from retexo.config.compose import compose
+from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
+from retexo.settings.compose import compose
+from retexo.sites.masks import PairwiseMasks
 from retexo.worker import train as train_worker
 
 SECURE = ("gradient.secure=true", "gradient.precision=fp32")

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import over_sockets, swap
 
-from retexo.cluster.streams import with_local_streams
-from retexo.comm.sockets import HEADER, SocketTransport
+from retexo.comm.socket_transport import HEADER, SocketTransport
 from retexo.comm.transport import PeerLost
 from retexo.errors import TrainingError
+from retexo.launch.worker_streams import with_local_streams
 
 
 def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from support import make_credentials
 from test_rendezvous import SETTINGS, attend, cluster, free_port, node_info, visit, wait_for
 
-from retexo.cluster import handshake, rendezvous
-from retexo.cluster.channel import connect
-from retexo.cluster.handshake import Coordinator, NodeInfo, code_version, parse_node_info
-from retexo.cluster.hub import Hub, OwnHub
-from retexo.comm.credentials import read_credentials
-from retexo.comm.tls import Tls
-from retexo.config.flatten import flatten
+from retexo.launch import handshake, rendezvous
+from retexo.launch.control_channel import connect
+from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
+from retexo.settings.flatten import flatten
+from retexo.sites.credentials import read_credentials
+from retexo.sites.hub import Hub, OwnHub
+from retexo.sites.tls import Tls
 
 SITES = ("north", "east")
 SURROGATES = st.text(st.characters(), max_size=6)

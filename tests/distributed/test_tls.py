@@ -26,15 +26,19 @@ from test_rendezvous import SETTINGS, Outcome, attend, cluster, free_port
 
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
-from retexo.cluster import handshake, places, rendezvous
-from retexo.cluster.handshake import PROTOCOL
-from retexo.cluster.pending import MAX_PENDING, MAX_PENDING_PER_ADDRESS, PendingConnections
-from retexo.comm.credentials import read_credentials
-from retexo.comm.links import Link
+from retexo.comm.connections import Link
 from retexo.comm.process_group import connected
-from retexo.comm.sockets import SocketTransport
-from retexo.comm.tls import Tls, secure_stream
+from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import PeerLost
+from retexo.launch import addresses, handshake, rendezvous
+from retexo.launch.accepted_connections import (
+    MAX_PENDING,
+    MAX_PENDING_PER_ADDRESS,
+    PendingConnections,
+)
+from retexo.launch.handshake import PROTOCOL
+from retexo.sites.credentials import read_credentials
+from retexo.sites.tls import Tls, secure_stream
 
 SITES = ("north", "east", "south")
 
@@ -327,7 +331,7 @@ def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: Exi
 
 def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of the other nodes, while these connect to each other; escapes of a terminal are not shown."""
-    ports, made = [], places.listen
+    ports, made = [], addresses.listen
 
     def listen(address: str, port: int) -> socket.socket:
         listener = made(address, port)
@@ -341,7 +345,7 @@ def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.Mo
             stream.sendall(content)
             stream.recv(1)
 
-    monkeypatch.setattr(places, "listen", listen)
+    monkeypatch.setattr(addresses, "listen", listen)
     assert good(meet(folder, free_port()))
     assert len(ports) == 3
 

@@ -19,19 +19,19 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
-from retexo.config.settings import TrainSettings
-from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.exchange import layer_exchange
 from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
-from retexo.nn.stage import Stage
+from retexo.models.stage import Stage
+from retexo.plan.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
+from retexo.rounds import loop
+from retexo.rounds.parameters import FlatParameters
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Context
-from retexo.training import loop
-from retexo.training.parameters import FlatParameters
 from retexo.worker import train
 
 pytestmark = pytest.mark.timeout(300)  # the first test runs all cases

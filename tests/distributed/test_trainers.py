@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import KINDS
-from retexo.config.settings import TrainSettings
-from retexo.estimate.baselines import Sizes, baseline_bytes
-from retexo.estimate.traffic import architecture_of, estimate_traffic
-from retexo.nn.conv.gat import NEGATIVE_SLOPE
-from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import KINDS
+from retexo.models.conv.gat import NEGATIVE_SLOPE
+from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.plan.baselines import Sizes, baseline_bytes
+from retexo.plan.traffic import architecture_of, estimate_traffic
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import bns, end_to_end, network_pass, registry, sign
 from retexo.trainers.context import Clock, Context
-from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
@@ -191,7 +191,7 @@ def inside(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
 
 
 def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
-    """What retexo.nn says that a convolution is, with matrices [N, N]."""
+    """What retexo.models says that a convolution is, with matrices [N, N]."""
     name, weight = type(conv).__name__, edges.weight
     if name == "GCN":
         scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()

@@ -23,13 +23,13 @@ import pytest
 import torch
 from support import wait_until
 
-from retexo.cluster import fork_server, launch, watch
-from retexo.cluster.channel import Channel
-from retexo.cluster.fork_server import warm_up
-from retexo.cluster.heartbeat import ParentPipe, ProcessMonitor, Progress, Stopwatch
-from retexo.cluster.rendezvous import Node
-from retexo.config.compose import compose
 from retexo.errors import Stopped, TrainingError
+from retexo.launch import fork_server, monitor, start_workers
+from retexo.launch.control_channel import Channel
+from retexo.launch.fork_server import warm_up
+from retexo.launch.heartbeat import ParentPipe, ProcessMonitor, Progress, Stopwatch
+from retexo.launch.rendezvous import Node
+from retexo.settings.compose import compose
 from retexo.worker import process
 
 DEFAULT = compose().train.cluster
@@ -101,21 +101,21 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def run_node(node: Node, what: str) -> Any:
-    """The result of the node's worker, or the message of the error. As launch.run_workers, in a thread."""
-    context = launch.multiprocessing.get_context("forkserver")
+    """The result of the node's worker, or the message of the error. As start_workers.run_workers, in a thread."""
+    context = start_workers.multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
         target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True
     )
     process.start()
     sender.close()
-    workers = {node.rank: watch.Worker(process, receiver)}
+    workers = {node.rank: monitor.Worker(process, receiver)}
     try:
-        return watch.Watch(workers, node).run()[node.rank]
+        return monitor.Watch(workers, node).run()[node.rank]
     except TrainingError as error:
         return str(error)
     finally:
-        launch._end_all([process], save=False)
+        start_workers._end_all([process], save=False)
         assert not process.is_alive()
 
 
@@ -140,7 +140,7 @@ def alone(*what: str) -> dict[int, Any]:
         DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT
     )
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
-    return launch.run_workers(range(len(what)), serve, dict(enumerate(what)), node)
+    return start_workers.run_workers(range(len(what)), serve, dict(enumerate(what)), node)
 
 
 def test_results_come_by_rank() -> None:
@@ -183,7 +183,7 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
 
 def running_server() -> psutil.Process:
     warm_up()
-    return psutil.Process(launch.multiprocessing.forkserver._forkserver._forkserver_pid)
+    return psutil.Process(start_workers.multiprocessing.forkserver._forkserver._forkserver_pid)
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
@@ -198,7 +198,7 @@ def test_a_fork_server_that_starts_no_workers(how: str) -> None:
     killing = threading.Timer(1.0, server.kill if how == "killed" else str)
     killing.start()
     with pytest.raises(TrainingError, match=r"the fork server, .* killed or stopped") as caught:
-        launch.run_workers(range(2), serve, {0: "return", 1: "return"}, node)
+        start_workers.run_workers(range(2), serve, {0: "return", 1: "return"}, node)
     killing.join()
     assert "\n" not in str(caught.value)
     assert ("no answer for 2 s" in str(caught.value)) == (how == "stopped")
@@ -210,7 +210,7 @@ def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its workers end all the same, and so does the parent."""
-    monkeypatch.setattr(launch, "STOP_TIMEOUT", 1.0)
+    monkeypatch.setattr(start_workers, "STOP_TIMEOUT", 1.0)
     server, start = running_server(), fork_server.start_processes
 
     def start_and_stop(*arguments: Any) -> None:
@@ -222,7 +222,7 @@ def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(
         with pytest.raises(TrainingError, match="rank 1"):
             alone("wait", "fail")
     assert alone("return") == {0: {"rank": 0}}  # by another, which is warm for the tests to come
-    assert not launch.multiprocessing.active_children()
+    assert not start_workers.multiprocessing.active_children()
 
 
 # --- on two nodes ------------------------------------------------------------------------------------------------------
@@ -310,14 +310,14 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
 ) -> None:
     """The other node's worker takes a second to stop, as after a round; it is told to, and not killed meanwhile."""
     # A worker of these tests imports much before it begins.
-    monkeypatch.setattr(watch, "STOP_TIMEOUT", 30.0)
+    monkeypatch.setattr(monitor, "STOP_TIMEOUT", 30.0)
     warm_up()
     with node_pair(60.0) as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
         link = next(iter(pair[victim].links.values()))
         while link.receive_one(60.0) != {"beat": "evaluation"}:
             pass
-        watch.Watch({}, pair[victim]).announce_stop(why)
+        monitor.Watch({}, pair[victim]).announce_stop(why)
         next(iter(pair[victim].links.values())).close()
         message = outcome.result(60)
     assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")
@@ -429,13 +429,13 @@ def test_where_a_worker_is(phase: str, told: str) -> None:
 
 
 def test_a_parent_that_is_gone_is_told_nothing() -> None:
-    receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
+    receiver, sender = start_workers.multiprocessing.get_context("forkserver").Pipe(duplex=False)
     receiver.close()
     ParentPipe(sender).send({"error": {"kind": "stopped"}})
 
 
 def test_messages_of_two_threads_do_not_mix() -> None:
-    receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
+    receiver, sender = start_workers.multiprocessing.get_context("forkserver").Pipe(duplex=False)
     pipe = ParentPipe(sender)
     threads = [
         threading.Thread(target=lambda: [pipe.send({"beat": "x" * 3000}) for _ in range(200)])

@@ -20,10 +20,10 @@ from inputs import CUT, OURS, PREDICT, Input, same_files
 from processes import end_of_group, fork, main, wait
 
 from retexo.apps import partition_data, sweep, train
-from retexo.cluster import fork_server
-from retexo.cluster.heartbeat import Progress
-from retexo.outputs import lock
-from retexo.outputs.files import UNFINISHED
+from retexo.launch import fork_server
+from retexo.launch.heartbeat import Progress
+from retexo.results import run_lock
+from retexo.results.atomic_write import UNFINISHED
 
 PHASES = (
     "verify",
@@ -199,7 +199,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
 
 # --- two writers -------------------------------------------------------------------------------------------------------
 
-LOCKED = (lock, "remove_unfinished")
+LOCKED = (run_lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
 SWEEP = (*OURS, "sweep.axes={seed:{one:'seed=1'}}", "sweep.dir=sweep")
 MAKE_SITES = ("examples/make_sites.py", "sites", "a", "b")

@@ -28,9 +28,9 @@ from partitioning.directory.read import find
 from partitioning.files import file_checksum
 from partitioning.sites import write_sites
 from retexo.apps import plan
-from retexo.cluster import fork_server, launch
-from retexo.cluster.heartbeat import Progress
-from retexo.config.schema import CONFIG_DIR
+from retexo.launch import fork_server, start_workers
+from retexo.launch.heartbeat import Progress
+from retexo.settings.schema import CONFIG_DIR
 
 NAME = "toy-random-vol-2"
 DATA = ("dataset_name=file", "num_partitions=2")
@@ -227,7 +227,7 @@ def settings(rng: Random, base: Path) -> Input:
     def stop(*_: Any, **__: Any) -> None:
         raise SystemExit(0)
 
-    launch.connect_nodes = plan._dry_run = stop  # type: ignore[assignment]
+    start_workers.connect_nodes = plan._dry_run = stop  # type: ignore[assignment]
     return Input(" ".join(given), (*own, f"app={app}", *given), names=tuple(words))
 
 

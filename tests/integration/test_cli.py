@@ -32,9 +32,9 @@ from support import (
 )
 
 from retexo.apps import partition_data, train
-from retexo.cluster.watch import STOP_TIMEOUT
-from retexo.comm.traffic import KINDS
-from retexo.config.compose import compose
+from retexo.comm.traffic_meter import KINDS
+from retexo.launch.monitor import STOP_TIMEOUT
+from retexo.settings.compose import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")

@@ -31,8 +31,8 @@ from support import (
 
 from partitioning.errors import InputError
 from retexo.apps import train
-from retexo.cluster import handshake
-from retexo.config.compose import compose
+from retexo.launch import handshake
+from retexo.settings.compose import compose
 
 TRAIN = (
     "app=train",

@@ -9,8 +9,8 @@ from support import MODELS, random_graph, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo.apps import train
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 ON_GPU = pytest.param(
     "device=cuda",

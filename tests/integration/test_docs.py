@@ -53,7 +53,7 @@ NOT_RUN = {
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
     "retexo --help|eval": "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py",
-    r"python scripts/estimate\.py --one-node-a-client": "tests/unit/estimate/test_one_node_a_client.py counts it",
+    r"python scripts/estimate\.py --one-node-a-client": "tests/unit/plan/test_one_node_a_client.py counts it",
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
 LONG = (r"python main\.py .*\+experiment=seeds5", r"python main\.py .*trainer=sampled")

@@ -10,7 +10,7 @@ import torch
 from support import MASKS, dgl, dgl_directory, random_graph, thirds, write_partitions
 
 from retexo.apps import train
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
 OVERRIDES = (

@@ -39,20 +39,20 @@ from retexo import load_run
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.threads import run_threads
-from retexo.config.compose import compose
-from retexo.config.settings import TrainSettings
+from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
 from retexo.exchange.boundary import INFER_WAVE
-from retexo.nn.registry import default_model
-from retexo.nn.stage import Architecture, build_stages
-from retexo.outputs import files
-from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
-from retexo.outputs.predictions import Predictions, merge, read_table
+from retexo.models.conv_registry import default_model
+from retexo.models.stage import Architecture, build_stages
+from retexo.results import atomic_write
+from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
+from retexo.results.predictions import Predictions, merge, read_table
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import lazy
 from retexo.trainers.answer import choose_answer, infer, propagate
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.compatibility import Shape
 from retexo.worker.context import make_context
 from retexo.worker.graph import PlainGraph, make_inference_context
@@ -898,7 +898,7 @@ def test_a_full_disk_leaves_no_predictions_that_look_complete(
             raise OSError(errno.ENOSPC, "No space left on device")
         unfinished.rename(path)
 
-    monkeypatch.setattr(files, "rename_durably", rename)
+    monkeypatch.setattr(atomic_write, "rename_durably", rename)
     settings = [*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]
     with pytest.raises(TrainingError, match=f"{last}: cannot be written: No space left on device"):
         predict.run(

@@ -26,9 +26,9 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.sites import ARRAYS, write_sites
 from retexo.apps import evaluate, partition_data, plan, predict, train
-from retexo.config.compose import compose
 from retexo.errors import TrainingError
-from retexo.outputs.predictions import read_table
+from retexo.results.predictions import read_table
+from retexo.settings.compose import compose
 
 NAMES = ["north", "east", "south", "void"]
 COMMON = (

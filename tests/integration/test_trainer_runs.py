@@ -9,8 +9,8 @@ from support import random_graph, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
-from retexo.config.compose import compose, unknown_setting
-from retexo.config.settings import Settings
+from retexo.settings.compose import compose, unknown_setting
+from retexo.settings.run_settings import Settings
 from retexo.trainers.registry import TRAINERS, check
 
 SMALL = ("hidden_dim=8", "num_rounds=[6,1]", "device=cpu", "cluster.threads=1")

@@ -12,7 +12,7 @@ import pytest
 from support import ROOT
 
 import retexo
-from retexo.config.schema import CONFIG_DIR
+from retexo.settings.schema import CONFIG_DIR
 
 SCRIPT = """
 print("started")

@@ -22,7 +22,12 @@ def double(value: int) -> int:
 
 
 def test_statements_count_without_docstrings_by_folder() -> None:
-    paths = ("main.py", "retexo/nn/conv/gat.py", "retexo/arrays.py", "tests/unit/nn/test_gat.py")
+    paths = (
+        "main.py",
+        "retexo/models/conv/gat.py",
+        "retexo/arrays.py",
+        "tests/unit/nn/test_gat.py",
+    )
     sources = dict.fromkeys((*paths, "benchmarks/scale.py"), SOURCE)
     assert count_statements.count_by_folder(sources) == {
         "main.py": 5,

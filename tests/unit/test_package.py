@@ -15,7 +15,7 @@ from support import ROOT, run_main
 import retexo
 from partitioning.errors import InputError
 from retexo.apps import notebook, sweep
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -13,16 +13,16 @@ from test_imports import FILES
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_places
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import SETUP
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import SETUP
 from retexo.errors import TrainingError
 from retexo.exchange.coding.rows import RowFormat
+from retexo.exchange.exchange_plan import request_halo_nodes
 from retexo.exchange.layer_exchange import _decode_from
-from retexo.exchange.plan import request_halo_nodes
 
 WITHOUT_ASSERT = ("retexo/comm/", "retexo/exchange/coding/")
 """All that these modules handle is what was received, or what is sent."""
-EXEMPT = "retexo/comm/traffic.py"
+EXEMPT = "retexo/comm/traffic_meter.py"
 """Counts what is sent."""
 RECEIVING = {
     "all_gather",

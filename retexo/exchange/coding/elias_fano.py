@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.threads import blocks, in_blocks
+from partitioning.thread_pool import blocks, in_blocks
 from retexo.arrays import ByteArray, IntArray, Mask, pointers
 
 AT_ONCE, BITS_AT_ONCE = 1 << 16, 1 << 17

@@ -29,7 +29,7 @@ from support import (
 from partitioning import datasets, splits
 from partitioning.sites import write_sites
 from retexo.apps import train
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 SECURE = ("gradient.secure=true", "gradient.precision=fp32")
 SMALL = (

@@ -10,7 +10,7 @@ from support import finish, need_dgl, start_cli
 from test_separate_stacks import HEADERS, copy_for, crossing
 
 from retexo.apps import partition_data
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$0" "$@"'
 FRAMES = 0.01

@@ -19,7 +19,7 @@ import pytest
 from support import ROOT, finish, start_cli, wait_until
 
 from retexo.apps import partition_data, train
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 TRAINING = (
     "+experiment=exact",

@@ -25,7 +25,7 @@ from support import make_credentials
 from partitioning.errors import InputError
 from retexo.apps import credentials
 from retexo.apps.credentials import main
-from retexo.comm.credentials import read_credentials
+from retexo.sites.credentials import read_credentials
 
 COMMANDS = {
     "sign": ("sign", "authority", "new/request.pem"),

@@ -9,8 +9,8 @@ import pytest
 from partitioning.errors import InputError
 from retexo.apps import partition_data
 from retexo.apps.partitions import open_directory, with_parts_found
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 DATA = (
     "dataset_name=synthetic",

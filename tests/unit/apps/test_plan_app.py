@@ -28,12 +28,12 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
-from retexo.cluster import fork_server, launch
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
-from retexo.estimate import baselines, traffic
-from retexo.estimate.memory import BASE, KEPT, Memory, worker_memory
-from retexo.estimate.traffic import architecture_of, estimate_traffic
+from retexo.launch import fork_server, start_workers
+from retexo.plan import baselines, traffic
+from retexo.plan.memory import BASE, KEPT, Memory, worker_memory
+from retexo.plan.traffic import architecture_of, estimate_traffic
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 WORLD = 3
 DATA = (
@@ -201,8 +201,8 @@ def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.M
 
     for module, name in (
         (fork_server, "warm_up"),
-        (launch, "run_workers"),
-        (launch.multiprocessing.Process, "start"),
+        (start_workers, "run_workers"),
+        (start_workers.multiprocessing.Process, "start"),
     ):
         monkeypatch.setattr(module, name, start)
     found = plan.run(toy_settings(place), tmp_path)

@@ -11,11 +11,11 @@ import pytest
 from partitioning.errors import InputError
 from partitioning.files import exclusive
 from retexo.apps import report, sweep
-from retexo.config.app_settings import SweepSettings
-from retexo.config.compose import compose
-from retexo.config.schema import CONFIG_DIR
-from retexo.config.settings import Settings
 from retexo.errors import TrainingError
+from retexo.settings.app_settings import SweepSettings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import CONFIG_DIR
 
 SEEDS = "sweep.axes={seed: {s0: 'seed=0', s1: 'seed=1'}}"
 TOY = ("dataset_name=karateclub", "sweep.dir=runs")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import SETUP
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import SETUP
 from retexo.comm.transport import PeerLost
 
 WORLDS = (1, 2, 5)

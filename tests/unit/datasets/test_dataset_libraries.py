@@ -37,7 +37,7 @@ from partitioning.datasets.download import Remote, ensure_files
 from partitioning.errors import InputError
 from partitioning.links.split import split_links
 from partitioning.ogb_import import import_ogb
-from partitioning.settings import SyntheticSettings
+from partitioning.partition_settings import SyntheticSettings
 from partitioning.splits import draw
 
 PLAIN = split_settings()

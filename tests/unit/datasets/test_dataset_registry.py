@@ -17,7 +17,7 @@ from partitioning.datasets.bundled import CORA
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.settings import SyntheticSettings
+from partitioning.partition_settings import SyntheticSettings
 from partitioning.splits import draw
 
 PLAIN = split_settings()

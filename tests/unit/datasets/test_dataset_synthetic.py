@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from partitioning.datasets import synthetic_hetero
 from partitioning.datasets.synthetic import generate
 from partitioning.errors import InputError
-from partitioning.settings import SyntheticSettings
+from partitioning.partition_settings import SyntheticSettings
 
 
 def asked(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, seed=0):

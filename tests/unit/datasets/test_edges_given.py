@@ -11,7 +11,7 @@ from support import dgl, thirds, write_partitions
 from partitioning.datasets import load
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 SRC, DST = np.array([0, 1, 1, 3, 2]), np.array([1, 0, 2, 3, 1])
 GRAPH: dict[str, Any] = {"src": SRC, "dst": DST, "feat": np.eye(4), "label": np.array([0, 1, 0, 1])}

@@ -13,7 +13,7 @@ from partitioning.datasets import load
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 EDGES = np.array([[0, 1], [1, 2], [2, 3]])

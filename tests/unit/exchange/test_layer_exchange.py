@@ -34,33 +34,33 @@ from test_plan import (
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import SETUP, MessageTag
-from retexo.config.settings import TrainSettings
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.exchange import cover, layer_exchange
 from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
+from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import Use, make_plan
 from retexo.exchange.selection import LocalRows
-from retexo.nn.accumulate import Accumulator
-from retexo.nn.block import Block, InEdges, Sources, rows_of
-from retexo.nn.conv.gat import GAT
-from retexo.nn.conv.gcn import GCN
-from retexo.nn.conv.gin import GIN
-from retexo.nn.conv.sage import SAGEMean, SAGEPool
-from retexo.nn.convolution import Convolution
-from retexo.nn.linear import LinearConvolution
-from retexo.nn.stage import Architecture, build_stages
+from retexo.models.accumulate import Accumulator
+from retexo.models.block import Block, InEdges, Sources, rows_of
+from retexo.models.conv.gat import GAT
+from retexo.models.conv.gcn import GCN
+from retexo.models.conv.gin import GIN
+from retexo.models.conv.sage import SAGEMean, SAGEPool
+from retexo.models.convolution import Convolution
+from retexo.models.linear import LinearConvolution
+from retexo.models.stage import Architecture, build_stages
+from retexo.rounds.graph_info import GraphInfo
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
-from retexo.training.graph_info import GraphInfo
 from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
-)  # as retexo.nn.matrix does, which pytest undoes
+)  # as retexo.models.matrix does, which pytest undoes
 F64 = torch.float64
 quickly = settings(deadline=None)
 Ints = NDArray[np.int64]

@@ -18,8 +18,8 @@ from support import MASKS, make_graph, torch_threads, write_partitions
 from partitioning.directory import ascending
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
-from retexo.comm.traffic import SETUP
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import SETUP
 from retexo.exchange import boundary as boundary_module
 from retexo.exchange.boundary import (
     INFER_WAVE,
@@ -29,7 +29,13 @@ from retexo.exchange.boundary import (
     incoming_boundaries,
 )
 from retexo.exchange.coding.elias_fano import code_size, write_ascending
-from retexo.exchange.plan import ExchangePlan, PlanOptions, Use, global_out_degree, make_plan
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    PlanOptions,
+    Use,
+    global_out_degree,
+    make_plan,
+)
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

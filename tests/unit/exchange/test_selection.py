@@ -27,7 +27,7 @@ from retexo.exchange.selection import (
     Vectors,
     select,
 )
-from retexo.nn.matrix import is_sparse
+from retexo.models.matrix import is_sparse
 
 F64 = torch.float64
 FORMATS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}

@@ -8,7 +8,7 @@ from support import dataset_settings, random_graph, thirds
 
 from partitioning.assign import assign
 from partitioning.errors import InputError
-from partitioning.settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 
 
 def settings(

@@ -28,10 +28,10 @@ READERS = {
 """They take a path as well as an open file."""
 OWN = {
     "partitioning/files.py",
-    "retexo/config/options.py",  # the program's own modules
-    "retexo/cluster/handshake.py",
-    "retexo/cluster/cores.py",  # of the system
-    "retexo/cluster/heartbeat.py",
+    "retexo/settings/options.py",  # the program's own modules
+    "retexo/launch/handshake.py",
+    "retexo/launch/cores.py",  # of the system
+    "retexo/launch/heartbeat.py",
 }
 
 

@@ -13,7 +13,7 @@ from partitioning.errors import InputError
 from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.graph_data import SEPARATOR
 from retexo.apps import partition_data
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 GRAPH = random_hetero()
 PARTS = random_assignment(GRAPH, 3)

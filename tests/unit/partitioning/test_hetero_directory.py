@@ -18,8 +18,8 @@ from partitioning.errors import InputError
 from partitioning.hetero.graph_data import HeteroGraphData, NodeTable, Relation
 from partitioning.names import Names
 from retexo.apps.partitions import open_directory
-from retexo.config.compose import compose
-from retexo.config.settings import Settings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 
 
 def same(one: object, other: object) -> bool:

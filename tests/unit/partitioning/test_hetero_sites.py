@@ -16,7 +16,7 @@ from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.hetero.types import HeteroPartition
 from partitioning.sites import find_sites
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
+from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost
 from retexo.hetero.context import resolved
 

@@ -13,7 +13,7 @@ from support import ROOT, make_graph, random_graph, thirds
 from partitioning import datasets, hypergraph, splits
 from partitioning.assign import metis
 from partitioning.graph_data import GraphData
-from retexo.config.compose import compose
+from retexo.settings.compose import compose
 
 
 def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:

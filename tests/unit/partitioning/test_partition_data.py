@@ -17,8 +17,8 @@ from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.files import file_checksum
 from retexo.apps import partition_data
-from retexo.config.compose import compose
 from retexo.exchange.cover import minimum_cover
+from retexo.settings.compose import compose
 
 
 @pytest.fixture

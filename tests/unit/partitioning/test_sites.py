@@ -20,9 +20,9 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.sites import find_sites, write_sites
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
+from retexo.comm.thread_transport import run_threads
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.sites.resolve_halo import resolve_halo
-from retexo.training.graph_info import GraphInfo, agree_on_graph_info
 
 NAMES = ["north", "east", "south", "west"]
 SAME = (

@@ -10,7 +10,7 @@ from support import split_settings
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.settings import SplitSettings
+from partitioning.partition_settings import SplitSettings
 from partitioning.splits import Split, SplitRecipe, draw
 
 PER_CLASS = SplitRecipe("per_class", train_per_class=2, num_val=3, num_test=4)

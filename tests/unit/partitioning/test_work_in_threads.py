@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from support import torch_threads
 
-from partitioning import threads
-from partitioning.threads import in_blocks, in_threads
+from partitioning import thread_pool
+from partitioning.thread_pool import in_blocks, in_threads
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -33,7 +33,7 @@ def test_threads_start_as_many_more_as_is_their_share(
             started.append(count)
             super().__init__(count, **options)
 
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(thread_pool, "ThreadPoolExecutor", Pool)
     with torch_threads(8):
         in_threads(lambda _: in_threads(str, range(9)), range(tasks))
         assert started == [tasks, *inner]

@@ -11,7 +11,7 @@ import torch
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
 from retexo.exchange.boundary import Boundary
-from retexo.exchange.plan import _check_asked_for
+from retexo.exchange.exchange_plan import _check_asked_for
 from retexo.sites import ledger
 from retexo.sites.ledger import LEDGER, record
 

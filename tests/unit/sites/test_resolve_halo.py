@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import run_threads
+from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.sites import duplicate_ids

@@ -1,0 +1,87 @@
+"""The traffic meter: payload bytes that this worker hands to the transport, counted once, where they are sent.
+
+A collective counts what its algorithm sends. W workers, N bytes from each:
+    all-to-all         what goes to each peer; nothing to itself
+    all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (see collectives.py)
+    all-gather         N to each peer
+    gather             N to rank 0
+Payload only: no headers of gloo, TCP or IP.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+KINDS = (
+    "setup",
+    "features",
+    "embeddings",
+    "gradients",
+    "parameters",
+    "metrics",
+    "predictions",
+    "structure",
+    "labels",
+)
+"""`structure` and `labels`: neighbours and labels that trainer=sampled fetches from other parts."""
+OF_ROUNDS = ("gradients", "metrics")
+"""Kinds that the rounds of a layer send."""
+WHOLE_RUN = -1
+"""The `layer` of what belongs to no layer."""
+
+
+@dataclass(frozen=True)
+class MessageTag:
+    """What a message is for: the traffic meter counts bytes by it."""
+
+    kind: str
+    layer: int = WHOLE_RUN
+    wave: int = 0
+    """Of rows: see retexo.exchange.exchange_plan. Not reported apart."""
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+
+
+SETUP = MessageTag("setup")
+
+
+class TrafficMeter:
+    """Bytes sent by one worker, by kind, layer and peer."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._sent: defaultdict[tuple[MessageTag, int], int] = defaultdict(int)
+
+    def add(self, tag: MessageTag, peer: int, num_bytes: int) -> None:
+        self._sent[tag, peer] += num_bytes
+
+    def of_layer(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
+        """What was sent for a layer, as JSON: kind, wave, peer, bytes."""
+        return [
+            [tag.kind, tag.wave, peer, num_bytes]
+            for (tag, peer), num_bytes in self._sent.items()
+            if tag.layer == layer and tag.kind in kinds
+        ]
+
+    def restore(self, layer: int, sent: list[list[Any]]) -> None:
+        """Count what `of_layer` returned in an earlier process; ValueError for a kind that there is none of."""
+        for kind, wave, peer, num_bytes in sent:
+            KINDS.index(kind)
+            self._sent[MessageTag(kind, layer, wave), peer] = num_bytes
+
+    @property
+    def entries(self) -> Mapping[tuple[MessageTag, int], int]:
+        """Bytes by tag and peer."""
+        return self._sent
+
+    def table(self, num_layers: int) -> Tensor:
+        """int64 [K, L + 1, W] by kind, layer (the last entry is the whole run) and peer."""
+        table = torch.zeros(len(KINDS), num_layers + 1, self.world_size, dtype=torch.int64)
+        for (tag, peer), num_bytes in self._sent.items():
+            table[KINDS.index(tag.kind), tag.layer, peer] += num_bytes
+        return table

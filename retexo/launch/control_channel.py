@@ -1,0 +1,217 @@
+"""Messages between the nodes of a run, beside the training: JSON objects, one a line, over TCP, or TLS over it.
+
+Nothing is executed or unpickled of what comes in, a line has a limit, and no call waits for longer than it is told.
+These messages are small (docs/cluster.md) and are not counted as data volume.
+"""
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
+from typing import Any
+
+from retexo.sites.tls import Refused, Tls
+
+MAX_MESSAGE_BYTES = 1 << 18
+"""bytes of the longest message that is accepted"""
+MAX_SHOWN = 1000
+"""characters of a text from the network that are shown"""
+SEND_TIMEOUT = 5.0
+"""seconds after which a peer that reads nothing counts as gone"""
+RETRY_INTERVAL = 0.2
+"""seconds between two attempts to connect"""
+CLIENT_HELLO = b"\x16"
+"""How TLS begins, and no JSON object."""
+
+
+class ChannelClosed(ConnectionError):
+    """The other end is gone, or sent something that is no message."""
+
+
+class Disconnected(ChannelClosed):
+    """The other end is gone."""
+
+
+class Channel:
+    """One end of a connection; methods raise ChannelClosed once the other end is gone."""
+
+    def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
+        """tls: a connection that was accepted may begin with TLS, and `node` says whose it is."""
+        connection.settimeout(SEND_TIMEOUT)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket, self._tls = connection, tls
+        self.peer = str(connection.getpeername()[0])
+        self.node: int | None = None
+        """The node whose certificate the other end has; None: it has shown none."""
+        self._received = b""
+        self._ready: list[dict[str, Any]] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def speaks_for(self, node: int) -> bool:
+        """Whether the other end is that node, as far as this can be known: without TLS whoever says so."""
+        return self._tls is None or self.node == node
+
+    def start_tls(self, tls: Tls, node: int, timeout: float) -> None:
+        """As the one that has connected, to the member that has this node; ChannelClosed if it is another."""
+        self._tls, connection = tls, tls.over(self._socket, accepted=False)
+        self._socket = connection
+        try:
+            connection.settimeout(timeout)
+            connection.do_handshake()
+            tls.check_node(connection, node)
+        except (Refused, ssl.SSLCertVerificationError) as error:
+            raise ChannelClosed(f"refused its certificate: {error}") from error
+        except OSError as error:
+            raise Disconnected(f"no TLS: {error}") from error
+        self.node = node
+        answer = self.receive_one(
+            timeout
+        )  # nothing is said before the other end has accepted this certificate
+        if "welcome" not in answer:
+            raise ChannelClosed(
+                f"it refused this node's certificate: {printable(answer.get('refused'))}"
+            )
+
+    def send(self, message: dict[str, Any]) -> None:
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
+            raise Disconnected("no TLS yet")  # it would wait for the other end
+        try:
+            self._socket.sendall(encode(message) + b"\n")
+        except OSError as error:
+            raise Disconnected(str(error)) from error
+
+    def receive_one(self, timeout: float) -> dict[str, Any]:
+        """The next message, within `timeout` seconds; ChannelClosed if none comes."""
+        deadline = time.monotonic() + timeout
+        while not self._ready:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise ChannelClosed(f"no answer within {timeout:g} s")
+            wait([self._socket], seconds)
+            self._ready = self.receive()
+        return self._ready.pop(0)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have come, without waiting for more; ChannelClosed at the end of the connection."""
+        waiting, self._ready = self._ready, []
+        try:
+            content = self._read()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return waiting
+        except (Refused, ssl.SSLError) as error:
+            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                raise Disconnected("connection closed") from error
+            raise ChannelClosed(f"TLS: {error}") from error
+        except OSError as error:
+            raise Disconnected(str(error)) from error
+        if not content:
+            raise Disconnected("connection closed")
+        *lines, self._received = (self._received + content).split(b"\n")
+        if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
+            raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+        return [*waiting, *map(decode, lines)]
+
+    def put_back(self, messages: list[dict[str, Any]]) -> None:
+        """Return unused messages; `receive` yields them again, before all others."""
+        self._ready = [*messages, *self._ready]
+
+    def _read(self) -> bytes:
+        """What has come, at most one record of TLS; BlockingIOError or SSLWantReadError where nothing has."""
+        self._socket.settimeout(0)
+        try:
+            if (
+                self._tls is not None
+                and self.node is None
+                and not isinstance(self._socket, ssl.SSLSocket)
+            ):
+                if self._socket.recv(1, socket.MSG_PEEK) != CLIENT_HELLO:
+                    return self._socket.recv(1 << 16)
+                self._socket = self._tls.over(self._socket, accepted=True)
+            if (
+                self._tls is not None
+                and self.node is None
+                and isinstance(self._socket, ssl.SSLSocket)
+            ):
+                self._socket.do_handshake()
+                self.node = self._tls.node_of(self._socket)
+                self.send({"welcome": self.node})
+            return self._socket.recv(1 << 16)
+        finally:
+            self._socket.settimeout(SEND_TIMEOUT)
+
+    def detach(self) -> socket.socket:
+        """Return the socket, for other use than messages; ChannelClosed if bytes were received that are unread."""
+        if self._received or self._ready:
+            raise ChannelClosed("it went on before it was answered")
+        return self._socket
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as JSON in UTF-8; lone surrogates, as in file names of other encodings, become "?"."""
+    return json.dumps(message, ensure_ascii=False, default=str).encode(errors="replace")
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Parse a JSON object; ChannelClosed for anything else, also for text that UTF-8 cannot encode."""
+    try:
+        message = json.loads(line.decode())
+        json.dumps(message, ensure_ascii=False).encode()  # fails for lone surrogates ("\\ud800")
+    except (ValueError, RecursionError) as error:
+        raise ChannelClosed("not a message of retexo") from error
+    if not isinstance(message, dict):
+        raise ChannelClosed("not a message of retexo")
+    return message
+
+
+def printable(text: object) -> str:
+    """Text from the network as it may be shown: control characters, terminal escapes among them, as \\x1b; cut."""
+    shown = str(text)
+    cut = " ..." if len(shown) > MAX_SHOWN else ""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown[:MAX_SHOWN]) + cut
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Listen on this address alone; port 0 lets the system choose. OSError where that is not possible."""
+    return socket.create_server((address, port), backlog=1024)
+
+
+def connect(
+    address: str, port: int, timeout: float, tls: Tls | None = None, node: int = 0
+) -> Channel:
+    """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error.
+
+    tls: encrypted, to the one that has the certificate of `node`; ChannelClosed at once where it has another.
+    """
+    return connect_by(
+        lambda seconds: socket.create_connection((address, port), timeout=seconds),
+        timeout,
+        tls,
+        node,
+    )
+
+
+def connect_by(
+    dial: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
+) -> Channel:
+    """The same where `dial` opens the connection, within the seconds that it is given."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            seconds = max(0.1, deadline - time.monotonic())
+            channel = Channel(dial(seconds))
+            if tls is not None:
+                channel.start_tls(tls, node, seconds)
+            return channel
+        except OSError as error:
+            if isinstance(error, ChannelClosed) and not isinstance(error, Disconnected):
+                raise
+            if time.monotonic() + RETRY_INTERVAL > deadline:
+                raise ConnectionError(str(error)) from error
+            time.sleep(RETRY_INTERVAL)

@@ -1,0 +1,55 @@
+"""Graph isomorphism network of Xu, Hu, Leskovec and Jegelka, "How Powerful are Graph Neural Networks?", ICLR 2019.
+
+    h_v = MLP( x_v + sum over u in N(v) of x_u )      (their eq. 4.1 with epsilon fixed at 0: GIN-0)
+
+With weights w of edges the sum is of w_uv x_u (an edge of weight k is k edges; as DGL's GINConv, edge_weight). The MLP
+is linear, norm, ReLU, linear. The norm is that of stages, model.norm, where they have batch normalisation, whose
+statistics would have to cross the network in every round.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from retexo.models.convolution import Inputs, LayerShape, normalisation, xavier
+from retexo.models.linear import LinearConvolution
+from retexo.models.matrix import product
+from retexo.settings.options import NoOptions
+
+
+def build(layer: LayerShape, options: NoOptions) -> "GIN":
+    width = layer.num_out if layer.model.own_half else layer.model.hidden_dim
+    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width, layer.model.norm)
+
+
+class GIN(LinearConvolution):
+    """[N_src, F] -> [N_dst, D]
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of the aggregate.
+        width: of the MLP's hidden layer.
+        norm: its normalisation, as model.norm.
+    """
+
+    def __init__(
+        self, num_in: int, num_out: int, dropout: float, width: int, norm: str = "layer"
+    ) -> None:
+        super().__init__(num_out, dropout)
+        self.weight_in = xavier(num_in, width)
+        self.bias_in = nn.Parameter(torch.zeros(width))
+        self.norm = normalisation(norm, width)
+        self.weight_out = xavier(width, num_out)
+        self.bias_out = nn.Parameter(torch.zeros(num_out))
+
+    def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
+        return torch.ones_like(in_degree)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        (aggregate,) = inputs.matrices
+        hidden = self.weighted(aggregate, inputs.projected, self.bias_in)
+        return product(torch.relu_(self.norm(hidden)), self.weight_out, self.bias_out)
+
+    @property
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_in

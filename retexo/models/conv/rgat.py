@@ -1,0 +1,93 @@
+"""Attention within each relation, summed over the relations: graph attention (Velickovic et al., ICLR 2018) as PyG's
+HeteroConv of GATConv has it, and as WIRGAT of Busbridge et al., "Relational Graph Attention Networks", 2019.
+
+    z_u = W_r^T x_u    e_uv = LeakyReLU(a_r . z_u + U_r^T x_v)    alpha_uv = softmax over u in N_r(v) of e_uv + log w_uv
+    h_v = sum over relations r of  (heads side by side of  sum over u in N_r(v) of alpha_uv z_u)  +  b
+
+U_r stands for PyG's product of a weight and an attention vector of the destination. The weight w_uv of an edge, 1 where
+there is none, counts as so many equal edges would. In later layers the features are read by their means, as R-GCN does,
+and attention is over what the layer before passes on.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.errors import InputError
+from retexo.models.aggregate import edge_softmax, edge_sum
+from retexo.models.block import Block
+from retexo.models.conv.gat import NEGATIVE_SLOPE
+from retexo.models.convolution import Inputs, LayerShape, xavier
+from retexo.models.matrix import Matrix, product
+from retexo.models.relational import Groups, RelationalConvolution
+from retexo.settings.options import NoOptions
+
+
+def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
+    heads = 1 if layer.is_last else layer.model.heads
+    if layer.num_out % heads:
+        raise InputError(
+            f"hidden_dim={layer.model.hidden_dim}: a group has {layer.num_out} of it, which must be a multiple of "
+            f"heads={heads} for rgat"
+        )
+    return RelationalAttention(
+        layer.groups, layer.num_out, layer.model.dropout, heads, layer.num_own
+    )
+
+
+class RelationalAttention(RelationalConvolution):
+    """As RelationalConvolution, but that the last group attends to the rows of sources, [N_src, F_r] each.
+
+    Args:
+        heads: attention heads, D / heads wide each.
+        num_own: width of the destinations' features; 0 for none, then e_uv depends on u alone.
+    """
+
+    linear_aggregation = False
+
+    def __init__(
+        self, groups: Groups, num_out: int, dropout: float, heads: int, num_own: int
+    ) -> None:
+        super().__init__(groups, num_out, dropout)
+        self.attention_heads = heads
+        count = len(groups[-1]) if groups else 0
+        vectors = (
+            torch.randn(heads, num_out // heads) * (heads / num_out) ** 0.5 for _ in range(count)
+        )
+        self.attention_src = nn.ParameterList(nn.Parameter(vector) for vector in vectors)
+        self.attention_dst = nn.ParameterList(
+            xavier(num_own, heads) for _ in range(count if num_own else 0)
+        )
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        own = inputs.skips[0] if self.attention_dst else None
+        count = len(inputs.matrices) - len(self.attention_src)
+        out = self.sums(inputs.matrices[:count], inputs.num_rows, self.groups[:-1])
+        parts = [
+            self._attend(place, rows, block, own)
+            for place, (rows, block) in enumerate(
+                zip(inputs.matrices[count:], inputs.blocks, strict=True)
+            )
+        ]
+        return (
+            torch.cat([*out, *([self.added(parts, inputs.num_rows)] if self.groups else [])], dim=1)
+            + self.bias
+        )
+
+    def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
+        """[N_dst, D] of one relation."""
+        rate = self.groups[-1][place].dropout
+        z = product(self.dropped(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
+            self.bias.dtype
+        )
+        z = z.view(len(z), self.attention_heads, self.width // self.attention_heads)
+        score = (z * self.attention_src[place]).sum(dim=-1).index_select(0, block.src)
+        if own is not None:
+            score = score + (own @ self.attention_dst[place]).index_select(0, block.dst)
+        score = nn.functional.leaky_relu(score, NEGATIVE_SLOPE)
+        if block.weight is not None:
+            score = score + block.weight.clamp(min=1e-30).log()[:, None]
+        alpha = edge_softmax(block, score.to(self.bias.dtype))
+        heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
+        return torch.cat(
+            [edge_sum(block, rows.contiguous(), share.contiguous()) for rows, share in heads], dim=1
+        )

@@ -1,0 +1,18 @@
+"""R-GCN of Schlichtkrull et al., "Modeling Relational Data with Graph Convolutional Networks", ESWC 2018.
+
+    h_v = W_0^T x_v + sum over relations r of  W_r^T sum over u in N_r(v) of x_u / c_vr        (their eq. 2)
+
+with c_vr = |N_r(v)|, or the sum of the weights of these edges. W_0 is the stage's, beside the sum. Where more relations
+than `num_bases` bring rows of one type these share bases: W_r = sum over b of a_rb V_b (eq. 3); their equation has one
+basis for all, whose rows are equally wide.
+"""
+
+from retexo.models.convolution import LayerShape
+from retexo.models.relational import RelationalConvolution
+from retexo.settings.options import RGCNOptions
+
+
+def build(layer: LayerShape, options: RGCNOptions) -> RelationalConvolution:
+    return RelationalConvolution(
+        layer.groups, layer.num_out, layer.model.dropout, options.num_bases
+    )

@@ -1,0 +1,46 @@
+"""R-GCN (retexo.models.conv.rgcn) on all types of nodes as one plain graph, whose edges know their relation.
+
+    h_v = sum over relations r of  W_r^T mean over u in N_r(v) of x_u + b
+
+The means are made once a layer, as those of linear aggregators are, but from rows: a sum would be of one relation.
+Where there are more relations than BASES they share so many matrices.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from retexo.models.aggregate import edge_sum
+from retexo.models.block import Block
+from retexo.models.convolution import Inputs, LayerShape, RelationInput
+from retexo.models.linear import NOT_PROJECTED, neighbour_sum
+from retexo.models.relational import RelationalConvolution
+from retexo.settings.options import NoOptions
+
+BASES = 8
+
+
+def build(layer: LayerShape, options: NoOptions) -> "UnionRGCN":
+    groups = ((RelationInput("rows", layer.num_in),) * layer.num_edge_features,)
+    return UnionRGCN(groups, layer.num_out, layer.model.dropout, BASES)
+
+
+class UnionRGCN(RelationalConvolution):
+    """[N_src, F] -> [N_dst, D]; `edge_feat` of a block is one-hot, [E, R]."""
+
+    linear_aggregation, relational = False, False
+    fixed_inputs, takes_projected, reads_relations = True, False, True
+
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        assert not len(projected)
+        assert block.edge_feat is not None
+        ones, means = rows.new_ones(len(block.nodes), 1), []
+        for weight in block.edge_feat.to(rows.dtype).T.contiguous():
+            of_relation = replace(block, weight=weight)
+            count = edge_sum(of_relation, ones, weight)[:, 0]
+            means.append(neighbour_sum(of_relation, rows, None, 1 / count.clamp(min=1), None))
+        return Inputs(tuple(means), block.num_dst, NOT_PROJECTED)
+
+    @property
+    def projected_width(self) -> int:
+        return self.width

@@ -1,0 +1,116 @@
+"""GraphSAGE of Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017.
+
+    mean:  h_v = W_self^T x_v + W_neigh^T mean over u in N(v) of x_u + b
+    pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b      (their eq. 3)
+
+A node without in-edges has the neighbourhood 0. With weights w of edges the mean is
+
+    sum over u in N(v) of w_uv x_u  /  sum over u in N(v) of w_uv        (DGL's SAGEConv, edge_weight of EdgeWeightNorm)
+
+and a maximum, which an edge of weight 2 would enter as two edges do, is refused.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from retexo.models.aggregate import edge_max
+from retexo.models.block import Block
+from retexo.models.convolution import Convolution, Inputs, LayerShape, xavier
+from retexo.models.linear import LinearConvolution
+from retexo.models.matrix import Matrix, as_matrix, product
+from retexo.settings.options import SAGEOptions
+
+
+def build(layer: LayerShape, options: SAGEOptions) -> "SAGEMean | SAGEPool":
+    if options.aggregator == "pool":
+        return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
+    return SAGEMean(
+        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.own_half
+    )
+
+
+class SAGEMean(LinearConvolution):
+    """[N_src, F] -> [N_dst, D]
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of a node's own row and of the mean.
+        root_weight: whether there is W_self; False where the stage has the node's own row beside the mean.
+    """
+
+    normalised = True
+
+    def __init__(
+        self, num_in: int, num_out: int, dropout: float, *, root_weight: bool = True
+    ) -> None:
+        super().__init__(num_out, dropout)
+        self.root_weight = root_weight
+        if root_weight:
+            self.weight_self = xavier(num_in, num_out)
+        self.weight_neigh = xavier(num_in, num_out)
+        self.bias = nn.Parameter(torch.zeros(num_out))
+
+    def destination_scale(self, in_degree: Tensor) -> Tensor:
+        return 1 / torch.where(in_degree > 0, in_degree, 1)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        *own, mean = inputs.matrices
+        roots = [product(self.dropped(rows), self.weight_self) for rows in own]
+        return sum(roots, start=self.weighted(mean, inputs.projected, self.bias))
+
+    @property
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_neigh
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return (self.weight_self, self.weight_neigh) if self.root_weight else (self.weight_neigh,)
+
+
+class SAGEPool(Convolution):
+    """[N_src, F] -> [N_dst, D]; the pooled vectors are as wide as the input, at most the larger of D and 64.
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of all rows.
+    """
+
+    def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+        super().__init__(num_out, dropout)
+        width = min(num_in, max(num_out, 64))
+        self.weight_pool = xavier(num_in, width)
+        self.bias_pool = nn.Parameter(torch.zeros(width))
+        self.weight_self = xavier(num_in, num_out)
+        self.weight_neigh = xavier(width, num_out)
+        self.bias = nn.Parameter(torch.zeros(num_out))
+
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        return Inputs(
+            (as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, projected, block
+        )
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        assert inputs.block is not None
+        rows, own = inputs.matrices
+        messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(
+            self.bias.dtype
+        )
+        if len(inputs.projected):
+            messages = torch.cat((messages, inputs.projected))
+        pooled = edge_max(inputs.block, messages)
+        return product(self.dropped(own), self.weight_self) + product(
+            pooled, self.weight_neigh, self.bias
+        )
+
+    def project(self, rows: Matrix) -> Tensor:
+        return torch.relu(product(rows, self.weight_pool, self.bias_pool))
+
+    @property
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_pool
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return self.weight_pool, self.weight_self

@@ -1,0 +1,269 @@
+"""Stages for heterogeneous graphs: what each layer reads of the node types, and the parameters that it has.
+
+Only nodes of the target type have labels, so a stage's network is computed on them alone. With X_s the features of type
+s, A_r the mean over a relation's in-edges, and r = (s, r, target) all relations into the target:
+
+    stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))                  logits = h V + c
+    stage k    h = relu(LN([X W_own ; sum over r of A_r X_s W_r ; sum over r of A_r q_s U_r] + b))
+
+    q_t = [sum over near relations (s, r, t) of A_r X_s P_s ; A_r X_s for each far one]       later with q_s for X_s
+
+q is what layers pass on: means along paths of relations of what a stage has learnt to read. P_s is W_own for the
+target, and the sum of W_r (later U_r) over the relations from s to the target. A type farther away, which no trained
+weight reads yet, is far: its rows are passed on as they are, and a later stage learns what to read of them.
+
+F_t width of a type's features, 0 for none; D width of a group, which q has too; C classes, L layers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.hetero.graph_data import EdgeType
+from retexo.models.conv_registry import build_convolution, check_model
+from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
+from retexo.models.relational import RelationalConvolution
+from retexo.models.stage import Architecture, Stage, build_stages, read_model
+from retexo.settings.run_settings import ModelSettings
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Types and relations of a heterogeneous graph."""
+
+    target: str
+    widths: Mapping[str, int]
+    """F_t of each type."""
+    relations: tuple[EdgeType, ...]
+
+    @property
+    def described(self) -> str:
+        """For messages."""
+        types = ", ".join(f"{name} ({width})" for name, width in self.widths.items())
+        return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
+
+    def into(self, node_type: str) -> list[EdgeType]:
+        return [each for each in self.relations if each[2] == node_type]
+
+    def sources(self, layer: int) -> list[str]:
+        """The types that have rows in a layer: features in the first; in others what the layer before made."""
+        if layer == 0:
+            return [name for name, width in self.widths.items() if width]
+        before = self.sources(layer - 1)
+        return [name for name in self.widths if any(each[0] in before for each in self.into(name))]
+
+    def towards(self, hops: int) -> set[str]:
+        """The target, and the types from which so many relations or fewer lead to it."""
+        reached = {self.target}
+        for _ in range(hops):
+            reached |= {each[0] for each in self.relations if each[2] in reached}
+        return reached
+
+    def passing(self, layer: int, num_layers: int) -> list[str]:
+        """The types whose nodes pass rows on from a layer: those on a way to the target that is left."""
+        left = num_layers - 2 - layer
+        reached = self.towards(left) if left >= 0 else set()
+        sources = {each[0] for each in self.relations if each[2] in reached}
+        return [name for name in self.sources(layer + 1) if name in sources]
+
+    def inputs(self, layer: int) -> list[EdgeType]:
+        """The relations into the target that bring rows of a layer."""
+        sources = self.sources(layer)
+        return [each for each in self.into(self.target) if each[0] in sources]
+
+    def near(self, layer: int) -> set[str]:
+        """Types with rows in a layer that its stage has weights for."""
+        own = {self.target} if layer == 0 and self.widths[self.target] else set()
+        return own | {each[0] for each in self.inputs(layer)}
+
+    def columns(
+        self, layer: int, widths: Mapping[str, int], projected: int
+    ) -> dict[EdgeType, slice]:
+        """Where what each relation brings stands in q of its destination; widths: of the layer's rows, projected: D."""
+        near, found = self.near(layer), {}
+        for name in self.sources(layer + 1):
+            into = [each for each in self.into(name) if each[0] in widths]
+            end = projected if any(each[0] in near for each in into) else 0
+            for each in into:
+                first = 0 if each[0] in near else end
+                found[each] = slice(
+                    first, first + (projected if each[0] in near else widths[each[0]])
+                )
+                end = max(end, found[each].stop)
+        return found
+
+    def passed_widths(
+        self, layer: int, widths: Mapping[str, int], projected: int
+    ) -> dict[str, int]:
+        """Of q by type, made in a layer."""
+        found: dict[str, int] = {}
+        for each, place in self.columns(layer, widths, projected).items():
+            found[each[2]] = max(found.get(each[2], 0), place.stop)
+        return found
+
+
+@dataclass(frozen=True)
+class HeteroArchitecture:
+    """All that a network's shape depends on; part of a checkpoint."""
+
+    model: ModelSettings
+    schema: Schema
+    num_classes: int
+
+    @property
+    def num_features(self) -> int:
+        """Of the target."""
+        return self.schema.widths[self.schema.target]
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat object, as Architecture has it; relations are lists of three."""
+        common = asdict(self.model)
+        options = common.pop("options")
+        return {**common, **options, **asdict(self.schema), "num_classes": self.num_classes}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From to_json. Raises KeyError, TypeError, ValueError and InputError."""
+        relations = tuple(
+            (str(source), str(name), str(to)) for source, name, to in content["relations"]
+        )
+        schema = Schema(str(content["target"]), dict(content["widths"]), relations)
+        return cls(read_model(content), schema, int(content["num_classes"]))
+
+
+AnyArchitecture = Architecture | HeteroArchitecture
+
+
+def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
+    """Of a plain graph, or a heterogeneous one; raises as their from_json."""
+    return (HeteroArchitecture if "relations" in content else Architecture).from_json(content)
+
+
+class TypedLayer(nn.Module):
+    """One layer of a network that is trained end to end: a stage without head for each type that it computes.
+
+    h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))        of the last without these
+    """
+
+    scorer = None
+    """Of links there are none yet."""
+
+    def __init__(self, stages: Mapping[str, Stage]) -> None:
+        super().__init__()
+        self.types = tuple(stages)
+        self.trunk = nn.ModuleList(stages.values())
+        """All of it is trained."""
+
+    def by_type(self) -> Iterator[tuple[str, Stage]]:
+        return zip(self.types, self.trunk, strict=True)  # type: ignore[arg-type]
+
+    @property
+    def conv(self) -> Convolution:
+        """Of the kind that all types have."""
+        return next(self.by_type())[1].conv
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        """As Stage.first_weights, type after type."""
+        return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
+
+
+def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
+    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker.
+
+    Of heterogeneous graphs with model.inputs=previous, as trainers have it that train end to end: TypedLayers.
+    """
+    if isinstance(architecture, Architecture):
+        return build_stages(architecture, seed)
+    stages: list[Any] = []
+    rows = {name: width for name, width in architecture.schema.widths.items() if width}
+    with torch.random.fork_rng(devices=[]):
+        for layer in range(architecture.model.num_layers):
+            torch.manual_seed(seed * 1_000 + layer)
+            if architecture.model.inputs == "all":
+                stages.append(_build_stage(architecture, layer, rows))
+                rows = architecture.schema.passed_widths(layer, rows, projected_width(stages[-1]))
+            else:
+                stages.append(_build_typed(architecture, layer, rows))
+                rows = dict.fromkeys(stages[-1].types, architecture.model.hidden_dim)
+    return stages
+
+
+def _build_typed(
+    architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]
+) -> TypedLayer:
+    """rows: the width of each type that the layer before computes, or that has features."""
+    schema, model, made = architecture.schema, architecture.model, {}
+    last = layer == model.num_layers - 1
+    width = architecture.num_classes if last else model.hidden_dim
+    computed = schema.towards(model.num_layers - 1 - layer)
+    for name in schema.widths:
+        rate = model.dropout if layer else model.features_dropout
+        group = tuple(
+            RelationInput(each[0], rows[each[0]], rate)
+            for each in schema.into(name)
+            if each[0] in rows
+        )
+        if name not in computed or not (group or name in rows):
+            continue
+        conv = build_convolution(
+            LayerShape(0, width, last, model, groups=(group,), num_own=rows.get(name, 0))
+        )
+        conv.adds_skips = True
+        skips = {"rows": xavier(rows[name], width)} if name in rows else {}
+        made[name] = Stage(conv, None if last else 1, model, skips=skips, features=not layer)  # type: ignore[arg-type]
+        made[name].head = None
+    return TypedLayer(made)
+
+
+def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
+    """rows: the width of each type's."""
+    schema, model = architecture.schema, architecture.model
+    own = schema.widths[schema.target]
+    width = _group_width(architecture, layer)
+    rate = model.features_dropout
+    raw = tuple(RelationInput(each[0], schema.widths[each[0]], rate) for each in schema.inputs(0))
+    passed = (
+        tuple(RelationInput(each[0], rows[each[0]]) for each in schema.inputs(layer))
+        if layer
+        else ()
+    )
+    groups = tuple(group for group in (raw, passed) if group)
+    conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
+    skips = {"features": xavier(own, width)} if own else {}
+    return Stage(conv, architecture.num_classes, model, skips=skips)  # type: ignore[arg-type]
+
+
+def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
+    """D: an equal share of hidden_dim for own features, those of neighbours, and what is passed on."""
+    schema, model = architecture.schema, architecture.model
+    parts = (
+        bool(schema.widths[schema.target])
+        + bool(schema.inputs(0))
+        + bool(layer and schema.inputs(layer))
+    )
+    width = max(1, model.hidden_dim // max(1, parts))
+    heads = model.heads if check_model(model).attention_heads else 1
+    return max(heads, width - width % heads)
+
+
+def projected_width(stage: Stage) -> int:
+    """D of `projections`."""
+    assert isinstance(stage.conv, RelationalConvolution)
+    return stage.conv.width
+
+
+@torch.no_grad()
+def projections(stage: Stage, schema: Schema, layer: int) -> dict[str, Tensor]:
+    """P_s of each near type, [F_s, D], by a layer's stage."""
+    found: dict[str, Tensor] = {}
+    assert isinstance(stage.conv, RelationalConvolution)
+    for place, (source, _, _) in enumerate(schema.inputs(layer)):
+        weight = stage.conv.weight_of(len(stage.conv.groups) - 1, place)
+        found[source] = found[source] + weight if source in found else weight
+    if layer == 0 and "features" in stage.skips:
+        found[schema.target] = stage.skips["features"]
+    return {name: weight.detach() for name, weight in found.items()}

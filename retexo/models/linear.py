@@ -1,0 +1,134 @@
+"""Convolutions whose aggregation is linear: a weighted sum of the neighbours' rows."""
+
+from typing import ClassVar
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from retexo.models.aggregate import edge_sum
+from retexo.models.block import Block
+from retexo.models.convolution import Convolution, Inputs
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, product
+
+
+def neighbour_sum(
+    block: Block,
+    rows: Tensor,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    self_scale: Tensor | None,
+) -> Matrix:
+    """dst_scale[v] (sum over in-edges (u, v) of w[u, v] src_scale[u] x[u]) + self_scale[v] x[v]; may overwrite rows.
+
+    Args:
+        rows: [N_src, F].
+        src_scale: [N_src]; None for ones.
+        dst_scale: [N_dst]; None for ones.
+        self_scale: [N_dst]; None for zeros.
+    Returns: [N_dst, F], sparse where the rows are sparse and their sums still are.
+    """
+    if rows.device.type == "cpu" and is_sparse(rows):
+        return as_matrix(_sparse_sum(block, rows, src_scale, dst_scale, self_scale))
+    return _dense_sum(block, rows, src_scale, dst_scale, self_scale)
+
+
+def _dense_sum(
+    block: Block,
+    rows: Tensor,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    self_scale: Tensor | None,
+) -> Tensor:
+    own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
+    # In place: nothing in memory is larger than the rows.
+    total = edge_sum(
+        block, rows if src_scale is None else rows.mul_(src_scale[:, None]), block.weight
+    )
+    if dst_scale is not None:
+        total = total.mul_(dst_scale[:, None])
+    return total if own is None else total.add_(own)
+
+
+def _sparse_sum(
+    block: Block,
+    rows: Tensor,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    self_scale: Tensor | None,
+) -> sp.csr_array:
+    weight = torch.ones(len(block.src), dtype=rows.dtype) if block.weight is None else block.weight
+    weight = weight if src_scale is None else weight * src_scale[block.src]
+    weight = weight if dst_scale is None else weight * dst_scale[block.dst]
+    dst, src = block.dst, block.src
+    if self_scale is not None:
+        own = torch.arange(block.num_dst)
+        weight, dst, src = (
+            torch.cat((weight, self_scale)),
+            torch.cat((dst, own)),
+            torch.cat((src, own)),
+        )
+    adjacency = sp.csr_array(
+        (weight.numpy(), (dst.numpy(), src.numpy())), shape=(block.num_dst, len(rows))
+    )
+    return adjacency @ sp.csr_array(rows.numpy())
+
+
+NOT_PROJECTED = torch.zeros(0, 0)
+"""[0, 0]"""
+
+
+class LinearConvolution(Convolution):
+    """A convolution of the aggregate of a node v, its own weights after it:
+
+    destination_scale[v] (sum over u in N(v) of w[u, v] source_scale[u] x[u]) + self_loop_scale[v] x[v]
+
+    w are the weights of the edges, and degrees sums of them; without any they are 1.
+    """
+
+    linear_aggregation = fixed_inputs = True
+    normalised: ClassVar[bool] = False
+    """Whether the factors of a sum shrink with the degrees, so that it can be taken hop after hop (SGC, SIGN)."""
+    root_weight: bool = False
+    """Whether a node's own row is an input besides the aggregate, with a weight of its own (PyG's root_weight)."""
+
+    def destination_scale(self, in_degree: Tensor) -> Tensor | None:
+        """From the in-degrees in the whole graph, float [n]; None for ones."""
+        return None
+
+    def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
+        """From the degrees in the whole graph, float [n] each; None for zeros."""
+        return None
+
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        assert not len(projected)
+        out_degree, count = block.out_degree, block.num_dst
+        own = rows[:count].clone() if self.root_weight else None  # a view would keep all rows
+        scales = (
+            self.destination_scale(block.in_degree),
+            self.self_loop_scale(block.in_degree, out_degree[:count]),
+        )
+        return self.inputs(
+            own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED
+        )
+
+    def inputs(self, own: Tensor | None, aggregate: Matrix, projected: Tensor) -> Inputs:
+        """own: [n, F], where there is a root weight. aggregate: [n, F]; [n, 0] with projected [n, D] beside it."""
+        matrices = (aggregate,) if own is None else (as_matrix(own), aggregate)
+        return Inputs(matrices, aggregate.shape[0], projected)
+
+    def weighted(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
+        """[n, F] @ [F, D], or the aggregate of projected rows [n, D], + [D]"""
+        return (
+            projected + bias
+            if len(projected)
+            else product(self.dropped(aggregate), self.neighbour_weight, bias)
+        )
+
+    def weighted_aggregate(self, inputs: Inputs) -> Tensor:
+        """A(HW) = (AH)W"""
+        return (
+            inputs.projected
+            if len(inputs.projected)
+            else product(inputs.matrices[-1], self.neighbour_weight)
+        )

@@ -1,0 +1,306 @@
+"""What one layer trains: convolution, norm, activation and head, all of them part of the model.
+
+A stage before the last is convolution + norm + ReLU, with a linear head that classifies while it trains; its
+embedding is the vector after the ReLU. The last stage is the bare convolution to C classes.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from retexo.models.conv_registry import build_convolution, check_model, options_of
+from retexo.models.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
+from retexo.models.matrix import dropout, product
+from retexo.models.scorer import Scorer
+from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """All that a network's shape depends on; part of a checkpoint."""
+
+    model: ModelSettings
+    num_features: int
+    num_classes: int
+    scorer: str = ""
+    """Of links (retexo.models.scorer); empty: classes of nodes."""
+    num_edge_features: int = 0
+    """K, that are read; weights among them where a convolution takes them so."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat object: the settings of the model, its convolution's own among them, and the sizes."""
+        common = asdict(self.model)
+        options = common.pop("options")
+        sizes = {
+            name: value for name, value in vars(self).items() if name != "model" and value != ""
+        }
+        return {**common, **options, **sizes}
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSettings,
+        num_features: int,
+        num_classes: int,
+        num_edge_features: int,
+        weighted: bool,
+        scorer: str = "",
+        num_relations: int = 0,
+    ) -> Self:
+        """For a graph; attention reads a weight as one more feature of an edge."""
+        kind = check_model(model)
+        of_edges = (
+            num_relations
+            if kind.reads_relations
+            else num_edge_features + (weighted and kind.attention_heads > 0)
+        )
+        return cls(model, num_features, num_classes, scorer, of_edges)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From to_json; raises as read_model."""
+        sizes = content["num_features"], content["num_classes"], content.get("scorer", "")
+        return cls(read_model(content), *sizes, content.get("num_edge_features", 0))
+
+
+def read_model(content: dict[str, Any]) -> ModelSettings:
+    """From to_json of an architecture; a setting that is younger than the checkpoint has the value `Setting.before`.
+
+    Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
+    """
+
+    def read(settings: type) -> dict[str, Any]:
+        found = {}
+        for field in fields(settings):
+            defined = field.metadata["setting"]
+            younger = defined.earlier is not None or defined.default is None
+            if field.name != "options":
+                found[field.name] = (
+                    content.get(field.name, defined.before) if younger else content[field.name]
+                )
+        return found
+
+    return ModelSettings(**read(ModelSettings), options=read(options_of(content["name"])))
+
+
+Skip = Literal["rows", "features", "aggregate", "edges"]
+"""What a stage reads of a node past its convolution: the layer's input, the graph's features, the first layer's
+aggregate of these, or the mean of its in-edges' features."""
+
+
+class Stage(nn.Module):
+    """One layer with its head; `logits` trains it, `embed` makes the input of the next one.
+
+    With skips the convolution is one part of the hidden vector, beside the skips (or their sum, with `added`):
+
+        h = relu(LN([D(S_1) W_1 ; ... ; conv(x)]))      or      h = relu(LN(D(S_1) W_1 + ... + conv(x)))
+
+    What it passes on is h, or the aggregate after the convolution's weights, A x W, without norm and activation.
+    """
+
+    def __init__(
+        self,
+        conv: Convolution,
+        num_classes: int | None,
+        model: ModelSettings,
+        *,
+        skips: Mapping[Skip, nn.Parameter] | None = None,
+        features: bool = False,
+        is_last: bool = False,
+        passes_aggregate: bool = False,
+    ) -> None:
+        """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each.
+
+        features: whether `rows`, the layer's input, are the features.
+        """
+        super().__init__()
+        self.conv = conv
+        self.skips = nn.ParameterDict(skips or {})
+        self.hidden_dim = conv.output_dim
+        if not conv.adds_skips:
+            self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
+        self.norm = normalisation(model.norm, self.hidden_dim) if num_classes is not None else None
+        self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
+        self.is_last, self.passes_aggregate = is_last, passes_aggregate
+        self.dropout_rate = model.dropout
+        self.skip_rates = [
+            model.dropout if name == "rows" and not features else model.features_dropout
+            for name in self.skips
+        ]
+        self.scorer: Any = None
+        """Of links; set by build_stages."""
+
+    @property
+    def trunk(self) -> nn.ModuleList:
+        """All but the head."""
+        return nn.ModuleList(
+            part for part in (self.conv, self.norm, self.skips) if part is not None
+        )
+
+    @property
+    def output_dim(self) -> int:
+        """D of `embed`."""
+        if self.is_last and self.head is not None:
+            return self.head.out_features
+        return self.conv.projected_width if self.passes_aggregate else self.hidden_dim
+
+    @property
+    def output_widths(self) -> tuple[int, int]:
+        """D and C of `outputs`."""
+        return self.output_dim, self.output_dim if self.head is None else self.head.out_features
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        """The weights [F, D] that each of Inputs.matrices and Inputs.skips is multiplied with, in that order."""
+        return *self.conv.first_weights, *self.skips.values()
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        """[N_dst, C]"""
+        with self._precision(inputs):
+            return self._whole(self._logits(self._hidden(inputs)))
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """[N_dst, D] what the next layer reads; of the last stage the logits."""
+        with self._precision(inputs):
+            hidden = self._hidden(inputs)
+            return self._whole(
+                self._logits(hidden) if self.is_last else self._passed(inputs, hidden)
+            )
+
+    def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """What `embed` and what `logits` returns, at once."""
+        with self._precision(inputs):
+            hidden = self._hidden(inputs)
+            logits = self._whole(self._logits(hidden))
+            if self.is_last:
+                return logits, logits
+            return self._whole(self._passed(inputs, hidden)), logits
+
+    def _passed(self, inputs: Inputs, hidden: Tensor) -> Tensor:
+        passed = self.conv.weighted_aggregate(inputs) if self.passes_aggregate else hidden
+        assert passed is not None
+        return passed
+
+    def _hidden(self, inputs: Inputs) -> Tensor:
+        out: Tensor = self.conv(inputs)
+        skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
+        parts = [
+            product(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips
+        ]
+        if parts:
+            out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
+        return out if self.norm is None else torch.relu_(self.norm(out))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        if self.head is None:
+            return hidden
+        read = dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden
+        return product(read, self.head.weight.T, self.head.bias)
+
+    def _whole(self, out: Tensor) -> Tensor:
+        """In the precision of the parameters."""
+        return out.to(self.conv.neighbour_weight.dtype)
+
+    def _precision(self, inputs: Inputs) -> AbstractContextManager[object]:
+        return (
+            torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16)
+            if inputs.bf16
+            else nullcontext()
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which stages answer, and how strongly a node keeps its own answer when it is smoothed."""
+
+    stages: tuple[int, ...]
+    alpha: float = 1.0
+    """In (0, 1]; 1 for no smoothing."""
+    steps: int = 0
+    """K"""
+    reach: str = "computed"
+    """See SmoothingSettings."""
+    spectral: float = 0.0
+    """Of links, in [0, 1]: the share of the spectral embedding's score in the answer but for its paths."""
+    paths: float = 0.0
+    """Of links, in [0, 1]: the share of paths of two."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
+        """From asdict; None of the first checkpoints: there the last stage answers. KeyError, TypeError, ValueError."""
+        if content is None:
+            return cls((num_layers - 1,))
+        reach = content.get("reach", "computed")
+        shares = (float(content.get(name, 0)) for name in ("spectral", "paths"))
+        answer = cls(
+            tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach, *shares
+        )
+        stages = all(stage in range(num_layers) for stage in answer.stages)
+        steps = 0 <= answer.steps <= MAX_LAYERS - num_layers and reach in REACHES
+        of_links = all(0 <= share <= 1 for share in (answer.spectral, answer.paths))
+        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1 and of_links):
+            raise ValueError(f"answer {content}")
+        return answer
+
+
+def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
+    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
+    stages: list[Stage] = []
+    kind = check_model(architecture.model)
+    with torch.random.fork_rng(devices=[]):
+        for layer in range(architecture.model.num_layers):
+            torch.manual_seed(seed * 1_000 + layer)
+            stages.append(
+                _build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None)
+            )
+            if architecture.scorer:
+                stages[-1].scorer = Scorer(architecture.scorer, architecture.num_classes)
+    return stages
+
+
+def _build_stage(
+    architecture: Architecture, kind: Convolution, layer: int, num_in: int | None
+) -> Stage:
+    """kind: any layer of the model. num_in: width of what the layer before passes on; None for the first layer."""
+    model, num_features, num_classes = (
+        architecture.model,
+        architecture.num_features,
+        architecture.num_classes,
+    )
+    is_last, of_edges = layer == model.num_layers - 1, architecture.num_edge_features
+    num_in = num_features if num_in is None else num_in
+    of_conv = model if layer else replace(model, dropout=model.features_dropout)
+    skips = _skips(model, layer, linear=kind.linear_aggregation)
+    if of_edges and not (kind.attention_heads or kind.reads_relations):
+        skips, of_edges = (*skips, "edges"), 0  # attention reads each edge's
+    if is_last and not skips:
+        conv = build_convolution(LayerShape(num_in, num_classes, True, of_conv, of_edges))
+        return Stage(conv, None, model, is_last=True)
+    share = 0 if kind.adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
+    width = max(1, model.hidden_dim - share * len(skips))
+    conv = build_convolution(LayerShape(num_in, width, False, of_conv, of_edges))
+    known = {"rows": num_in, "edges": architecture.num_edge_features}
+    widths = (known.get(name, num_features) for name in skips)
+    return Stage(
+        conv,
+        num_classes,
+        model,
+        skips={
+            name: xavier(width, share or conv.output_dim)
+            for name, width in zip(skips, widths, strict=True)
+        },
+        features=not layer,
+        is_last=is_last,
+        passes_aggregate=model.passes == "aggregate" and kind.linear_aggregation and not is_last,
+    )
+
+
+def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
+    """What a stage reads past its convolution."""
+    if layer == 0 or model.inputs == "previous":
+        return ("rows",) if model.own_half else ()
+    return ("features", "aggregate") if linear else ("features", "rows")

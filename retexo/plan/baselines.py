@@ -1,0 +1,143 @@
+"""Bytes of other ways to train on the same partitions, by their formulas; nothing is run.
+
+Training end to end, on the full graph or with sampled boundary nodes: the features of halo nodes cross once; in each
+epoch their embeddings cross after every layer but the last, and the gradients of these go back; and the gradients of
+all parameters are added up by a ring all-reduce.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from partitioning.directory.types import Partition
+from partitioning.hetero.types import HeteroPartition
+from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.exchange.coding.weights import write_weights
+from retexo.models.hetero_stage import HeteroArchitecture, build_network
+from retexo.models.matrix import is_sparse
+from retexo.models.stage import Architecture, build_stages
+from retexo.plan.traffic import TrafficEstimate
+from retexo.settings.run_settings import TrainSettings
+
+END_TO_END: dict[str, Any] = {"own_half": False, "inputs": "previous", "passes": "activation"}
+SAMPLING_RATE = 0.1
+"""Of boundary node sampling, as its authors use it."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the bytes of other methods depend on."""
+
+    halo: int
+    """Of all parts together."""
+    num_features: int
+    hidden: int
+    """Width of an embedding."""
+    num_layers: int
+    num_parameters: int
+    """Trained end to end: all layers, without the heads of those before the last."""
+    workers: int
+    centralized: int
+    """Bytes that bring all parts to the worker with the largest."""
+
+    @classmethod
+    def of(
+        cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture
+    ) -> "Sizes":
+        stages = build_stages(
+            replace(architecture, model=replace(architecture.model, **END_TO_END)), settings.seed
+        )
+        heads = sum(
+            parameter.numel()
+            for stage in stages
+            if stage.head
+            for parameter in stage.head.parameters()
+        )
+        everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
+        parts = [
+            part_bytes(partition, partitions, architecture.num_classes) for partition in partitions
+        ]
+        return cls(
+            halo=sum(partition.num_halo for partition in partitions),
+            num_features=architecture.num_features,
+            hidden=stages[0].output_dim,
+            num_layers=len(stages),
+            num_parameters=everything - heads,
+            workers=len(partitions),
+            centralized=sum(parts) - max(parts),
+        )
+
+
+def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
+    """Bytes of a whole part in the shortest codes at hand: features, edges with theirs, labels and masks.
+
+    Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
+    as few bits as the classes take, or a bit a class.
+    """
+    rows = (
+        csr_array(partition.features.numpy())
+        if is_sparse(partition.features)
+        else partition.features
+    )
+    sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
+    features = min(sparse, partition.features.numel() * partition.features.element_size())
+    num_nodes = sum(other.num_inner for other in partitions)
+    edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
+    label_bits = (
+        num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
+    )
+    edges += (
+        0 if partition.edge_weight is None else len(write_weights(partition.edge_weight.numpy()))
+    )
+    edges += 0 if partition.edge_feat is None else 4 * partition.edge_feat.numel()
+    return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
+
+
+def hetero_baseline_bytes(
+    plain: TrafficEstimate,
+    parts: Sequence[HeteroPartition],
+    architecture: HeteroArchitecture,
+    rounds: Sequence[int],
+) -> dict[str, int]:
+    """The same of a heterogeneous graph: of each type the rows that a layer reads of the one before."""
+    model = replace(architecture.model, **END_TO_END)
+    layers: Any = build_network(replace(architecture, model=model), seed=0)
+    halo = {
+        name: sum(part.nodes[name].num_halo for part in parts)
+        for name in architecture.schema.widths
+    }
+    vectors = 0
+    for before, layer in pairwise(layers):
+        read = {each[0] for each in architecture.schema.relations if each[2] in layer.types}
+        vectors += sum(halo[name] for name in before.types if name in read)
+    parameters = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
+    gradients = 2 * (len(parts) - 1) * 4 * parameters
+    features = sum(4 * halo[name] * width for name, width in architecture.schema.widths.items())
+    each_epoch = 2 * 4 * model.hidden_dim * vectors + gradients
+    return {
+        "plain lazy exchange": plain.total(rounds),
+        "full graph, end to end": features + max(rounds) * each_epoch,
+    }
+
+
+def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
+    """Bytes by name of the baseline; as many epochs as the layer with the most rounds has.
+
+    plain: the traffic of this configuration with exchange=plain.
+    """
+    epochs = max(rounds)
+    features = 4 * sizes.halo * sizes.num_features
+    embeddings = 2 * 4 * sizes.halo * sizes.hidden * (sizes.num_layers - 1)
+    gradients = 2 * (sizes.workers - 1) * 4 * sizes.num_parameters
+    return {
+        "plain lazy exchange": plain.total(rounds),
+        "full graph, end to end": features + epochs * (embeddings + gradients),
+        f"boundary node sampling at {SAMPLING_RATE}": features
+        + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
+        "centralized": sizes.centralized,
+    }

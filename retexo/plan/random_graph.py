@@ -1,0 +1,249 @@
+"""Bytes and memory of training on a graph of which only the sizes are known: a random graph stands for it.
+
+N nodes, E directed edges, d = E/N, F width of a row, D of a row after the weights, C classes, L layers, P parameters of
+a stage, R rounds, W workers, I = N/W nodes of each, c share of edges that are cut, z share of zeros after a ReLU.
+
+Node v has the relative degree x (mean 1; all 1, or a power law), and edges fall on nodes in proportion. < > is the mean
+over nodes; cut edges are spread evenly over the pairs of parts, k = d c / (W-1) of a node into each other part. That
+gives the most rows; a graph with communities needs fewer.
+
+    needed     layer l makes its output at the share S_l(x) of nodes; S_{L-1} = s is labelled and test nodes,
+               S_{l-1} = 1 - (1-s) exp(-d x <x S_l>). TRAIN_WAVE serves train + validation, INFER_WAVE the rest of S_l
+    rows       of a pair of parts, for the targets w(x):  I <1 - exp(-k x <x w>)>,  sums  I <w (1 - exp(-k x))>
+    cover      I min over t in [0, 1] of  <v (1 - exp(-k x Y g))> + <w (1 - exp(-b) (1 + b))>,  b = k x X t,
+               g = <x w exp(-b)> / Y,  X = <x v>,  Y = <x w>:  the size of a minimum vertex cover of a random bipartite
+               graph (Bordenave, Lelarge and Salez 2013); v is the share of rows that the receiver does not hold yet.
+               All sums instead where they are no more than `tolerated` (retexo.exchange.cover)
+    sent       W (W-1) times the least of  4F cover;  4D cover (INFER_WAVE);  rows (4F (1-z) + F/8 + 2) (not in layer 0)
+    gradients  2 (W-1) 4 (P + 8) R
+    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and a bit a row and a target in each wave
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.cover import tolerated
+from retexo.models.conv_registry import default_model
+from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.plan.memory import FLOAT, INDEX, LayerWork, Neighbourhood
+
+Floats = NDArray[np.float64]
+KINDS = ("features", "embeddings", "gradients", "setup")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The sizes, as on the command line."""
+
+    nodes: int
+    """N"""
+    edges: int
+    """E, each direction counted."""
+    features: int
+    classes: int
+    hidden: int
+    layers: int
+    model: str
+    workers: int
+    train: float
+    val: float
+    test: float
+    """Shares of the nodes, as the two before."""
+    rounds: tuple[int, ...]
+    """Of each layer."""
+    cut: float
+    """c"""
+    zeros: float
+    """z"""
+    power_law: float
+    """Exponent of the degrees; 0: all alike."""
+
+    @property
+    def inner(self) -> float:
+        return self.nodes / self.workers
+
+    @property
+    def pairs(self) -> int:
+        return self.workers * (self.workers - 1)
+
+    @property
+    def labelled(self) -> float:
+        """Share of the nodes on which rounds work."""
+        return self.train + self.val
+
+    def widths(self, layer: int) -> tuple[int, int]:
+        """F, D."""
+        return (
+            self.hidden if layer else self.features,
+            self.hidden if layer < self.layers - 1 else self.classes,
+        )
+
+    @property
+    def cut_degree(self) -> float:
+        """k"""
+        return self.edges / self.nodes * self.cut / max(1, self.workers - 1)
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """Without data, on torch's meta device."""
+        model = default_model(self.model, self.layers, self.hidden)
+        with torch.device("meta"):
+            return build_stages(Architecture(model, self.features, self.classes), 0)
+
+    def parameters(self, layer: int) -> int:
+        return sum(parameter.numel() for parameter in self.stages[layer].parameters())
+
+    def degrees(self) -> tuple[Floats, Floats]:
+        """Relative degrees x, and the share of nodes that has each."""
+        if not self.power_law:
+            return np.ones(1), np.ones(1)
+        tail = np.geomspace(1, 1e-9, 400)  # the share of nodes with a higher degree
+        share = -np.diff(tail)
+        x = np.minimum(
+            np.sqrt(tail[1:] * tail[:-1]) ** (-1 / (self.power_law - 1)), math.sqrt(self.nodes) + 1
+        )
+        share /= share.sum()
+        return x / (share @ x), share
+
+
+# --- what crosses the network ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wave:
+    """One wave of one layer; of an ordered pair of parts, on average."""
+
+    layer: int
+    rows: float
+    targets: float
+    """Nodes with an edge in the wave."""
+    num_bytes: float
+
+
+def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
+    """S_l(x) by layer."""
+    everywhere = np.full(len(x), case.labelled + case.test)
+    shares = [everywhere]
+    for _ in range(case.layers - 1):
+        shares.insert(
+            0,
+            1 - (1 - everywhere) * np.exp(-case.edges / case.nodes * x * (share @ (x * shares[0]))),
+        )
+    return shares
+
+
+def waves(case: Case) -> list[Wave]:
+    x, share = case.degrees()
+    found = []
+    for layer, shares in enumerate(needed(case, x, share)):
+        held = np.zeros(len(x))
+        for embed in (False, True):
+            targets = shares - case.labelled if embed else np.full(len(x), case.labelled)
+            wave, held = _wave(case, layer, embed, x, share, targets, 1 - held)
+            found.append(wave)
+    return found
+
+
+def _wave(
+    case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floats, v: Floats
+) -> tuple[Wave, Floats]:
+    """A wave for the targets w, and the rows that the receiver holds after it; v: those that it does not hold yet."""
+    inner, k = case.inner, case.cut_degree
+    t = np.linspace(0, 1, 401)[:, None]
+    open_rows, reached = share @ (x * v), share @ (x * w)
+    b = k * x * open_rows * t
+    reach = k * x * ((w * x * np.exp(-b)) @ share)[:, None]
+    left, right = (v * (1 - np.exp(-reach))) @ share, (w * (1 - np.exp(-b) * (1 + b))) @ share
+    best = int(np.argmin(left + right))
+    cover, taken = inner * (left[best] + right[best]), 1 - np.exp(-reach[best])
+    every_sum = inner * (share @ (w * (1 - np.exp(-k * x * open_rows))))
+    if every_sum <= tolerated(int(inner * k * open_rows * reached)) * cover:
+        cover, taken = every_sum, np.zeros(len(x))
+    num_in, num_out = case.widths(layer)
+    num_bytes = FLOAT * cover * (min(num_in, num_out) if embed else num_in)
+    if layer and case.zeros:
+        header = math.ceil(num_in / 8) + (2 if num_in >= 128 else 1)
+        all_rows = inner * (share @ (v * (1 - np.exp(-k * x * reached))))
+        without_zeros = (FLOAT * num_in * (1 - case.zeros) + header) * all_rows
+        if without_zeros < num_bytes:
+            num_bytes, taken = without_zeros, 1 - np.exp(-k * x * reached)
+    rows = inner * (share @ (1 - np.exp(-k * x * reached)))
+    targets = inner * (share @ (w * (1 - np.exp(-k * x))))
+    return Wave(layer, float(rows), float(targets), float(num_bytes)), v * taken
+
+
+def sent(case: Case) -> dict[str, float]:
+    """Bytes by kind, of all workers."""
+    x, share = case.degrees()
+    shares, kinds = needed(case, x, share), dict.fromkeys(KINDS, 0.0)
+    k = case.cut_degree
+    for wave in waves(case):
+        kinds["embeddings" if wave.layer else "features"] += case.pairs * wave.num_bytes
+        kinds["setup"] += case.pairs * (9 + (wave.rows + wave.targets) / 8)
+    targets = round(case.inner * float(share @ (shares[0] * (1 - np.exp(-k * x)))))
+    edges = round(case.inner * k * float(share @ (x * shares[0])))
+    planes = (case.layers + 1).bit_length()
+    kinds["setup"] += case.pairs * (
+        code_size(edges, round(case.inner) * targets) + targets * planes / 8
+    )
+    if case.labelled + case.test < 1:  # owners are told which of their nodes are reached
+        for later in shares[1:]:
+            halo = round(case.inner * float(share @ (1 - np.exp(-k * x * (share @ (x * later))))))
+            kinds["setup"] += case.pairs * (8 + code_size(halo, round(case.inner)))
+    for layer, rounds in enumerate(case.rounds):
+        kinds["gradients"] += (
+            2 * max(0, case.workers - 1) * FLOAT * (case.parameters(layer) + 8) * rounds
+        )
+    return kinds
+
+
+# --- what a worker has in memory -------------------------------------------------------------------------------------
+
+
+def layer_work(case: Case, layer: int) -> LayerWork:
+    """The work of a layer for retexo.plan.memory, with sums of neighbours."""
+    x, share = case.degrees()
+    others = needed(case, x, share)[layer] - case.labelled
+    halo = case.inner * float(share @ (1 - np.exp(-case.cut_degree * x)))
+    train, val, rounds = (np.full(len(x), part) for part in (case.train, case.val, case.labelled))
+    return LayerWork(
+        peers=max(1, case.workers - 1),
+        inner=round(case.inner),
+        halo=round((case.workers - 1) * halo),
+        edges=round(case.edges / case.workers),
+        num_features=round(case.inner * case.features),
+        precision="fp32",
+        train=_neighbourhood(case, train),
+        val=_neighbourhood(case, val),
+        rounds=_neighbourhood(case, rounds),
+        others=_neighbourhood(case, others),
+        boundary=INDEX // 2 * round(needed_cut_edges(case)),
+    )
+
+
+def _neighbourhood(case: Case, w: Floats) -> Neighbourhood:
+    """Of the share w(x) of the inner nodes; from each peer rows or sums, of which there are fewer."""
+    x, share = case.degrees()
+    k, reached = case.cut_degree, float(share @ (x * w))
+    rows, sums = share @ (1 - np.exp(-k * x * reached)), share @ (w * (1 - np.exp(-k * x)))
+    inner_degree = case.edges / case.nodes * (1 - case.cut)
+    return Neighbourhood(
+        nodes=round(case.inner * float(share @ w)),
+        edges=round(case.edges / case.workers * reached),
+        inner=round(
+            case.inner * float(share @ (1 - (1 - w) * np.exp(-inner_degree * x * reached)))
+        ),
+        vectors=round((case.workers - 1) * case.inner * float(min(rows, sums))),
+    )
+
+
+def needed_cut_edges(case: Case) -> float:
+    """Cut edges of a worker that some wave serves."""
+    x, share = case.degrees()
+    return case.edges / case.workers * case.cut * float(share @ (x * needed(case, x, share)[0]))

@@ -1,0 +1,303 @@
+"""What a run will send, before it runs: a dry run of its messages by threads of one process.
+
+The dry run calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the real
+features, one step message per layer in place of all rounds, and embeddings without zeros in place of those that
+training would make. So what depends on nothing that training makes is exact. The rest is a bound: with zeros, the
+cheapest cover costs no more; and of a layer that may stop early the most counts that it can send.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
+from partitioning.hetero.types import HeteroPartition
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.hetero import lazy as hetero_lazy
+from retexo.hetero.context import HeteroContext, of_target, schema_of
+from retexo.models.hetero_stage import (
+    AnyArchitecture,
+    HeteroArchitecture,
+    build_network,
+    projected_width,
+)
+from retexo.models.stage import Architecture, Stage
+from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
+from retexo.rounds.message import build_message
+from retexo.rounds.objective import LayerObjective
+from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
+from retexo.settings.run_settings import GradientSettings, TrainSettings
+from retexo.sites.secure_sums import hide_shares
+from retexo.trainers.context import Clock, Context, RunContext
+from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_objective
+from retexo.worker.context import task_of
+from retexo.worker.evaluate import chosen_scores
+from retexo.worker.graph import Graph, Part, graph_of
+from retexo.worker.measure import measurements
+
+WAVES = {TRAIN_WAVE: "rounds", INFER_WAVE: "embed"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Bytes of one kind from one worker to another."""
+
+    layer: int | None
+    """None: of the whole run."""
+    wave: str | None
+    """rounds, embed: of rows, see retexo.exchange.exchange_plan."""
+    kind: str
+    sender: int
+    receiver: int
+    num_bytes: int
+    """Of gradients: in one round."""
+    exact: bool
+    """Else at most so many. Of gradients that holds for all workers together: a shorter sum is cut at other places, so
+    that from one worker to another up to six values more can go."""
+
+    @property
+    def each_round(self) -> bool:
+        return self.kind == "gradients"
+
+
+@dataclass(frozen=True)
+class TrafficEstimate:
+    """All that a run will send."""
+
+    entries: tuple[Entry, ...]
+    answered: int
+    """Nodes of the whole graph whose logits are computed."""
+
+    def total(
+        self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None
+    ) -> int:
+        """Bytes with these rounds per layer; only those of some kinds or of one layer where given."""
+        return sum(
+            entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
+            for entry in self.entries
+            if (kinds is None or entry.kind in kinds) and (layer is None or entry.layer == layer)
+        )
+
+
+def estimate_traffic(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+) -> TrafficEstimate:
+    """Bytes of a run over all partitions of a directory, by a dry run on this machine's CPU, wherever it will train."""
+    return estimate_by_gradient(settings, directory, parts, [settings.gradient])[0]
+
+
+def estimate_by_gradient(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    parts: Sequence[Part],
+    gradients: Sequence[GradientSettings],
+) -> list[TrafficEstimate]:
+    """One for each way to agree on a step, in one dry run: the rows that are sent are the same."""
+    settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
+    # Made once: torch's random state is the threads' in common.
+    stages = build_network(network_of(settings, directory, parts), settings.seed)
+    validates = any(bool(part.val_mask.any()) for part in parts)
+
+    def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
+        steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
+        graph = graph_of(parts[comm.rank], settings.task)
+        answered = _dry_run(settings, directory, graph, copy.deepcopy(stages), comm, steps=steps)
+        counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
+        return answered, [
+            _entries(comm.rank, sent, settings, validates=validates) for sent in counted
+        ]
+
+    answered, by_rank = zip(*run_threads(len(parts), worker), strict=True)
+    return [
+        TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered))
+        for each in zip(*by_rank, strict=True)
+    ]
+
+
+def architecture_of(
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
+) -> Architecture:
+    """As the workers agree on it."""
+    width = max(partition.features.shape[1] for partition in partitions)
+    classes = max(num_classes(partition, directory) for partition in partitions)
+    of_edges = max(
+        0 if partition.edge_feat is None else partition.edge_feat.shape[1]
+        for partition in partitions
+    )
+    weighted = any(partition.edge_weight is not None for partition in partitions)
+    task = settings.task
+    classes = task.dim if task.links else classes
+    return Architecture.of(
+        settings.model,
+        width,
+        classes,
+        of_edges,
+        weighted,
+        task.scorer if task.links else "",
+        partitions[0].num_relations,
+    )
+
+
+def network_of(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+) -> AnyArchitecture:
+    """The same of parts of a plain graph or a heterogeneous one."""
+    hetero = [part for part in parts if isinstance(part, HeteroPartition)]
+    if not hetero:
+        return architecture_of(
+            settings, directory, [part for part in parts if isinstance(part, Partition)]
+        )
+    classes = max(num_classes(of_target(part), directory) for part in hetero)
+    return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
+
+
+@dataclass(frozen=True)
+class StepMessages:
+    """One way to agree on a step, and the bytes of its messages."""
+
+    gradient: GradientSettings
+    meter: TrafficMeter
+
+
+def _dry_run(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    graph: Graph,
+    stages: list[Stage],
+    comm: Communicator,
+    *,
+    steps: Sequence[StepMessages],
+) -> int:
+    """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
+    graph_info = agree_on_graph_info(
+        comm, graph.partition, directory, NO_DIGEST, task=task_of(settings)
+    )
+    check_same_parameters(comm, stages)
+    if settings.gradient.secure:
+        hide_shares(comm, graph_info, "")
+    context = graph.make_context(settings, graph_info, comm, stages[0].conv, clock=Clock())
+    if isinstance(context, HeteroContext):
+        logits = list(_dry_run_hetero(context, stages, steps))
+    else:
+        assert isinstance(context, Context)
+        logits = list(_dry_run_plain(context, stages, steps))
+    chosen_scores(context, stages, logits, graph.powers(context))
+    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+    return int(context.computed.sum())
+
+
+def _dry_run_plain(
+    context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]
+) -> Iterator[Tensor]:
+    """Layer by layer one step message of each kind, the last counts, and both waves; logits, [I, C] of no zeros."""
+    given = LayerInput.first(context, stages)
+    for layer, stage in enumerate(stages):
+        exchange = layer_exchange(context, layer, stage, given)
+        _step(
+            context,
+            make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE)),
+            steps,
+        )
+        if (
+            layer > 0 and context.plan.partial_sums
+        ):  # which rows are held then depends on embeddings: none, at worst
+            exchange = layer_exchange(context, layer, stage, given)
+        exchange.run(INFER_WAVE)
+        passed, logits = (_no_zeros(len(given.rows), width) for width in stage.output_widths)
+        given = replace(given, rows=passed)
+        yield logits
+
+
+def _dry_run_hetero(
+    context: HeteroContext, stages: Sequence[Stage], steps: Sequence[StepMessages]
+) -> Iterator[Tensor]:
+    """The same of each type's rows."""
+    given = hetero_lazy.HeteroInput.first(context, stages)
+    for layer, stage in enumerate(stages):
+        exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
+        sources = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+        _step(context, hetero_lazy.make_objective(context, layer, stage, given, sources), steps)
+        if layer > 0:
+            exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
+        for each in exchanges.values():
+            each.run(INFER_WAVE)
+        widths = {name: rows.shape[1] for name, rows in given.rows.items()}
+        passed = context.schema.passed_widths(layer, widths, projected_width(stage))
+        types = context.schema.passing(layer, len(stages))
+        given = replace(
+            given,
+            rows={name: _no_zeros(len(context.required[name]), passed[name]) for name in types},
+        )
+        yield _no_zeros(len(given.features), stage.output_widths[1])
+
+
+def _step(context: RunContext, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
+    """One message of each kind, and what ends the rounds."""
+    no_counts = torch.zeros(3, dtype=torch.int64)
+    for each in steps:
+        settings = replace(context.settings, gradient=each.gradient)
+        with _counted_apart(context.comm, TrafficMeter(context.comm.world_size)):
+            flat = flatten_parameters(objective, context.comm, each.gradient)
+        with _counted_apart(context.comm, each.meter):
+            build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
+    flat = flatten_parameters(objective, context.comm, context.settings.gradient)
+    build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
+    check_same_result(context.comm, objective)
+
+
+def _no_zeros(count: int, width: int) -> Tensor:
+    """[count, width]"""
+    return torch.linspace(0.5, 1.5, count * width).view(count, width)
+
+
+@contextlib.contextmanager
+def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
+    whole, comm.meter = comm.meter, meter
+    yield
+    comm.meter = whole
+
+
+def _entries(
+    rank: int,
+    sent: Mapping[tuple[MessageTag, int], int],
+    settings: TrainSettings,
+    *,
+    validates: bool,
+) -> list[Entry]:
+    def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
+        kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
+        wave = WAVES[tag.wave] if kind in ("features", "embeddings") else None
+        times = (
+            max_count_messages(settings, layer, validates=validates)
+            if kind == "metrics" and layer is not None
+            else 1
+        )
+        values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
+        made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
+        return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
+
+    return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
+
+
+def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) -> int:
+    """How often a layer's counts are sent by themselves at most: at its end, and each time that it might have ended.
+
+    With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
+    `patience`. See retexo.rounds.loop.run_rounds.
+    """
+    patience, limit = (
+        settings.stopping.patience_of(layer, settings.model.num_layers),
+        settings.num_rounds[layer],
+    )
+    if patience is None:
+        return 1
+    return 1 + (max(0, limit - 1) // patience if validates else max(0, limit - patience))

@@ -1,1 +1,0 @@
-"""What finished runs say together: tables, tests, figures, one page."""

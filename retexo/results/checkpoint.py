@@ -1,0 +1,195 @@
+"""The trained network of a run: all that inference needs, as safetensors and JSON, so that nothing is executed.
+
+RUN_DIR/checkpoint/
+    model.json            version, architecture, task, partition digest, checksums of the layers
+    layer0.safetensors    parameters of the first stage: convolution, norm, head
+    layer1.safetensors    ...
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save
+from torch import nn
+
+from partitioning.directory.meta import check_class_names
+from partitioning.errors import InputError
+from partitioning.files import UNREADABLE, check_types, file_checksum, read_text
+from retexo.models.conv_registry import check_model
+from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
+from retexo.models.stage import Answer, Stage
+from retexo.results.atomic_write import atomic_write, write_json
+from retexo.settings.run_settings import ExchangeSettings, ModelSettings
+
+VERSION = 1
+
+
+def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
+    """Write the parameters of a trained stage atomically; TrainingError where the file cannot be written."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()
+    }
+    with atomic_write(directory / f"layer{layer}.safetensors") as unfinished:
+        unfinished.write_bytes(save(tensors))
+
+
+def save_model(directory: Path, architecture: AnyArchitecture, described: dict[str, Any]) -> None:
+    """Write model.json, after all layers: a checkpoint with it is complete.
+
+    described: the fields of model.json besides version, architecture and checksums.
+    """
+    checksums = {
+        path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))
+    }
+    content = {
+        "version": VERSION,
+        "architecture": architecture.to_json(),
+        **described,
+        "checksums": checksums,
+    }
+    write_json(directory / "model.json", content)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint, with model.json read."""
+
+    directory: Path
+    architecture: AnyArchitecture
+    multilabel: bool
+    partition_digest: str
+    """Of the partitions that it was trained on."""
+    answer: Answer
+    exchange: ExchangeSettings
+    """How the rows that it was trained on were sent."""
+    trainer: str | None = None
+    """Which trained it; None where model.json does not say."""
+    class_names: list[Any] = field(default_factory=list)
+    """Of the data set; none: 0 ... C-1."""
+
+    @property
+    def model(self) -> ModelSettings:
+        return self.architecture.model
+
+    def stages(self) -> list[Stage]:
+        """The trained stages, in evaluation mode; InputError names a file that is damaged."""
+        return load_model(self.directory)[1]
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a run directory, or in a checkpoint folder itself; InputError where there is none."""
+    for directory in (path, path / "checkpoint"):
+        if (directory / "model.json").is_file():
+            content, architecture = _read_model(directory)
+            break
+    else:
+        raise InputError(
+            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of an app=train that is done"
+        )
+    if content.get("own_model"):
+        raise InputError(
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which the checkpoint "
+            "does not hold; its scores are in summary.json. To predict, train by another trainer"
+        )
+    try:
+        names = content.get("class_names", [])
+        if not isinstance(names, list):
+            raise TypeError(f"class_names is {names!r}, no list")
+        is_of_links = bool(getattr(architecture, "scorer", ""))
+        check_class_names(names, len(names) if is_of_links else architecture.num_classes)
+        return Checkpoint(
+            directory,
+            architecture,
+            bool(content["multilabel"]),
+            str(content["partition_digest"]),
+            Answer.from_json(content.get("answer"), architecture.model.num_layers),
+            _exchange(content.get("exchange_precision"), architecture.model.num_layers),
+            content.get("trainer"),
+            names,
+        )
+    except KeyError as error:
+        raise InputError(
+            f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run"
+        ) from error
+    except (*UNREADABLE, InputError) as error:
+        raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+
+
+def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
+    """None of the first checkpoints: their rows are evaluated as they are. TypeError, ValueError, InputError."""
+    exchange = ExchangeSettings(
+        "exact", ("fp32",) * num_layers if precision is None else tuple(precision)
+    )
+    check_types(exchange)
+    if len(exchange.precision) != num_layers:
+        raise ValueError(f"exchange_precision {precision} of {num_layers} layers")
+    return exchange
+
+
+def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
+    """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
+    content, architecture = _read_model(directory)
+    paths = [
+        directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)
+    ]
+    for path in paths:
+        _check_layer(path, content["checksums"])
+    try:
+        stages = build_network(architecture, seed=0)
+    except UNREADABLE as error:  # more parameters than there is memory for
+        raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+    for stage, path in zip(stages, paths, strict=True):
+        try:
+            stage.eval().load_state_dict(load_file(path))
+        except UNREADABLE as error:
+            raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
+        if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
+            raise InputError(
+                f"{path}: holds parameters that are NaN or infinite; train with a lower learning_rate"
+            )
+    return architecture, stages
+
+
+def _check_layer(path: Path, checksums: dict[str, str]) -> None:
+    if not path.is_file():
+        raise InputError(
+            f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it"
+        )
+    if file_checksum(path) != checksums.get(path.name):
+        raise InputError(
+            f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
+        )
+
+
+def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
+    """What model.json says, checked."""
+    path = directory / "model.json"
+    try:
+        content = json.loads(read_text(path))
+        version = content["version"]
+    except UNREADABLE as error:
+        raise InputError(
+            f"{path}: not the description of a checkpoint: {_first_line(error)}"
+        ) from error
+    if version != VERSION:
+        raise InputError(
+            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that trained "
+            "it, or train again"
+        )
+    try:
+        architecture = read_architecture(content["architecture"])
+        check_types(architecture)
+        check_types(architecture.model)
+        check_model(architecture.model)
+        content["checksums"].items()
+    except (*UNREADABLE, InputError) as error:
+        raise InputError(f"{path}: damaged: {_first_line(error)}") from error
+    return content, architecture
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

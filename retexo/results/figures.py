@@ -1,0 +1,390 @@
+"""The figures of one data set, by matplotlib; colours of Okabe and Ito (2008), safe for colour-blind readers."""
+
+import importlib.util
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from partitioning.errors import InputError
+from retexo.results.groups import DataSet
+from retexo.results.runs import Run
+from retexo.results.statistics import Sample
+from retexo.results.tables import byte_text, measured
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "os^DvPX"
+STYLE = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "svg.hashsalt": "retexo",
+    "axes.axisbelow": True,
+}
+NAME_WIDTH = 34
+"""Characters of a method's name a line."""
+WIDE, NARROW = 11.8, 3.9
+"""Inches across the page in a window of 1,200 px, and of 400."""
+MAX_TICKS = 6
+STEPS = [digit * 10.0**power for power in (-4, -3, -2, -1) for digit in (1, 2, 5)]
+"""Between ticks of accuracy."""
+UNKNOWN_ERROR = 0.01
+"""Standard error of an accuracy that is taken where one draw, or equal ones, tell none."""
+LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
+"""Inches."""
+MAX_NUMBERS = 8
+"""Parts up to which the bytes of each pair are written into the heat map."""
+
+
+def check_installed() -> None:
+    """InputError with the command, where a library of the extra `report` is not there."""
+    missing = [
+        name
+        for name in ("matplotlib", "pandas", "jinja2")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise InputError(
+            f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c constraints.txt"
+        )
+
+
+def draw(data: DataSet, width: float = WIDE) -> dict[str, "Figure"]:
+    """All figures that there is something for, by name; width: inches across the page."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        figures = {name: make(data, width) for name, (_, make) in FIGURES.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
+    """A mark for the mean of a method, bars for the sample standard deviations, a dot a run."""
+    figure, (axes,) = _panels(1, width, 3.6)
+    by_bytes = measure == "bytes total"
+    drawn: dict[int, str] = {}
+    without_bytes = []
+    for place, method in enumerate(data.methods):
+        across, up = measured(method, measure), measured(method, data.headline)
+        if across.mean is None or up.mean is None:
+            continue
+        if by_bytes and across.mean <= 0:
+            without_bytes.append(method.name)
+            continue
+        colour, marker = _look(place)
+        pairs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
+        dots = [
+            (a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)
+        ]
+        axes.scatter(
+            [x for x, _ in dots], [y for _, y in dots], s=12, color=colour, alpha=0.6, linewidths=0
+        )
+        axes.errorbar(
+            across.mean,
+            up.mean,
+            xerr=_left_of(across.mean, across.spread, by_bytes),
+            yerr=up.spread,
+            color=colour,
+            marker=marker,
+            markersize=7,
+            capsize=2,
+            linewidth=1,
+            linestyle="none",
+        )
+        drawn[place] = f"{method.name} (n = {up.n})"
+    if not drawn:
+        return None
+    remark = f"\n0 bytes, so not on this axis: {', '.join(without_bytes)}" if without_bytes else ""
+    axes.set(xlabel=label + remark, ylabel=data.headline, title=_wrapped(data.name))
+    if by_bytes:
+        _log_bytes(axes)
+    else:
+        axes.set_xlim(left=0)
+    _accuracy_ticks(axes, [measured(data.methods[place], data.headline) for place in drawn])
+    _legend(figure, _handles(drawn))
+    return figure
+
+
+def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
+    """Ticks no finer than the largest standard error, and four steps or more: what is less does not look like much."""
+    errors = [values.spread / values.n**0.5 for values in samples if values.spread is not None]
+    low, high = axes.dataLim.intervaly
+    least = max(max(errors, default=0) or UNKNOWN_ERROR, (high - low) / MAX_TICKS)
+    step = next((step for step in STEPS if step >= least), STEPS[-1])
+    first, last = math.floor(low / step - 0.1), math.ceil(high / step + 0.1)  # no mark on the frame
+    spare = max(0, 4 - (last - first))
+    first, last = first - spare // 2, last + spare - spare // 2
+    axes.set_ylim(first * step, last * step)
+    axes.set_yticks(
+        [tick * step for tick in range(first, last + 1) if 0 <= round(tick * step, 6) <= 1]
+    )
+
+
+def _left_of(mean: float, spread: float | None, log: bool) -> Any:
+    """Bars to the left and to the right; on a log axis the left one ends before 0."""
+    if spread is None:
+        return None
+    return [[min(spread, 0.9 * mean) if log else spread], [spread]]
+
+
+def _log_bytes(axes: "Axes") -> None:
+    """A log axis from a round number to a round number; ticks at 1, 2 and 5 where that is few, else at 1 alone."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ticks = [digit * 10.0**power for power in range(16) for digit in (1, 2, 5)]
+    left = max((tick for tick in ticks if tick <= low), default=low)
+    right = min((tick for tick in ticks if tick >= high), default=high)
+    axes.set_xlim(left, right)
+    shown = [tick for tick in ticks if left <= tick <= right]
+    if len(shown) > MAX_TICKS:
+        shown = [tick for tick in shown if f"{tick:.0f}".startswith("1")]
+    axes.xaxis.set_major_locator(FixedLocator(shown))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_text(value)))
+
+
+def validation_curves(data: DataSet, width: float) -> "Figure | None":
+    """The validation metric after each round, a line a run, an axis a layer."""
+    curves = [
+        (place, run)
+        for place, method in enumerate(data.methods)
+        for run in method.runs
+        if run.curve
+    ]
+    if not curves:
+        return None
+    layers = sorted({point.layer for _, run in curves for point in run.curve})
+    figure, all_axes = _panels(len(layers), width, 3.0, cell=3.8, share=True)
+    for axes, layer in zip(all_axes, layers, strict=False):
+        for place, run in curves:
+            points = [point for point in run.curve if point.layer == layer]
+            dashes = "-" if run.status == "done" else ":"
+            axes.plot(
+                [point.round for point in points],
+                [point.val_metric for point in points],
+                color=_look(place)[0],
+                linewidth=0.9,
+                alpha=0.7,
+                linestyle=dashes,
+            )
+            if points:
+                axes.plot(
+                    points[-1].round,
+                    points[-1].val_metric,
+                    _look(place)[1],
+                    color=_look(place)[0],
+                    markersize=4,
+                )
+        axes.set(xlabel="round", title=f"layer {layer}")
+    all_axes[0].set_ylabel("validation metric")
+    _title(figure, data.name)
+    names = {place: data.methods[place].name for place, _ in curves}
+    _legend(figure, _handles(names, "-"))
+    return figure
+
+
+def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
+    """A dot a kind, a line a layer (and one for what belongs to none), an axis a method; means over the runs.
+
+    Dots on a log axis, as kinds differ by orders of magnitude: in stacked bars all but the largest would vanish.
+    """
+    methods = [(method, _crossed(method.done)) for method in data.methods]
+    shown = [(method, crossed) for method, crossed in methods if crossed]
+    entries = [entry for _, crossed in shown for entry in crossed]
+    kinds = dict.fromkeys(kind for entry in entries for kind in entry)
+    names = [kind for kind in kinds if any(entry.get(kind) for entry in entries)]
+    if not names:
+        return None
+    lines = max(len(crossed) for _, crossed in shown)
+    figure, all_axes = _panels(len(shown), width, 0.9 + 0.3 * lines, share=True)
+    for axes, (method, crossed) in zip(all_axes, shown, strict=False):
+        for place, kind in enumerate(names):
+            sent = [(line, entry[kind]) for line, entry in enumerate(crossed) if entry.get(kind)]
+            shifted = [
+                line + 0.6 * ((place + 0.5) / len(names) - 0.5) for line, _ in sent
+            ]  # dots of a line lie apart
+            colour, marker = _look(place)
+            axes.plot(
+                [count for _, count in sent],
+                shifted,
+                color=colour,
+                marker=marker,
+                markersize=5,
+                linestyle="none",
+            )
+        axes.set_yticks(
+            range(len(crossed)),
+            [*(f"layer {layer}" for layer in range(len(crossed) - 1)), "whole run"],
+        )
+        axes.set_title(_wrapped(method.name), fontsize=9)
+    all_axes[0].set_ylim(lines - 0.5, -0.5)
+    _log_bytes(all_axes[0])
+    for axes in all_axes:
+        axes.tick_params(axis="x", labelsize=7, labelbottom=True)
+    _title(figure, f"{data.name}: bytes by layer and kind (log)")
+    _legend(figure, _handles(names))
+    return figure
+
+
+def _crossed(runs: list[Run]) -> list[dict[str, float]]:
+    """Mean bytes by kind, an entry a layer and one for the whole run; empty where no run has them."""
+    tables = [run.bytes_by_layer_and_kind for run in runs if run.bytes_by_layer_and_kind]
+    if not tables:
+        return []
+    return [
+        {kind: fmean(table[layer].get(kind, 0) for table in tables) for kind in tables[0][layer]}
+        for layer in range(min(map(len, tables)))
+    ]
+
+
+def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
+    """A heat map a method, sender by receiver, coloured from its least to its most; means over the runs."""
+    import numpy as np
+
+    tables = [
+        (method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer])
+        for method in data.methods
+    ]
+    shown = [(method, np.mean(found, axis=0)) for method, found in tables if found]
+    parts = max((len(table) for _, table in shown), default=0)
+    if parts < 2:
+        return None
+    figure, all_axes = _panels(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
+    for axes, (method, table) in zip(all_axes, shown, strict=False):
+        own = np.eye(len(table), dtype=bool)
+        pairs = table[~own]
+        least, most = float(pairs.min()), float(pairs.max())
+        low, high = (least, most) if least < most else (0.0, most or 1.0)
+        image = axes.imshow(
+            np.ma.masked_array(table, mask=own), cmap="cividis", vmin=low, vmax=high
+        )
+        axes.grid(False)
+        axes.set_facecolor("0.9")
+        axes.set(xlabel="receiver", ylabel="sender")
+        axes.set_title(_wrapped(method.name), fontsize=9)
+        if len(table) <= MAX_NUMBERS:
+            axes.set_xticks(range(len(table)))
+            axes.set_yticks(range(len(table)))
+            _write_numbers(axes, table, (low + high) / 2)
+        above = f"\n+{high / low - 1:.2%}" if low else ""
+        bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[low, high])
+        bar.ax.set_yticklabels([byte_text(low, 4), byte_text(high, 4) + above], fontsize=7)
+    _title(figure, f"{data.name}: bytes by pair of parts, each with its own scale")
+    return figure
+
+
+def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
+    """The bytes of each pair; black on the upper, bright half of the scale."""
+    size = 7 if len(table) <= 4 else 5
+    for sender, row in enumerate(table):
+        for receiver, count in enumerate(row):
+            if sender != receiver:
+                text, ink = (
+                    byte_text(count).replace(" ", "\n"),
+                    "black" if count > middle else "white",
+                )
+                axes.text(
+                    receiver, sender, text, ha="center", va="center", color=ink, fontsize=size
+                )
+
+
+FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
+    "accuracy-bytes": (
+        "Test accuracy or MRR against bytes sent. Mark: mean; bars: sample standard deviations; dots: single runs.",
+        partial(accuracy_against, measure="bytes total", label="bytes sent by all workers (log)"),
+    ),
+    "accuracy-seconds": (
+        "Test accuracy or MRR against seconds of training. Mark: mean; bars: standard deviations; dots: single runs.",
+        partial(accuracy_against, measure="seconds train", label="seconds of training"),
+    ),
+    "curves": (
+        "Validation metric after each round: a line a run; its mark is its last round. Dotted: runs that are not done.",
+        validation_curves,
+    ),
+    "layers": (
+        "Bytes by layer and kind, means over the runs; what was never sent has no mark.",
+        bytes_by_layer_and_kind,
+    ),
+    "pairs": (
+        "Bytes that each part (row) sent to each other (column), means over the runs. Colours go from the pair "
+        "with the fewest bytes to that with the most, and the bar says how far these are apart.",
+        bytes_by_pair,
+    ),
+}
+"""Name -> caption, and who draws it."""
+
+
+# --- what several figures need -----------------------------------------------------------------------------------------
+
+
+def _panels(
+    count: int, width: float, height: float, *, cell: float = 2.9, share: bool = False
+) -> tuple["Figure", list["Axes"]]:
+    """Axes of at least `cell` inches, row by row, of half the page where that is enough; the left over are hidden.
+
+    A figure without pyplot, which would keep it in a global; share: one scale for all axes.
+    """
+    from matplotlib.figure import Figure
+
+    most = max(1, int(width // cell))
+    rows = -(-count // most)
+    columns = -(-count // rows)
+    across = width / 2 if 2 * columns <= most else width
+    figure = Figure(figsize=(across, 0.6 + height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
+    for left_over in axes[count:]:
+        left_over.set_visible(False)
+    return figure, axes
+
+
+def _look(place: int) -> tuple[str, str]:
+    """Colour and marker of a method; all pairs differ up to 49 methods."""
+    turn = place // len(COLOURS)
+    return COLOURS[place % len(COLOURS)], MARKERS[(place + turn) % len(MARKERS)]
+
+
+def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> list[Any]:
+    """Of a legend: the look of each place, and what it stands for."""
+    from matplotlib.lines import Line2D
+
+    places = names if isinstance(names, Mapping) else dict(enumerate(names))
+    looks = {place: _look(place) for place in places}
+    return [
+        Line2D(
+            [],
+            [],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            linestyle=line,
+            label=_wrapped(places[place]),
+        )
+        for place, (colour, marker) in looks.items()
+    ]
+
+
+def _legend(figure: "Figure", handles: list[Any]) -> None:
+    """Below the axes; the figure grows by its height."""
+    columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
+    lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(
+        -len(handles) // columns
+    )
+    figure.set_figheight(figure.get_figheight() + 0.2 + LEGEND_LINE * lines)
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=columns)
+
+
+def _title(figure: "Figure", text: str) -> None:
+    figure.suptitle(_wrapped(text, int(13 * figure.get_figwidth())))
+
+
+def _wrapped(name: str, width: int = NAME_WIDTH) -> str:
+    """In lines of so many characters; `$` would begin a formula."""
+    return "\n".join(textwrap.wrap(name.replace("$", "\\$"), width))

@@ -1,0 +1,211 @@
+"""Predictions of a trained network for nodes, and the files that hold them.
+
+RUN_DIR/
+    predictions/part0.parquet ...   nodes of a partition: id, class (multi-label: label0 ...), p0 ... p(C-1)
+    embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
+    predictions.parquet             all partitions in one file, sorted by id; embeddings.parquet likewise
+
+npy holds a structured array with these columns as fields. n nodes, C classes, D width of an embedding.
+"""
+
+import csv
+import importlib.util
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.errors import InputError
+from partitioning.files import load_npy, open_regular
+from retexo.results.atomic_write import atomic_write
+
+logger = logging.getLogger(__name__)
+
+Columns = dict[str, NDArray[Any]]
+KINDS = ("predictions", "embeddings")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions for n nodes."""
+
+    ids: NDArray[Any]
+    """[n] ids in the data set: int64, or names."""
+    classes: NDArray[Any]
+    """[n] the most probable class, int64, or its name; multi-label: [n, C] 1 where a label is more likely than not,
+    else 0."""
+    probabilities: NDArray[np.float32]
+    """[n, C]; multi-label: of each label separately."""
+    embeddings: NDArray[np.float32]
+    """[n, D] the input of the last layer; of a network of one layer the features."""
+
+    @classmethod
+    def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, multilabel: bool) -> Self:
+        """From ids int64 [n], logits [n, C] and embeddings [n, D]."""
+        classes = (logits > 0).to(torch.int64) if multilabel else logits.argmax(dim=1)
+        probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
+        return cls(
+            ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy()
+        )
+
+    def named(
+        self, node_names: Sequence[str] | None, class_names: Sequence[str | int]
+    ) -> "Predictions":
+        """With names for ids and classes, where there are any."""
+        named = (
+            self if node_names is None else replace(self, ids=np.array(node_names, dtype=np.str_))
+        )
+        if class_names and self.classes.ndim == 1:
+            named = replace(named, classes=np.array(class_names)[self.classes])
+        return named
+
+    def take(self, places: NDArray[np.int64]) -> "Predictions":
+        """The predictions at some indices of `ids`."""
+        return Predictions(
+            self.ids[places],
+            self.classes[places],
+            self.probabilities[places],
+            self.embeddings[places],
+        )
+
+    def columns(self) -> Columns:
+        """The columns of a table, as pandas.DataFrame takes them: id, class or label0 ..., p0 ..."""
+        classes = (
+            {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
+        )
+        return {"id": self.ids, **classes, **_numbered("p", self.probabilities)}
+
+    def embedding_columns(self) -> Columns:
+        """id, e0 ..."""
+        return {"id": self.ids, **_numbered("e", self.embeddings)}
+
+
+def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
+    return {f"{prefix}{place}": column for place, column in enumerate(matrix.T)}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def check_format(kind: str) -> None:
+    """Raise InputError where the format needs a package that is not installed."""
+    if kind == "parquet" and not all(
+        importlib.util.find_spec(name) for name in ("pandas", "pyarrow")
+    ):
+        raise InputError(
+            "predict.format=parquet: needs pandas and pyarrow; pip install -e '.[tables]' -c constraints.txt, "
+            "or set predict.format=npy"
+        )
+
+
+def write_part(
+    run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool
+) -> None:
+    """Write the files of one partition; TrainingError where they cannot be written."""
+    write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns())
+    if embeddings:
+        write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
+
+
+def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
+    """Join the files of the partitions into one, sorted by id; returns the partitions whose files are missing."""
+    missing: set[int] = set()
+    for name in KINDS:
+        if not (run_dir / name).is_dir():
+            continue
+        paths = {part: run_dir / name / f"part{part}.{kind}" for part in range(num_parts)}
+        found = [path for path in paths.values() if path.is_file()]
+        missing |= {part for part, path in paths.items() if not path.is_file()}
+        if not found:
+            continue
+        if kind == "csv":
+            _merge_lines(run_dir / f"{name}.csv", found)
+        else:
+            _merge_tables(run_dir / f"{name}.{kind}", found)
+    return sorted(missing)
+
+
+def _merge_tables(target: Path, paths: list[Path]) -> None:
+    tables = [read_table(path) for path in paths]
+    keys = [np.concatenate([table["id"] for table in tables])]
+    if "score" in tables[0]:  # of links: the best of a node first
+        keys.insert(0, -np.concatenate([table["score"] for table in tables]))
+    order = np.lexsort(keys)
+    write_table(
+        target,
+        {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]},
+    )
+
+
+def _merge_lines(target: Path, paths: list[Path]) -> None:
+    """Join csv files as text: of the numbers only the ids are parsed, unless they are names."""
+    header: list[str] = []
+    rows: list[list[str]] = []
+    for path in paths:
+        with open_regular(path, "r", newline="") as file:
+            header, *rest = csv.reader(file)
+        rows += rest
+    if header[-1:] == ["score"]:
+        rows.sort(key=lambda row: -float(row[-1]))
+    try:
+        rows.sort(key=lambda row: int(row[0]))
+    except ValueError:
+        rows.sort(key=lambda row: row[0])
+    with atomic_write(target) as unfinished, open_regular(unfinished, "w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+
+
+def write_table(path: Path, columns: Columns) -> None:
+    """Write a parquet, npy or csv file atomically; TrainingError where it cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as unfinished:
+        {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](
+            unfinished, columns
+        )
+
+
+def read_table(path: Path) -> Columns:
+    """The columns of a parquet or npy file that write_table made."""
+    if path.suffix == ".parquet":
+        import pandas as pd
+
+        with open_regular(path) as file:
+            frame = pd.read_parquet(file)
+        return {name: frame[name].to_numpy() for name in frame.columns}
+    rows = load_npy(path)
+    return {name: rows[name] for name in rows.dtype.names}
+
+
+def _write_parquet(path: Path, columns: Columns) -> None:
+    import pandas as pd
+
+    pd.DataFrame(columns).to_parquet(path, index=False)
+
+
+def _write_npy(path: Path, columns: Columns) -> None:
+    rows = np.empty(
+        len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()]
+    )
+    for name, column in columns.items():
+        rows[name] = column
+    np.save(path, rows, allow_pickle=False)
+
+
+def _write_csv(path: Path, columns: Columns) -> None:
+    """Floats with 9 digits, enough to restore a float32."""
+
+    def as_text(column: NDArray[Any]) -> list[str]:
+        return [
+            f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()
+        ]
+
+    with open_regular(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*map(as_text, columns.values()), strict=True))

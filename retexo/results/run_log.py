@@ -1,0 +1,121 @@
+"""Loss and validation metric of every round: metrics.jsonl, one line per round, the log, TensorBoard."""
+
+import importlib.util
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from partitioning.errors import InputError
+from partitioning.files import open_regular, read_text
+from retexo.errors import TrainingError
+from retexo.launch.heartbeat import Progress
+from retexo.launch.ticker import LINE_INTERVAL
+from retexo.settings.run_settings import TrainSettings
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+def check_logger(name: str | None) -> None:
+    """Raise InputError, with the command that installs it, where the logger is missing."""
+    if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        raise InputError(
+            "logger=tensorboard: not installed; pip install -e '.[report]' -c constraints.txt, or leave logger out"
+        )
+
+
+class RunLog:
+    """A context manager that rank 0 writes with; on other ranks it only tells `progress` the round."""
+
+    def __init__(
+        self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None
+    ) -> None:
+        self._path = run_dir / "metrics.jsonl" if rank == 0 else None
+        self._settings = settings
+        self._progress = progress or Progress()
+        self._file: TextIO | None = None
+        self._board: SummaryWriter | None = None
+        self._start = self._said = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._file = open_regular(
+                self._path, "a", buffering=1
+            )  # lines are on disk before the state saved after them
+            self._board = (
+                _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for opened in (self._file, self._board):
+            if opened is not None:
+                opened.close()
+
+    def resume_from(self, layer: int, number: int) -> None:
+        """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""
+        if self._file is None or self._path is None:
+            return
+        try:
+            text = read_text(self._path).splitlines(keepends=True)
+            lines = [json.loads(line) for line in text if line.endswith("}\n")]
+            kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
+            seconds = float(kept[-1]["seconds"]) if kept else 0.0
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise TrainingError(
+                f"{self._path}: damaged ({error}); take it away to go on without it"
+            ) from error
+        self._file.truncate(0)
+        self._file.writelines(json.dumps(line) + "\n" for line in kept)
+        self._start -= seconds
+        if self._board is not None:  # made again from the lines that are kept
+            self._board.close()
+            shutil.rmtree(self._path.parent / "tensorboard")
+            self._board = _open_board(self._path.parent)
+            for line in kept:
+                _add_to_board(self._board, line)
+
+    def round(
+        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+    ) -> None:
+        """Log a layer after `number` rounds; train_loss is the loss before the next step, None after the last."""
+        self._progress.at(layer, number)
+        if self._file is None:
+            return
+        now = time.perf_counter()
+        seconds = round(now - self._start, 4)
+        line = {
+            "layer": layer,
+            "round": number,
+            "train_loss": train_loss,
+            "val_metric": val_metric,
+            "seconds": seconds,
+        }
+        self._file.write(json.dumps(line) + "\n")
+        if self._board is not None:
+            _add_to_board(self._board, line)
+        due = number > 0 and number % self._settings.log_every == 0
+        if due or train_loss is None or now - self._said >= LINE_INTERVAL:
+            self._said = now
+            known = {"training loss": train_loss, "validation": val_metric}
+            said = ", ".join(
+                f"{name} {value:.4f}" for name, value in known.items() if value is not None
+            )
+            self._progress.say(
+                f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}"
+            )
+
+
+def _open_board(run_dir: Path) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(run_dir / "tensorboard"))
+
+
+def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
+    """The values of a line of metrics.jsonl, as curves of their layer over its rounds."""
+    for name in ("train_loss", "val_metric"):
+        if line[name] is not None:
+            board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])

@@ -1,0 +1,310 @@
+"""Run directories, read from what app=train writes: summary.json and metrics.jsonl.
+
+A file that is damaged spoils its own run only; the reason is kept, and shown.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from partitioning.files import read_text
+from retexo.settings.flatten import flatten
+from retexo.settings.schema import PER_LAYER, REST, default, keys
+
+SEEDS = sorted(keys(lambda setting: setting.is_seed))
+COMPARED = keys(
+    lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST)
+)
+ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
+SCORES = {
+    "test accuracy": "test.accuracy",
+    "val accuracy": "val.accuracy",
+    "test micro F1": "test.micro_f1",
+    "test macro F1": "test.macro_f1",
+}
+LINK_SCORES = {
+    "test MRR": "test.mrr",
+    "val MRR": "val.mrr",
+    "test hits@20": "test.hits@20",
+    "test AUC": "test.auc",
+}
+"""The same of links, which may have no pairs that validate, or none that are tested."""
+MEASURES = {
+    "seconds train": "seconds.train",
+    "seconds total": "seconds.total",
+    "bytes total": "bytes.total",
+}
+"""Name in the report -> field of summary.json."""
+REASON_LENGTH = 300
+MAX_FOLDERS = 10_000
+"""Folders without a run that are searched."""
+KIND_LENGTH = 60
+"""Characters of the name of a kind of message."""
+MOST = 2**63
+"""Beyond all counts, bytes and seconds."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A line of metrics.jsonl."""
+
+    layer: int
+    round: int
+    val_metric: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run directory."""
+
+    path: Path
+    status: str
+    """done, failed, unfinished (running, or killed), damaged."""
+    reason: str = ""
+    """Why it is not done."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """By dotted name, as in config.json."""
+    measures: dict[str, float | None] = field(default_factory=dict)
+    """None is a ratio without anything to count."""
+    bytes_by_kind: dict[str, int] = field(default_factory=dict)
+    bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
+    """One entry a layer, then what belongs to no layer; empty for runs of earlier versions."""
+    bytes_by_peer: list[list[int]] = field(default_factory=list)
+    """[W][W], sender by receiver."""
+    curve: list[Point] = field(default_factory=list)
+    partition_digest: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def draw(self) -> str:
+        """Equal for two runs exactly if they share seeds, split and partition."""
+        return json.dumps([*(self.settings.get(name) for name in SEEDS), self.partition_digest])
+
+
+def read_runs(*folders: Path) -> list[Run]:
+    """All run directories below folders, in order of their paths; InputError where there is none."""
+    there = [folder for folder in folders if folder.is_dir()]
+    named = f"report.runs={' and '.join(map(str, folders))}"
+    if not there:
+        raise InputError(
+            f"{named}: no such folder; give one that holds run directories of app=train"
+        )
+    paths = _run_dirs(there, named)
+    if not paths:
+        raise InputError(
+            f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
+            "or give the folder that holds the run directories"
+        )
+    return [read_run(path) for path in sorted(paths)]
+
+
+def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
+    """The run directories below folders; InputError where too many folders are none. Links are not followed."""
+    found: set[Path] = set()
+    others = 0
+    for folder, within, files in (entry for each in folders for entry in os.walk(each)):
+        path = Path(folder)
+        if {"summary.json", "metrics.jsonl"} & {*within, *files}:
+            found.add(path)
+        elif path.parent not in found:
+            others += 1
+        if others > MAX_FOLDERS:
+            raise InputError(
+                f"{named}: more than {MAX_FOLDERS:,} folders below it are no run directories; give the folder that "
+                "holds these"
+            )
+    return found
+
+
+def read_run(path: Path) -> Run:
+    """One run directory; whatever is wrong with it becomes its reason."""
+    try:
+        summary = read_summary(path / "summary.json")
+        settings = flatten(_part(summary, "settings", dict))
+        common: dict[str, Any] = {
+            "path": path,
+            "settings": settings,
+            "curve": _read_curve(path / "metrics.jsonl"),
+        }
+        versions = _part(summary, "versions", dict)
+        common |= {"partition_digest": summary.get("partition_digest"), "versions": versions}
+        status = summary.get("status")
+        if status == "failed":
+            return Run(
+                status="failed",
+                reason=_short(str(summary.get("error", "no reason given"))),
+                **common,
+            )
+        if status == "running":
+            reason = f"running, or killed; last sign of life {_last_sign(path)}"
+            return Run(status="unfinished", reason=reason, **common)
+        if status != "done":
+            raise ValueError(f"status is {_short(repr(status))}, not done, failed or running")
+        return Run(status="done", **common, **_results(summary))
+    except (OSError, ValueError, RecursionError) as error:
+        return Run(path, "damaged", _short(f"summary.json: {error}"))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """What summary.json says; ValueError if it is no JSON object, OSError if it cannot be read."""
+    try:
+        summary = json.loads(read_text(path))
+    except FileNotFoundError:
+        raise ValueError("missing") from None
+    if not isinstance(summary, dict):
+        raise ValueError("not a JSON object")
+    json.dumps(summary, ensure_ascii=False).encode()  # ValueError: text that no file can hold
+    return summary
+
+
+def _results(summary: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Run that only a finished run has."""
+    links = "baselines" in summary
+    scores = (
+        {name: place for name, place in LINK_SCORES.items() if place.split(".")[0] in summary}
+        if links
+        else SCORES
+    )
+    measures = {name: _number(summary, place) for name, place in {**scores, **MEASURES}.items()}
+    measures["rounds"] = sum(_numbers(summary, "rounds"))
+    measures["memory"] = max(_numbers(summary, "peak_memory_bytes"), default=None)
+    measures["private memory"] = max(_numbers(summary, "peak_private_bytes"), default=None)
+    by_kind = _part(summary, "bytes.by_kind", dict)
+    by_peer = _part(summary, "bytes.by_peer", list)
+    crossed = _part(
+        {"by_layer_and_kind": [], **_part(summary, "bytes", dict)}, "by_layer_and_kind", list
+    )
+    _check_counts([by_kind], "bytes.by_kind")
+    _check_counts(crossed, "bytes.by_layer_and_kind")
+    parts = _part(summary, "settings.num_partitions", int)
+    if len(by_peer) != parts or any(
+        not isinstance(row, list) or len(row) != parts for row in by_peer
+    ):
+        raise ValueError(f"bytes.by_peer is not {parts} x {parts}")
+    _check_counts([dict(enumerate(row)) for row in by_peer], "bytes.by_peer")
+    return {
+        "measures": measures,
+        "bytes_by_kind": by_kind,
+        "bytes_by_peer": by_peer,
+        "bytes_by_layer_and_kind": crossed,
+    }
+
+
+def _part(summary: dict[str, Any], place: str, kind: type) -> Any:
+    value: Any = summary
+    for name in place.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise ValueError(f"has no {place}")
+        value = value[name]
+    if not isinstance(value, kind):
+        raise ValueError(f"{place} is {_short(repr(value))}")
+    return value
+
+
+def _number(summary: dict[str, Any], place: str) -> float | None:
+    value = _part(summary, place, object)
+    if value is not None and not _is_number(value):
+        raise ValueError(f"{place} is {_short(repr(value))}, not a number")
+    return value  # type: ignore[no-any-return]
+
+
+def _numbers(summary: dict[str, Any], place: str) -> list[float]:
+    values = _part(summary, place, list)
+    if not all(map(_is_number, values)):
+        raise ValueError(f"{place} is {_short(repr(values))}, not a list of numbers")
+    return values  # type: ignore[no-any-return]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
+
+
+def _check_counts(tables: list[Any], place: str) -> None:
+    for counts in tables:
+        if not isinstance(counts, dict) or not all(
+            _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH
+            for kind, count in counts.items()
+        ):
+            raise ValueError(f"{place} is {_short(repr(counts))}, not counts")
+
+
+def _read_curve(path: Path) -> list[Point]:
+    """The validation metric by layer and round, up to the first line that is none: a killed run ends in half a line."""
+    points = []
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError):  # the curve is a picture; the run counts without it
+        return []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            layer, number, metric = (entry[name] for name in ("layer", "round", "val_metric"))
+            if metric is None:
+                continue
+            if not all(map(_is_number, (layer, number, metric))):
+                break
+            points.append(Point(int(layer), int(number), float(metric)))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            break
+    return points
+
+
+def _last_sign(path: Path) -> str:
+    """When one of its files was last written, UTC."""
+    times = [
+        file.stat().st_mtime
+        for name in ("summary.json", "metrics.jsonl")
+        if (file := path / name).exists()
+    ]
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(max(times)))
+
+
+def _short(text: str) -> str:
+    line = (text.strip().splitlines() or [""])[0]
+    return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]} ..."
+
+
+# --- settings ----------------------------------------------------------------------------------------------------------
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of flat settings those that say what was trained, on what: not the seeds, not where files lie."""
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if not any(f"{name}.".startswith(f"{key}.") for key in ELSE)
+    }
+    kept |= {key: default(key, settings) for key in COMPARED - kept.keys()}
+    for name in ("dataset_file", "partition_file"):
+        if kept.get(name) is not None:
+            kept[name] = Path(str(kept[name])).stem
+    kept |= {name: shortest(kept[name]) for name in PER_LAYER & kept.keys()}
+    if kept.get("dataset_name") != "synthetic":
+        kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
+    return kept
+
+
+def shortest(value: Any) -> Any:
+    """A list per layer goes on with its last entry: [30, 30], [30] and 30 are one method."""
+    if not isinstance(value, list | tuple):
+        return [value]
+    return shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value
+
+
+def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:
+    """Names of the settings, seeds included, in which a run that is there (nested settings, from JSON) is another."""
+    if not isinstance(found, dict):
+        return ["settings"]
+    flat = [flatten(settings) for settings in (found, json.loads(json.dumps(wanted)))]
+    sides = [
+        {**identity(each), **{name: each.get(name, default(name, each)) for name in SEEDS}}
+        for each in flat
+    ]
+    return sorted(
+        name for name in flat[0].keys() | flat[1].keys() if sides[0].get(name) != sides[1].get(name)
+    )

@@ -1,0 +1,275 @@
+"""The figures of a report as text: one Table, written as markdown and as csv."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from retexo.results.groups import DataSet, Method
+from retexo.results.runs import LINK_SCORES, SCORES, Run
+from retexo.results.statistics import Difference, Sample, holm, paired_difference, sample
+
+NOTHING = "-"
+"""In place of a figure that is not there."""
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column names and rows; text is shown as it is."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        align = ["---" if column == 0 else "---:" for column in range(len(self.columns))]
+        lines = [
+            self.columns,
+            align,
+            *([cell.replace("|", "\\|") for cell in row] for row in self.rows),
+        ]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
+
+
+def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
+    """All rows with the columns that any of them has; what is not there is empty."""
+    import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
+
+    return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+# --- how figures are written -------------------------------------------------------------------------------------------
+
+
+def byte_text(value: float, digits: int = 3) -> str:
+    """As 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.{digits}g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
+
+
+def memory_text(value: float) -> str:
+    return f"{value / 2**20:,.0f} MiB"
+
+
+def count_text(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def with_spread(values: Sample, text: Callable[[float], str]) -> str:
+    """Mean and sample standard deviation; of a single value no spread."""
+    if values.mean is None:
+        return NOTHING
+    return text(values.mean) + (f" ± {text(values.spread)}" if values.spread is not None else "")
+
+
+def shown_path(path: Path) -> str:
+    """A path as text that a file can hold: names on disk need not be UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
+
+
+SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "test accuracy": ("test accuracy", lambda value: f"{value:.4f}"),
+    "val accuracy": ("validation accuracy", lambda value: f"{value:.4f}"),
+    "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
+    "test MRR": ("test MRR", lambda value: f"{value:.4f}"),
+    "val MRR": ("validation MRR", lambda value: f"{value:.4f}"),
+    "test hits@20": ("test hits@20", lambda value: f"{value:.4f}"),
+    "test AUC": ("test AUC", lambda value: f"{value:.4f}"),
+    "bytes total": ("bytes sent", byte_text),
+    "rounds": ("rounds", count_text),
+    "seconds train": ("training, s", lambda value: f"{value:.2f}"),
+    "seconds total": ("whole run, s", lambda value: f"{value:.2f}"),
+    "memory": ("memory, largest worker", memory_text),
+}
+"""Measure -> heading, and how it is written."""
+
+
+# --- tables of one data set --------------------------------------------------------------------------------------------
+
+
+def measured(method: Method, name: str) -> Sample:
+    """A measure over the draws of the seeds."""
+    return sample(list(method.by_draw(lambda run: run.measures.get(name)).values()))
+
+
+def kind_bytes(method: Method, kind: str) -> Sample:
+    return sample(list(method.by_draw(lambda run: run.bytes_by_kind.get(kind, 0)).values()))
+
+
+def kinds(data: DataSet) -> list[str]:
+    """Those of which any run sent a byte."""
+    sent = [run.bytes_by_kind for method in data.methods for run in method.done]
+    names = dict.fromkeys(kind for by_kind in sent for kind in by_kind)
+    return [kind for kind in names if any(by_kind.get(kind) for by_kind in sent)]
+
+
+def runs_text(method: Method) -> str:
+    """How many draws there are, and what became of the other runs."""
+    others = {
+        "failed": method.count("failed"),
+        "unfinished": method.count("unfinished"),
+        "repeated": method.repeats,
+    }
+    remarks = [f"{count} {name}" for name, count in others.items() if count]
+    return f"{len(method.done) - method.repeats}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def results_table(data: DataSet) -> Table:
+    without = {"test micro F1"} if not _has_own_f1(data) else set()
+    others = LINK_SCORES.keys() if data.headline in SCORES else SCORES.keys()
+    shown = {name: shown for name, shown in SHOWN.items() if name not in without | others}
+    rows = []
+    for method in data.methods:
+        cells = [with_spread(measured(method, name), text) for name, (_, text) in shown.items()]
+        rows.append([method.name, runs_text(method), *cells])
+    return Table(
+        "Results",
+        ["method", "n", *(heading for heading, _ in shown.values())],
+        rows,
+        "Mean ± sample standard deviation over n draws of the seeds; of one draw there is no spread. Rounds: of all "
+        "layers together. Training: from the group of workers formed to the test metric known.",
+    )
+
+
+def bytes_table(data: DataSet) -> Table | None:
+    """A column a kind; None where no run sent a byte."""
+    names = kinds(data)
+    rows = [
+        [method.name, *(with_spread(kind_bytes(method, kind), byte_text) for kind in names)]
+        for method in data.methods
+    ]
+    note = "Payload of all workers, counted once, where it is sent; kB, MB, GB are powers of 1,000."
+    return Table("Bytes by kind", ["method", *names], rows, note) if names else None
+
+
+def _has_own_f1(data: DataSet) -> bool:
+    """With one label a node, micro-F1 is the accuracy."""
+    done = [run.measures for method in data.methods for run in method.done]
+    return any(measures.get("test micro F1") != measures.get("test accuracy") for measures in done)
+
+
+def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
+    """All pairs of methods that share at least two draws."""
+    found = []
+    for first, second in combinations(data.methods, 2):
+        both = [
+            method.by_draw(lambda run: run.measures.get(data.headline))
+            for method in (first, second)
+        ]
+        difference = paired_difference(both[0], both[1])
+        if difference is not None:
+            found.append((first, second, difference))
+    return found
+
+
+def comparison_table(data: DataSet) -> Table | None:
+    """None where no two methods share seeds."""
+    found = comparisons(data)
+    if not found:
+        return None
+    corrected = holm([difference.p for *_, difference in found])
+    rows = [
+        [
+            f"{second.name} minus {first.name}",
+            str(difference.n),
+            f"{difference.mean:+.4f}",
+            f"[{difference.low:+.4f}, {difference.high:+.4f}]",
+            _p_text(difference.p),
+            _p_text(together),
+        ]
+        for (first, second, difference), together in zip(found, corrected, strict=True)
+    ]
+    return Table(
+        f"{data.headline.capitalize() if data.headline in SCORES else data.headline}, paired",
+        ["difference", "n", "mean", "95 % interval", "p", "p, Holm"],
+        rows,
+        "Over the n draws that both methods have: same seeds, same split, same parts. Student's t on the differences; "
+        "the interval is of one comparison, the last column corrects p for all comparisons of this table. With few "
+        "draws an interval is wide; that it holds 0 does not show that two methods are equal. Where all differences "
+        "are equal, t says nothing.",
+    )
+
+
+def _p_text(p: float | None) -> str:
+    if p is None:
+        return NOTHING
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def remains_table(runs: Sequence[Run]) -> Table | None:
+    """The runs that are not done, and why; None if all are."""
+    rows = [[shown_path(run.path), run.status, run.reason] for run in runs if run.status != "done"]
+    return (
+        Table("Runs that are not in the means", ["run", "status", "reason"], rows) if rows else None
+    )
+
+
+# --- csv -----------------------------------------------------------------------------------------------------------------
+
+
+def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
+    """A row a method: n, mean and spread of everything, in plain units (bytes, seconds)."""
+    rows = []
+    for data in data_sets:
+        for method in data.methods:
+            row: dict[str, Cell] = {
+                "data": data.name,
+                "method": method.name,
+                "n": len(method.done) - method.repeats,
+            }
+            row |= {status: method.count(status) for status in ("failed", "unfinished")}
+            for name in dict.fromkeys(name for run in method.done for name in run.measures):
+                row |= _mean_and_spread(name, measured(method, name))
+            for kind in kinds(data):
+                row |= _mean_and_spread(f"bytes {kind}", kind_bytes(method, kind))
+            rows.append(row)
+    return rows
+
+
+def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
+    return {f"{name}, mean": values.mean, f"{name}, spread": values.spread}
+
+
+def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
+    """A row a comparison of test accuracy, or of the MRR of links."""
+    rows = []
+    for data in data_sets:
+        for first, second, difference in comparisons(data):
+            row: dict[str, Cell] = {"data": data.name, "first": first.name, "second": second.name}
+            row |= {"second minus first": difference.mean, "n": difference.n}
+            rows.append(row | {"low": difference.low, "high": difference.high, "p": difference.p})
+    return rows
+
+
+def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
+    """A row a run, whatever its status."""
+    place = {
+        id(run): (data.name, m.name) for data in data_sets for m in data.methods for run in m.runs
+    }
+    rows: list[dict[str, Cell]] = []
+    for run in runs:
+        data, method = place.get(id(run), ("", ""))
+        row: dict[str, Cell] = {
+            "run": shown_path(run.path),
+            "data": data,
+            "method": method,
+            "status": run.status,
+        }
+        row |= {
+            "reason": run.reason,
+            "seed": run.settings.get("seed"),
+            "partition digest": run.partition_digest,
+        }
+        rows.append(
+            row
+            | run.measures
+            | {f"bytes {kind}": count for kind, count in run.bytes_by_kind.items()}
+        )
+    return rows

@@ -1,0 +1,161 @@
+"""What workers agree on at start-up: that their data and settings are the same, and the sizes of the whole graph."""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
+from partitioning.errors import InputError
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic_meter import MessageTag
+from retexo.tasks.task import NodeClassification, Task
+
+SETUP = MessageTag("setup")
+
+NO_DIGEST = "0" * 64
+"""For workers that are threads of one process: there is nothing to compare."""
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """The whole graph, as all workers know it."""
+
+    num_train: int
+    num_val: int
+    num_test: int
+    num_features: int
+    num_classes: int
+    multilabel: bool
+    part_sizes: tuple[int, ...]
+    """Inner nodes by rank."""
+    untrained_ranks: frozenset[int]
+    """Ranks without training nodes."""
+    degrees_stored: bool
+    """Whether every partition knows the out-degrees of its halo nodes."""
+    ogb_name: str | None
+    """The graph's name in the Open Graph Benchmark; None for other graphs."""
+    weighted: bool = False
+    """Whether any partition has weights of edges."""
+    num_edge_features: int = 0
+    """K"""
+    evaluator: str = ""
+    """Of links that OGB has a split of: hits@K or mrr."""
+    num_candidates: int = 0
+    """Of links the nodes that can be destinations; 0 where all can."""
+    holders: tuple[int, ...] = (0, 0, 0)
+    """How many ranks have training, validation and test nodes."""
+
+    @property
+    def id_bounds(self) -> Tensor:
+        """int64 [W + 1] in the partitioned graph: the first id of each rank's inner nodes, and the end of all."""
+        return torch.tensor([0, *itertools.accumulate(self.part_sizes)])
+
+    @property
+    def num_in_split(self) -> int:
+        """Training, validation and test nodes."""
+        return self.num_train + self.num_val + self.num_test
+
+    @property
+    def all_nodes_used(self) -> bool:
+        """Whether every node is a training, validation or test node."""
+        return self.num_in_split == sum(self.part_sizes)
+
+
+def agree_on_graph_info(
+    comm: Communicator,
+    partition: Partition,
+    directory: PartitionDirectory,
+    settings: str,
+    *,
+    training: bool = True,
+    task: Task | None = None,
+) -> GraphInfo:
+    """Compare digests over all workers and sum their counts: one all-gather of 10 int64.
+
+    settings: hex digest. training: whether training nodes are needed. task: None for classes of nodes.
+    InputError names the ranks that differ.
+    """
+    edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
+    own = [
+        digest_to_int(directory.digest()),
+        digest_to_int(settings),
+        *(task or NodeClassification).num_seeds(partition),
+        partition.features.shape[1],
+        num_classes(partition, directory),
+        partition.num_inner,
+        int(partition.multilabel),
+        int(partition.out_degree is not None)
+        + 2 * (partition.edge_weight is not None)
+        + 4 * edge_width,
+    ]
+    everyone = comm.all_gather(torch.tensor(own), SETUP)
+    _check_equal(everyone[:, 0], directory.remedy)
+    _check_equal(
+        everyone[:, 1], "other settings; start every node with the same command, node_rank apart"
+    )
+    nonempty = everyone[:, 7] > 0  # an empty partition need not know the width
+    widths = ", ".join(map(str, everyone[:, 5].tolist()))
+    _check_equal(
+        everyone[:, 5],
+        f"features of another width (by rank: {widths}); make them the same",
+        nonempty,
+    )
+    otherwise = "multi-label labels where others have one class per node, or the reverse"
+    _check_equal(everyone[:, 8], otherwise, nonempty)
+    edge_widths = everyone[:, 9] >> 2
+    widths = ", ".join(map(str, edge_widths.tolist()))
+    _check_equal(
+        edge_widths,
+        f"features of edges of another width (by rank: {widths}); make them the same",
+        nonempty,
+    )
+    meta = directory.meta
+    totals = everyone[:, 2:5].sum(dim=0).tolist()
+    if training and totals[0] == 0:
+        raise InputError(
+            "the partitions hold no training nodes; choose another split and partition again"
+        )
+    return GraphInfo(
+        num_train=totals[0],
+        num_val=totals[1],
+        num_test=totals[2],
+        num_features=int(everyone[:, 5].max()),
+        num_classes=int(everyone[:, 6].max()) if task is None else task.num_classes,
+        multilabel=bool(everyone[:, 8].max()) and task is None,
+        part_sizes=tuple(everyone[:, 7].tolist()),
+        untrained_ranks=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
+        degrees_stored=bool((everyone[:, 9] & 1).min()),
+        weighted=bool((everyone[:, 9] & 2).any()),
+        num_edge_features=int(edge_widths.max()),
+        holders=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
+        num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),
+        evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
+        ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
+    )
+
+
+def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
+    """As the directory says; else the width of multi-label labels, or the largest label of the partition plus one."""
+    if directory.stated_classes is not None:
+        return directory.stated_classes
+    if partition.multilabel:
+        return partition.labels.shape[1]
+    return int(partition.labels.max()) + 1 if partition.num_inner else 0
+
+
+def digest_to_int(hex_digest: str) -> int:
+    """The first 63 bits of a digest, for an int64 message."""
+    return int(hex_digest[:16], 16) >> 1
+
+
+def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
+    """InputError unless the values, [W], are equal; with a mask, bool [W], only of its ranks."""
+    ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
+    differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
+    if differing:
+        raise InputError(
+            f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {message}"
+        )

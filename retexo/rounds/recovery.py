@@ -1,0 +1,227 @@
+"""The recovery state of one worker, on disk: an interrupted run continues in the same layer and round.
+
+RUN_DIR/state/
+    run.json              what the states belong to: one run, one number of threads
+    rank0/
+        tape              the replay log: messages received outside the rounds (retexo.comm.replay_log)
+        layer0.state      a finished layer: its parameters
+        step1-40.state    layer 1 after 40 rounds: all that its rounds change; the last two of these are there
+    rank1/ ...
+
+What follows from the replay log and the finished layers, such as embeddings, is computed again. Each worker saves its
+own state, on the disk of its node; workers agree on the newest round that all of them have intact. A state is a
+safetensors file with JSON in its header, then its SHA-256: loading it executes nothing. It names its run, rank, layer
+and round, so a file that was moved or copied to another's place is not used.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from partitioning.errors import InputError
+from partitioning.files import open_regular, read_bytes, reading
+from retexo.comm.collectives import Communicator
+from retexo.comm.replay_log import ReplayLog
+from retexo.comm.traffic_meter import MessageTag
+from retexo.results.atomic_write import atomic_write
+
+logger = logging.getLogger(__name__)
+
+State = dict[str, Any]
+"""Tensors, numbers, strings and None, in nested dicts and lists."""
+REMEDY = "begin anew in another hydra.run.dir, without resume"
+MAX_SAVED_ROUNDS = 2
+ROUND_BASE = 2**32
+"""More rounds than a layer has: a saved round is sent as layer * ROUND_BASE + round."""
+
+
+def state_dir(run_dir: Path, rank: int) -> Path:
+    """The folder of a worker's recovery state."""
+    return run_dir / "state" / f"rank{rank}"
+
+
+class Recovery:
+    """One worker's saved states and replay log. A resumed run calls `agree` first."""
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: str,
+        every: int | None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """directory: of this worker. identity: hex SHA-256 of the run. every: rounds between two saved states; None
+        for states of finished layers only. stop_requested: whether this worker has been told to end.
+        """
+        self._worker = {"rank": rank, "world_size": world_size}
+        self.directory, self.identity, self.every, self.stop_requested = (
+            directory,
+            identity,
+            every,
+            stop_requested,
+        )
+        tape = directory / "tape"
+        worker = hashlib.sha256(f"{identity} rank {rank} of {world_size}".encode()).hexdigest()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.replay_log = ReplayLog(tape, worker)
+        except OSError as error:
+            raise InputError(f"{tape}: cannot be used ({error.strerror}); {REMEDY}") from error
+        self._num_layers = 0
+        self._round: tuple[int, int] | None = None
+
+    def agree(self, comm: Communicator) -> tuple[int, int]:
+        """The newest layer and round that every worker can continue from; one all-gather of 4 int64."""
+        layers, rounds = self._intact()
+        codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
+            :MAX_SAVED_ROUNDS
+        ]
+        everyone = comm.all_gather(
+            torch.tensor([len(self.replay_log), layers, *codes]), MessageTag("setup")
+        )
+        self.replay_log.truncate(int(everyone[:, 0].min()))
+        self._num_layers = int(everyone[:, 1].min())
+        common = set.intersection(*(set(row[2:].tolist()) for row in everyone))
+        numbers = [
+            code % ROUND_BASE
+            for code in common
+            if code >= 0 and code // ROUND_BASE == self._num_layers
+        ]
+        self._round = (self._num_layers, max(numbers)) if numbers else None
+        return self._round or (self._num_layers, 0)
+
+    def _intact(self) -> tuple[int, list[tuple[int, int]]]:
+        """How many layers are finished, and the newest saved rounds; warns of damaged and foreign files."""
+        layers = 0
+        while self._is_intact(layers, None):
+            layers += 1
+        rounds = [place for place in self._saved_rounds() if self._is_intact(*place)]
+        return layers, rounds[-MAX_SAVED_ROUNDS:]
+
+    def _is_intact(self, layer: int, number: int | None) -> bool:
+        if not self._path_of(layer, number).exists():
+            return False
+        try:
+            self._read(layer, number)
+        except InputError as error:
+            logger.warning("%s", error)
+            return False
+        return True
+
+    def _saved_rounds(self) -> list[tuple[int, int]]:
+        """Layer and round of each file; the oldest first."""
+        names = (
+            re.fullmatch(r"step(\d{1,9})-(\d{1,9})", path.stem)
+            for path in self.directory.glob("step*.state")
+        )
+        return sorted((int(name[1]), int(name[2])) for name in names if name)
+
+    def load_layer(self, layer: int, load: Callable[[State], None]) -> bool:
+        """Have `load` take the state of a finished layer; False for one that has to be trained."""
+        return layer < self._num_layers and self._load(layer, None, load)
+
+    def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
+        """Have `load` take the state to continue a layer from; False for one that begins with round 0."""
+        return (
+            self._round is not None and self._round[0] == layer and self._load(*self._round, load)
+        )
+
+    def _load(self, layer: int, number: int | None, load: Callable[[State], None]) -> bool:
+        """InputError for a state that is intact, and not one that this run can have written."""
+        with reading(self._path_of(layer, number), "state of this run", REMEDY):
+            load(self._read(layer, number))
+        return True
+
+    def is_due(self, number: int) -> bool:
+        """Whether the state after `number` rounds is to be saved."""
+        return self.every is not None and number > 0 and number % self.every == 0
+
+    def save_round(self, layer: int, number: int, state: State) -> None:
+        """Save the state of a layer after `number` rounds, and delete all but the newest MAX_SAVED_ROUNDS."""
+        self._write(layer, number, state)
+        for place in self._saved_rounds()[:-MAX_SAVED_ROUNDS]:
+            self._path_of(*place).unlink()
+
+    def save_layer(self, layer: int, state: State) -> None:
+        """Save the state of a finished layer."""
+        self._write(layer, None, state)
+
+    def _path_of(self, layer: int, number: int | None) -> Path:
+        """number: rounds; None for the finished layer."""
+        name = f"layer{layer}" if number is None else f"step{layer}-{number}"
+        return self.directory / f"{name}.state"
+
+    def _place_of(self, layer: int, number: int | None) -> dict[str, int | None]:
+        """What a state says of its place, by which it is known again."""
+        return {**self._worker, "layer": layer, "round": number}
+
+    def _write(self, layer: int, number: int | None, state: State) -> None:
+        tensors: dict[str, Tensor] = {}
+        content = {
+            "identity": self.identity,
+            "place": self._place_of(layer, number),
+            "state": _pack(state, tensors),
+        }
+        data = save(tensors, {"content": json.dumps(content)})
+        with (
+            atomic_write(self._path_of(layer, number)) as unfinished,
+            open_regular(unfinished, "wb") as file,
+        ):
+            file.write(data)
+            file.write(hashlib.sha256(data).digest())
+
+    def _read(self, layer: int, number: int | None) -> State:
+        """InputError for a file that is damaged, no state, or of another run, rank, layer or round."""
+        path = self._path_of(layer, number)
+        with reading(path, "state", "it is not used"):
+            data = read_bytes(path)
+            data, checksum = data[:-32], data[-32:]
+            if hashlib.sha256(data).digest() != checksum:
+                raise ValueError("damaged, its checksum is another")
+            tensors = load(data)
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            content = json.loads(header["__metadata__"]["content"])
+            if content["identity"] != self.identity:
+                raise ValueError("of another run")
+            here = self._place_of(layer, number)
+            there = content.get("place", here)  # states of before 0.1.0 do not say it
+            differing = [name for name in here if there[name] != here[name]]
+            if differing:
+                found = ", ".join(f"{name} {there[name]}" for name in differing)
+                raise ValueError(f"of {found}, in another's place")
+            return dict(_unpack(content["state"], tensors))
+
+
+def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON; its tensors are added to `tensors`, and replaced by their names."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, _pack(entry, tensors)] for key, entry in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [_pack(entry, tensors) for entry in value]}
+    return {"value": value}
+
+
+def _unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
+    ((kind, value),) = packed.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "dict":
+        return {key: _unpack(entry, tensors) for key, entry in value}
+    if kind == "list":
+        return [_unpack(entry, tensors) for entry in value]
+    return value

@@ -1,0 +1,79 @@
+"""All that the rounds of a layer change: what is saved of it, and loaded into a resumed run. P parameters."""
+
+import copy
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retexo.comm.traffic_meter import OF_ROUNDS
+from retexo.rounds.best_round import EarlyStopping
+from retexo.rounds.message import Message
+from retexo.rounds.update import LocalOptimizer
+
+
+@dataclass(eq=False)
+class RoundState:
+    """Where the rounds of a layer are."""
+
+    layer: int
+    local: LocalOptimizer
+    message: Message
+    stopping: EarlyStopping
+    best: Tensor
+    """[P] the parameters of the best round."""
+    number: int = 0
+    """Rounds so far."""
+
+    def finished(self) -> dict[str, Any]:
+        """What is saved of a layer that has ended; its keys are those of the files on disk."""
+        device = self.best.device
+        return {
+            "number": self.number,
+            "values": self.local.flat.values,
+            "random": torch.get_rng_state(),  # dropout draws from it
+            "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "sent": self.message.comm.meter.of_layer(self.layer, OF_ROUNDS),
+        }
+
+    def load_finished(self, saved: dict[str, Any]) -> None:
+        self.number = operator.index(saved["number"])
+        self.local.flat.values.copy_(saved["values"])
+        torch.set_rng_state(saved["random"])
+        if saved["random_cuda"] is not None:
+            torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
+        self.message.comm.meter.restore(self.layer, saved["sent"])
+        self.message.comm.meter.table(
+            self.layer + 1
+        )  # raises for peers and kinds that there are none of
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is saved between two rounds."""
+        return {
+            **self.finished(),
+            "best": self.best,
+            "best_round": self.stopping.best_round,
+            "best_metric": self.stopping.best_metric,
+            "optimizer": self.local.optimizer.state_dict()["state"],
+            "memory": self.message.reduction.buffers(),
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.load_finished(saved)
+        self.best.copy_(saved["best"])
+        self.stopping.best_round, self.stopping.best_metric = (
+            operator.index(saved["best_round"]),
+            +saved["best_metric"],
+        )
+        optimizer = self.local.optimizer
+        optimizer.load_state_dict(
+            {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+        trial = copy.deepcopy(optimizer)  # raises what a step would
+        for parameter in (each for group in trial.param_groups for each in group["params"]):
+            parameter.grad = torch.zeros_like(parameter)
+        trial.step()
+        for buffer, values in zip(self.message.reduction.buffers(), saved["memory"], strict=True):
+            buffer.copy_(values)

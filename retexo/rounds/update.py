@@ -1,0 +1,121 @@
+"""How workers step together: what each computes from its own nodes, and how the sum over all workers is applied.
+
+P parameters of a stage.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from retexo.rounds.adam import Adam
+from retexo.rounds.objective import Objective
+from retexo.rounds.parameters import FlatParameters
+from retexo.settings.optimizer import is_plain_adam, optimizer_arguments, optimizer_class
+from retexo.settings.run_settings import GradientSettings, OptimizerSettings
+
+
+def build_optimizer(
+    settings: OptimizerSettings, learning_rate: float, module: nn.Module
+) -> torch.optim.Optimizer | Adam:
+    """The optimiser of the settings; fused where it can be."""
+    if is_plain_adam(settings):
+        return Adam(module.parameters(), learning_rate, settings.weight_decay)
+    cls = optimizer_class(settings.target)
+    arguments = dict(optimizer_arguments(settings))
+    if (
+        "fused" in inspect.signature(cls).parameters
+        and not {"foreach", "differentiable"} & arguments.keys()
+    ):
+        arguments.setdefault("fused", True)  # ten times as fast on a CPU as the default
+    optimizer: torch.optim.Optimizer = cls(module.parameters(), lr=learning_rate, **arguments)
+    return optimizer
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOptimizer:
+    """One worker's optimiser and the loss that it minimises."""
+
+    flat: FlatParameters
+    optimizer: torch.optim.Optimizer | Adam
+    objective: Objective
+
+    def backward(self) -> float:
+        """Put the gradient of the summed loss into flat.gradient; return the sum."""
+        self.flat.gradient.zero_()
+        if self.objective.num_train == 0 and not self.objective.exchanges_rows:
+            return 0.0
+        total = 0.0
+        for loss in self.objective.losses():
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return total
+
+
+class UpdateRule(Protocol):
+    """One way to step: `compute`, then the sum over all workers, then `apply`."""
+
+    def compute(self) -> float:
+        """Fill flat.gradient [P] with this worker's summand; return the loss summed over its training nodes."""
+
+    def apply(self) -> None:
+        """Update the parameters by flat.gradient, which is by now the sum over all workers."""
+
+
+class SynchronousSGD:
+    """One exact full-batch step per round: the mean gradient over all training nodes."""
+
+    def __init__(self, local: LocalOptimizer) -> None:
+        self.local = local
+
+    def compute(self) -> float:
+        return self.local.backward()
+
+    def apply(self) -> None:
+        self.local.flat.gradient /= self.local.objective.graph_info.num_train
+        self.local.optimizer.step()
+
+
+class LocalSGD:
+    """Several optimiser steps on each worker's own nodes, then the mean change, weighted by training nodes.
+
+    Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. Each worker keeps its optimiser's state. What
+    has no gradient on any worker changes alike everywhere (by weight decay), so it is not sent: each applies its own.
+    """
+
+    def __init__(self, local: LocalOptimizer, num_steps: int) -> None:
+        self.local, self.num_steps = local, num_steps
+        self._weight = torch.full_like(local.flat.values, local.objective.num_train)
+        used = local.flat.used_entries()
+        if used is not None:
+            unused = torch.ones_like(local.flat.values, dtype=torch.bool)
+            unused[used] = False
+            self._weight[unused] = local.objective.graph_info.num_train
+
+    def compute(self) -> float:
+        flat = self.local.flat
+        start = flat.values.clone()
+        losses = [self._step() for _ in range(self.num_steps)]
+        torch.sub(flat.values, start, out=flat.gradient)
+        flat.gradient *= self._weight
+        flat.values.copy_(start)
+        return losses[0]
+
+    def _step(self) -> float:
+        loss = self.local.backward()
+        self.local.flat.gradient /= max(1, self.local.objective.num_train)
+        self.local.optimizer.step()
+        return loss
+
+    def apply(self) -> None:
+        flat = self.local.flat
+        flat.values.add_(flat.gradient, alpha=1 / self.local.objective.graph_info.num_train)
+
+
+def build_update_rule(settings: GradientSettings, local: LocalOptimizer) -> UpdateRule:
+    """By gradient.mode."""
+    return (
+        SynchronousSGD(local) if settings.mode == "sync" else LocalSGD(local, settings.local_epochs)
+    )

@@ -1,0 +1,236 @@
+"""The settings that say where workers run, how they meet, and how long they wait."""
+
+import re
+
+from partitioning.errors import InputError
+from partitioning.setting_fields import (
+    FINITE,
+    Check,
+    Checked,
+    at_least,
+    at_most,
+    one_of,
+    setting,
+    settings_dataclass,
+    within,
+)
+from retexo.settings.launcher_env import LauncherEnv
+
+MAX_SECONDS = 1_000_000
+"""Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
+MAX_THREADS = 1024
+
+
+def seconds(least: float) -> tuple[Check, ...]:
+    return at_least(least), FINITE, at_most(MAX_SECONDS)
+
+
+@settings_dataclass
+class ClusterSettings(Checked):
+    """On which machines and devices the workers run."""
+
+    num_partitions: int
+    parts_per_node: int = setting(
+        "parts_per_node",
+        None,
+        "workers of each node; null: all on this node",
+        at_least(1),
+        compared=False,
+    )
+    node_rank: int = setting(
+        "node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False
+    )
+    device: str = setting(
+        "device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda")
+    )
+    threads: int | None = setting(
+        "cluster.threads",
+        None,
+        "torch threads of a worker; null: cores of the node / its workers",
+        at_least(1),
+        at_most(MAX_THREADS),
+        per_node=True,
+    )
+    backend: str = setting(
+        "distributed.backend",
+        "gloo",
+        "what carries messages: torch's gloo, or sockets of this program's own",
+        one_of("gloo", "sockets"),
+        per_node=True,
+        compared=False,
+    )
+    tls: bool | None = setting(
+        "distributed.tls",
+        None,
+        "TLS 1.3 between nodes; null: with backend=sockets; gloo has none; false: in the clear",
+        per_node=True,
+        compared=False,
+    )
+    credentials: str | None = setting(
+        "distributed.credentials",
+        None,
+        "folder with this node's key and certificate, see `retexo credentials`",
+        per_node=True,
+        compared=False,
+    )
+    hub: str | None = setting(
+        "distributed.hub",
+        None,
+        "ADDRESS:PORT of app=hub, or of node 0, if members.json has no hub; by it a node is reached that has no "
+        "distributed.inbound_port; all nodes or none",
+        Check(
+            lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
+            "must be ADDRESS:PORT, with an IPv4 address or a host name",
+        ),
+        per_node=True,
+        compared=False,
+    )
+    inbound_port: int | None = setting(
+        "distributed.inbound_port",
+        None,
+        "port at which others can reach this node (not node 0); null: with a hub, none; else the system's choice",
+        within(1, 65535),
+        per_node=True,
+        compared=False,
+    )
+    master_addr: str = setting(
+        "distributed.master_addr",
+        "127.0.0.1",
+        "address of node 0; not used with one node",
+        per_node=True,
+        compared=False,
+    )
+    master_port: int = setting(
+        "distributed.master_port",
+        10011,
+        "its port",
+        within(1, 65535),
+        per_node=True,
+        compared=False,
+    )
+    interface: str | None = setting(
+        "distributed.interface",
+        None,
+        "network interface between nodes; null: the one with the route to master_addr",
+        per_node=True,
+        compared=False,
+    )
+    init_timeout: float = setting(
+        "distributed.init_timeout",
+        120,
+        "seconds until all workers have to be there",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
+    timeout: float = setting(
+        "distributed.timeout",
+        1800,
+        "seconds until a collective has to end",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
+    heartbeat_timeout: float = setting(
+        "distributed.heartbeat_timeout",
+        15,
+        "seconds without a heartbeat after which a worker or a node counts as dead; a slow one has heartbeats",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
+    launcher_env: LauncherEnv | None = None
+    """Set where torchrun or Slurm started this process."""
+    run_key: str = ""
+    """What a launcher calls this run, to tell it from others that might use the same port; else empty."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.node_rank >= self.num_nodes:
+            raise InputError(
+                f"node_rank={self.node_rank}: {self.num_partitions} partitions with parts_per_node="
+                f"{self.parts_per_node} take {self.num_nodes} node(s), so it must be in [0, {self.num_nodes})"
+            )
+
+        if self.num_nodes > 1 and not self.one_machine and ":" in self.master_addr:
+            raise InputError(
+                f"distributed.master_addr={self.master_addr}: must be an IPv4 address or a host name; "
+                "IPv6 is not supported"
+            )
+        if self.num_nodes > 1:
+            self._check_encryption()
+
+    @property
+    def hub_address(self) -> tuple[str, int]:
+        address, _, port = (self.hub or ":0").rpartition(":")
+        return address, int(port)
+
+    def _check_encryption(self) -> None:
+        if self.hub is not None and not self.encrypted:
+            raise InputError(
+                f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
+                "distributed.backend=sockets and distributed.credentials"
+            )
+        if self.inbound_port is not None and self.node_rank == 0:
+            raise InputError(
+                f"distributed.inbound_port={self.inbound_port}: node 0 is reached at "
+                "distributed.master_port, or at the hub; leave it out there"
+            )
+        wanted = (
+            "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
+        )
+        if self.backend == "gloo" and (self.tls or self.credentials is not None):
+            raise InputError(
+                f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts"
+            )
+        if self.tls is False and self.credentials is not None:
+            raise InputError(
+                f"{wanted}: distributed.tls=false sends in the clear; leave one of them out"
+            )
+        if self.encrypted and self.credentials is None:
+            raise InputError(
+                "distributed.credentials=null: backend=sockets encrypts between nodes, for which each needs its key; "
+                "make them by `retexo credentials`, or, in a network that you trust, set distributed.tls=false"
+            )
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what nodes send each other is."""
+        return self.num_nodes > 1 and self.backend == "sockets" and self.tls is not False
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_partitions // self.parts_per_node)
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this node, which are also its partitions."""
+        return self.ranks_of(self.node_rank)
+
+    def ranks_of(self, node: int) -> range:
+        first = node * self.parts_per_node
+        return range(first, min(first + self.parts_per_node, self.num_partitions))
+
+    def node_of(self, rank: int) -> int:
+        return rank // self.parts_per_node
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all workers are known to be on this machine, so that loopback is enough."""
+        return self.num_nodes == 1 or (
+            self.launcher_env is not None and self.launcher_env.one_machine
+        )
+
+    def threads_of(self, cores: int) -> int:
+        """Torch threads of a worker whose process may use so many cores, which it shares with its neighbours."""
+        if self.threads is not None or self.launcher_env is None:
+            return self.threads or max(1, cores // len(self.local_ranks))
+        return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
+
+    def local_index(self, rank: int) -> int:
+        """The place of a local rank among the workers of this machine: they share its GPUs in turn."""
+        return (
+            rank - self.local_ranks.start
+            if self.launcher_env is None
+            else self.launcher_env.local_rank
+        )

@@ -1,0 +1,89 @@
+"""The arguments of the command, before Hydra reads them: options in any place, and overrides that it must not get."""
+
+import argparse
+import itertools
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from partitioning.errors import InputError
+from retexo.settings.config_files import TARGET, check_config_dir
+
+MAX_CHARACTERS = 4_000
+"""Of one override: Hydra's parser takes time with the square of a list's length, here half a second."""
+MAX_DEPTH = 20
+"""Of lists and mappings within each other: the parser calls itself for each."""
+HYDRA_SETTINGS = re.compile(
+    r"hydra\.((run|sweep|sweeper|launcher)(\.\w+)*|mode|verbose|job_logging\.root\.level)"
+    r"|hydra/(sweeper|launcher|job_logging|hydra_logging)"
+)
+"""Hydra's own settings that may be given; by others, such as hydra.callbacks, it calls any function."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Hydra's options that take a value; other arguments are left as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False)
+        for name, short in (("name", "-cn"), ("path", "-cp"), ("dir", "-cd")):
+            self.add_argument(f"--config-{name}", short)
+        self.add_argument("--cfg", "-c")
+        self.add_argument("--package", "-p")
+        self.add_argument("--info", "-i", nargs="?", const="all")
+        self.add_argument("--experimental-rerun")
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def options_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments of the command with its options in front, as Hydra wants them; InputError for what is not allowed."""
+    known, rest = _Parser().parse_known_args(arguments)
+    if known.experimental_rerun is not None:
+        raise InputError("--experimental-rerun: not supported; give the whole command again")
+    if known.config_path is not None:
+        raise InputError(
+            f"--config-path={known.config_path}: not supported; --config-dir=DIR adds a folder of your own files"
+        )
+    if known.config_dir is not None:
+        check_config_dir(known.config_dir)
+    options = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in vars(known).items()
+        if value is not None
+    ]
+    flags = [argument for argument in rest if argument.startswith("-")]
+    overrides = [argument for argument in rest if not argument.startswith("-")]
+    check_overrides(overrides)
+    return [*options, *flags, *overrides]
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """InputError for an override that is too long, or by which Hydra would call a function."""
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if len(override) > MAX_CHARACTERS:
+            raise InputError(
+                f"{name[:80]}: {len(override):,} characters, {MAX_CHARACTERS:,} at most; "
+                "put long values into a file of --config-dir"
+            )
+        if _depth(value) > MAX_DEPTH:
+            raise InputError(f"{name}: nested more than {MAX_DEPTH} deep")
+        bare = name.lstrip("+~").strip()
+        if "hydra" not in bare:
+            continue
+        if not HYDRA_SETTINGS.fullmatch(bare):
+            raise InputError(
+                f"{bare}: of Hydra's own settings only those of run, sweep, sweeper, launcher, mode and verbose can be "
+                "set; leave it out"
+            )
+        if bare.startswith(("hydra.sweeper", "hydra.launcher")):
+            is_target = bare.endswith("._target_") and TARGET.fullmatch(value)
+            if "${" in value or ("_target_" in override and not is_target):
+                raise InputError(f"{override}: names what is called; leave it out")
+
+
+def _depth(value: str) -> int:
+    """How many brackets are open at most."""
+    steps = ((each in "[{(") - (each in ")}]") for each in value)
+    return max(itertools.accumulate(steps), default=0)

@@ -1,0 +1,234 @@
+"""Settings from the command line: besides the command the only module that knows Hydra."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hydra
+import psutil
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from partitioning.errors import InputError
+from partitioning.setting_fields import check
+from retexo.settings.command_line import check_overrides
+from retexo.settings.config_files import check_config_dir
+from retexo.settings.launcher_env import LauncherEnv, detect
+from retexo.settings.messages import quoted, refusal, setting_names, unknown_setting
+from retexo.settings.optimizer import check_optimizer
+from retexo.settings.options import OPTIONS
+from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
+from retexo.settings.schema import (
+    CONFIG_DIR,
+    DEFINED,
+    SCHEMA,
+    as_lists,
+    build,
+    defaults,
+    plain,
+    typed,
+)
+from retexo.settings.table import help_text
+
+BASE = "node_classification"
+"""The configuration where none is named."""
+
+# What the files in conf/ refer to; both have to be there before Hydra composes anything.
+ConfigStore.instance().store(name="defaults", node=defaults())
+for (group, name), options in OPTIONS.items():
+    ConfigStore.instance().store(
+        group=f"options/{group}", name=name, node=defaults(options), package="_global_"
+    )
+OmegaConf.register_new_resolver(
+    "settings_help", lambda: help_text().replace("$", "$$"), replace=True
+)
+
+
+def compose(
+    overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
+) -> Settings:
+    """Settings for Python callers: as `retexo --config-name CONFIG_NAME --config-dir CONFIG_DIR OVERRIDES` has them.
+
+    Raises InputError.
+    """
+    return compose_run(overrides, config_name, config_dir)[0]
+
+
+def compose_run(
+    overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
+) -> tuple[Settings, Path]:
+    """As `compose`, and the run directory that the command would have: hydra.run.dir."""
+    check_overrides(overrides)
+    if config_dir is not None:
+        check_config_dir(config_dir)
+    try:
+        config = _compose(config_name, overrides, config_dir)
+        run_dir = Path(config.hydra.run.dir)
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        return load(config, overrides, config_name, config_dir), run_dir
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(refusal(error)) from None
+
+
+def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
+    outer = GlobalHydra.instance().hydra  # of the command, where an app composes
+    GlobalHydra.instance().clear()  # Hydra allows one at a time
+    OwnFolder.path = config_dir
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), "main", version_base="1.3"):
+            return hydra.compose(config_name, [*overrides], return_hydra_config=True)
+    finally:
+        OwnFolder.path = None
+        GlobalHydra.instance().hydra = outer
+
+
+class OwnFolder(SearchPathPlugin):
+    """The user's own folder, as the option --config-dir has it; Hydra's functions for Python take one folder only."""
+
+    path: ClassVar[str | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.path is not None:
+            search_path.append("command-line", f"file://{Path(self.path).absolute()}")
+
+
+Plugins.instance().register(OwnFolder)
+
+
+def load_job(config: DictConfig) -> Settings:
+    """The settings of the job that Hydra runs now."""
+    place = HydraConfig.get()
+    if not place.run.dir:
+        raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
+    sources = {each.provider: each.path for each in place.runtime.config_sources}
+    overrides, name = list(place.overrides.task), str(place.job.config_name)
+    return load(config, overrides, name, sources.get("command-line"), os.environ)
+
+
+def remove_if_unused(started: float) -> None:
+    """Remove the job's directory, which Hydra makes for every job, where it is new and nothing is in it."""
+    place = HydraConfig.get()
+    folder = Path(place.runtime.output_dir)
+    named = any(given.startswith("hydra.run.dir=") for given in place.overrides.hydra)
+    with suppress(OSError):
+        if folder.stat().st_ctime >= started:
+            for each in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
+                each.rmdir()
+
+
+def load(
+    config: DictConfig,
+    overrides: Sequence[str] = (),
+    config_name: str = BASE,
+    config_dir: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it.
+
+    `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
+    """
+    is_command = environ is not None and not _is_later_job()
+    started = psutil.Process().create_time() if is_command else time.time()
+    environ = environ or {}
+    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
+    try:
+        # Resolved first: what ${...} stands for is not checked otherwise.
+        container: Any = OmegaConf.to_container(config, resolve=True)
+        plain(container.get("seed"), "seed")  # before the seeds that default to it
+        resolved: dict[str, Any] = plain(container)
+        common, options = _without_trainer(resolved)
+        values = typed(common)
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        raise unknown_setting(str(error.full_key or error.key)) from error
+    except OmegaConfBaseException as error:
+        reason = str(error.msg or error).splitlines()[0]
+        name = error.full_key or _unfit(config)
+        if "to string" in reason:  # of a list or a mapping
+            value = next(
+                (one.partition("=")[2] for one in overrides if one.startswith(f"{name}=")), ""
+            )
+            reason += f"; as text it is written {quoted(name, value)}" if value else ""
+        raise InputError(f"{name}: {reason}") from error
+    check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
+    launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
+    own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
+    others = {
+        "num_partitions": values["num_partitions"],  # ClusterSettings has it, too
+        "learns": values["task._target_"],  # DatasetSettings has it
+        "launcher_env": launcher_env,
+        "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
+        "arguments": (f"--config-name={config_name}", *own, *overrides),
+        "given": given,
+        "resolved": resolved,
+        "options": options,
+        "started": started,
+    }
+    settings = build(Settings, _placed(values, launcher_env, given), others)
+    check_optimizer(settings.train.optimizer)
+    return settings
+
+
+def _is_later_job() -> bool:
+    """Whether Hydra runs several jobs (--multirun), and this is not the first of them."""
+    hydra: Any = HydraConfig.instance().cfg
+    return hydra is not None and bool(OmegaConf.select(hydra, "hydra.job.num", default=0))
+
+
+def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that all trainers have, and those that only the chosen one knows."""
+    common = (
+        {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)
+    )  # others default to it
+    trainer = common.get("trainer")
+    name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
+    own = name not in setting_names() and isinstance(common.get(name), dict)
+    return common, common.pop(name) if own else {}
+
+
+def _placed(
+    values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
+) -> dict[str, Any]:
+    """The settings with the place of this node; as torchrun or Slurm says, each process is a node with one rank."""
+    if launcher_env is None:
+        all_here = values["parts_per_node"] is None
+        return {**values, "parts_per_node": values["num_partitions"]} if all_here else values
+    for name in ("parts_per_node", "node_rank"):
+        if name in given:
+            raise InputError(
+                f"{name}={values[name]}: {launcher_env.launcher} says who has which rank; leave it out"
+            )
+    if launcher_env.world_size != values["num_partitions"]:
+        raise InputError(
+            f"num_partitions={values['num_partitions']}: {launcher_env.launcher} started {launcher_env.world_size} "
+            "process(es), and each has one partition; start as many as there are partitions, or, if it did not start this "
+            f"one, unset {launcher_env.variables}"
+        )
+    address = {
+        f"distributed.{name}": getattr(launcher_env, name)
+        for name in ("master_addr", "master_port")
+        if getattr(launcher_env, name) is not None and f"distributed.{name}" not in given
+    }
+    return {**values, "parts_per_node": 1, "node_rank": launcher_env.rank, **address}
+
+
+def _unfit(config: DictConfig) -> str:
+    """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
+    for name in (str(name) for name in config if name in setting_names()):
+        try:
+            given: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, name))
+            OmegaConf.merge(OmegaConf.structured(SCHEMA), as_lists(given))
+        except OmegaConfBaseException:
+            return name
+    return "configuration"

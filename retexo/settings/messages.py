@@ -1,0 +1,158 @@
+"""What is wrong with the user's input, in one line: Hydra's, OmegaConf's and the system's errors in the program's words."""
+
+import difflib
+import errno
+import re
+import shlex
+from collections.abc import Sequence
+
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from partitioning.errors import InputError
+from retexo.settings.flatten import flatten
+from retexo.settings.options import OPTIONS
+from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, defaults
+
+REFUSALS = (InputError, HydraException, OmegaConfBaseException)
+"""Errors that say what is wrong with settings."""
+
+
+def is_wrong_path(error: Exception) -> bool:
+    """Whether a file or folder that the user named cannot be used; a full or failing disk is another thing."""
+    wrong = (
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ELOOP,
+        errno.ENXIO,  # a FIFO, a socket, a device
+    )
+    return isinstance(error, OSError) and error.errno in wrong
+
+
+def explain(error: Exception) -> str:
+    """The message of an error, on one line."""
+    if isinstance(error, OSError) and is_wrong_path(error):
+        return (
+            f"{error.filename}: {error.strerror}; set another path"
+            if error.filename
+            else str(error)
+        )
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    # InputError and TrainingError are ValueError and RuntimeError; some of Hydra's are, too.
+    if isinstance(error, ValueError | RuntimeError):
+        return _on_one_line(str(error))
+    return refusal(error)
+
+
+def explain_command(error: Exception, arguments: Sequence[str]) -> str:
+    """The message of an error in the arguments of a command, with all of them where it names none."""
+    text = explain(error)
+    names = [argument.partition("=")[0].lstrip("+~") for argument in arguments]
+    if isinstance(error, InputError) or any(name in text for name in names):
+        return text
+    return f"{text} (in {' '.join(arguments)})"
+
+
+def refusal(error: Exception) -> str:
+    """What Hydra says; for an unknown key the nearest name, for a value that it cannot read the way to quote it."""
+    text = str(error)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override, text)
+    several = re.match(r"Ambiguous value for argument '(.*)'$", text.splitlines()[0])
+    if several:
+        return _several_values(several.group(1))
+    unknown = re.match(r"Could not override '([^']+)'", text)
+    if unknown:
+        return str(unknown_setting(getattr(error.__cause__, "full_key", None) or unknown.group(1)))
+    found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)
+    if found:
+        return f"+{found.group(1)}: is a setting already; leave the + out"
+    primary = re.match(r"Cannot find primary config '([^']+)'", text)
+    if primary:
+        names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
+        return f"--config-name={primary.group(1)}: no such configuration; choose one of {', '.join(names)}"
+    return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")
+
+
+def _on_one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines())
+
+
+def _unreadable(override: str, reason: str) -> str:
+    name, equals, value = override.partition("=")
+    if not equals or not re.match(r"[+~]*[A-Za-z_]", name):
+        return f"{override}: no setting; write NAME=VALUE"
+    first = reason.splitlines()[0]
+    why = "a character that has to be quoted" if first.startswith("LexerNo") else first
+    return f"{override}: {why}; if the value is text, such as a path, write {quoted(name, value)}"
+
+
+def _several_values(override: str) -> str:
+    name, _, value = override.partition("=")
+    return (
+        f"{override}: more than one value; text with a comma is written {quoted(name, value)}, "
+        f"a list {name}=[{value}]; for a run of each add --multirun"
+    )
+
+
+def quoted(name: str, value: str) -> str:
+    """The setting with any text as its value, as it is typed in a shell."""
+    escaped = value.replace('"', '\\"')
+    return shlex.quote(f'{name}="{escaped}"')
+
+
+KNOWN_AS = {"lr": "learning_rate"}
+"""Settings by the names that other programs have for them."""
+
+
+def unknown_setting(name: str) -> InputError:
+    """The error for a setting that does not exist, with the nearest name that does."""
+    group, _, option = name.partition(".")
+    if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
+        known = (
+            ", ".join(flatten(defaults(OPTIONS["trainer", group])))
+            if ("trainer", group) in OPTIONS
+            else ""
+        )
+        return InputError(
+            f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}"
+        )
+    for (owner, variant), options in OPTIONS.items():
+        if name in flatten(defaults(options)):
+            return InputError(
+                f"{name}: only {owner}={variant} has it; leave it out, or choose that"
+            )
+    names = setting_names()
+    group, _, option = name.rpartition(".")
+    of_group = [
+        each.removeprefix(f"{group}.")
+        for each in names
+        if each.rpartition(".")[0] == group and group and not each.endswith(REST)
+    ]
+    elsewhere = [each for each in names if each.rpartition(".")[2] == option]
+    if of_group and not elsewhere:
+        nearest = [f"{group}.{each}" for each in difflib.get_close_matches(option, of_group, n=1)]
+        hint = f"{group} has {', '.join(of_group)}"
+    else:
+        nearest = difflib.get_close_matches(
+            name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5
+        )
+        hint = "see docs/settings.md for all"
+    nearest = [KNOWN_AS[name]] if name in KNOWN_AS else nearest
+    if nearest:
+        hint = f"did you mean {nearest[0]}?"
+    return InputError(f"{name}: no such setting; {hint}")
+
+
+def setting_names() -> list[str]:
+    """Dotted names of all settings, and their groups."""
+    return sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})

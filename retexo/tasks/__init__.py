@@ -1,0 +1,1 @@
+"""What a task is: targets, loss, metrics and ranking."""

@@ -1,0 +1,262 @@
+"""Batches of sampled neighbours: what one trainer of trainer=sampled computes, and the process of a further one.
+
+`python -m retexo.trainers.sampled_dgl.batches FD TOKEN IP_CONFIG PART ADDRESS` is started by a worker, beside which it is another
+client of the part's DGL server. Parameters, gradients and counts go between the two by FD, a pair of sockets.
+"""
+
+import pickle
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.errors import InputError
+from retexo.comm.traffic_meter import SETUP, WHOLE_RUN
+from retexo.models.block import Block
+from retexo.models.conv.sage import SAGEMean
+from retexo.models.convolution import Convolution
+from retexo.models.linear import NOT_PROJECTED
+from retexo.models.matrix import Matrix, as_matrix
+from retexo.models.stage import Stage
+from retexo.trainers import end_to_end
+from retexo.trainers.context import Context
+from retexo.trainers.sampled_dgl.client import Client, Engine
+from retexo.trainers.sampled_dgl.server import ends_with_parent
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What one trainer of a part is told."""
+
+    stages: Sequence[Stage]
+    task: Any
+    fanout: Sequence[int]
+    train: Tensor
+    """int64 [n] ids in the partitioned graph, as `val`."""
+    val: Tensor
+    val_labels: Tensor
+    """On the device, as the labels that the loss takes."""
+    size: int
+    """Nodes of a batch."""
+    weights: Tensor
+    """[steps of an epoch] what the loss of a batch is multiplied with, to stand for all training nodes."""
+    dtype: torch.dtype
+    seed: int
+
+
+class Batches:
+    """The network on a batch of a trainer's nodes in each round."""
+
+    def __init__(self, share: Share, client: Client) -> None:
+        self.share, self.client, self.module = share, client, end_to_end.network_of(share.stages)
+        self._sampler = client.dgl.dataloading.NeighborSampler(list(share.fanout))
+        self._nodes, self._step = share.train, 0
+
+    def begin(self, number: int) -> None:
+        self._step = number % len(self.share.weights)
+        if not self._step:
+            self._nodes = self._nodes[torch.randperm(len(self._nodes))]
+
+    def loss(self) -> Tensor | None:
+        """Summed over the batch and weighted; None without nodes."""
+        self.module.train()
+        batch = self._nodes[self._step * self.share.size :][: self.share.size]
+        if not len(batch):
+            return None
+        labels, weight = (
+            self.client.rows("label", batch).to(self.share.val_labels),
+            self.share.weights[self._step],
+        )
+        loss: Tensor = self.share.task.loss_sum(self._logits(batch), labels) * weight
+        return loss
+
+    @torch.no_grad()
+    def val_counts(self) -> Tensor:
+        self.module.eval()
+        counts = torch.zeros(3, dtype=torch.int64)
+        pieces = (
+            torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)
+        )
+        with self.client.counted_as("metrics"):
+            for nodes, wanted in zip(*pieces, strict=True):
+                if len(nodes):
+                    counts += self.share.task.totals(self._logits(nodes), wanted)
+        return counts
+
+    def gradient(self) -> tuple[float, Tensor]:
+        """The loss and its gradient, of a further trainer."""
+        self.module.zero_grad()
+        loss = self.loss()
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [
+            torch.zeros_like(each) if each.grad is None else each.grad
+            for each in self.module.parameters()
+        ]
+        return 0.0 if loss is None else float(loss.detach()), nn.utils.parameters_to_vector(
+            gradients
+        ).cpu()
+
+    def _logits(self, seeds: Tensor) -> Tensor:
+        stages, device = self.share.stages, self.share.val_labels.device
+        inputs, _, blocks = self._sampler.sample(self.client.graph, seeds)
+        rows = self.client.rows("feat", inputs).to(self.share.dtype)
+        degrees = {
+            name: self.client.rows(name, inputs).to(rows) for name in degree_names(stages[0].conv)
+        }
+        rows = rows.to(device)
+        for stage, block in zip(stages, blocks, strict=True):
+            own = rows.clone() if rows.requires_grad else rows  # which is overwritten
+            rows = stage.embed(
+                stage.conv.prepare(block_of(block, degrees).to(device), own, NOT_PROJECTED)
+            )
+        return rows
+
+
+class BatchObjective:
+    """A network on a batch of each of this part's trainers in each round, as retexo.rounds.objective.Objective."""
+
+    layer, traffic_layer, exchanges_rows = 0, WHOLE_RUN, True
+
+    def __init__(
+        self, context: Context, stages: Sequence[Stage], engine: Engine, fanout: Sequence[int]
+    ) -> None:
+        self.context, self.stages, self.engine = context, stages, engine
+        self.task, self.graph_info = context.task, context.graph_info
+        wanted = {"feat", "label", "train_mask", *degree_names(stages[0].conv)}
+        if missing := wanted - engine.graph.ndata.keys():
+            raise InputError(
+                f"{context.directory}: model={context.settings.model.name} with trainer=sampled reads "
+                f"{', '.join(sorted(missing))}, which DGL's files there do not have; partition again, or "
+                "choose model=sage"
+            )
+        own, *others = self._shares(fanout)
+        self.steps = len(own.weights)
+        """Rounds of an epoch."""
+        for trainer, share in zip(engine.others, others, strict=True):
+            trainer.tell(share)
+        self._batches = Batches(own, engine)
+        self.module, self.num_train = (
+            self._batches.module,
+            sum(len(share.train) for share in (own, *others)),
+        )
+        self._number, self._counts = 0, torch.zeros(3, dtype=torch.int64)
+
+    def _shares(self, fanout: Sequence[int]) -> list[Share]:
+        """Of the trainers of this part."""
+        context, engine = self.context, self.engine
+        mask, book, trainers = (
+            engine.graph.ndata["train_mask"],
+            engine.graph.get_partition_book(),
+            engine.trainers,
+        )
+        split = engine.dgl.distributed.node_split
+        train = [split(mask, book, rank=number, force_even=True) for number in range(trainers)]
+        counts = context.comm.all_gather(
+            torch.tensor([len(nodes) for nodes in train]), SETUP
+        ).flatten()
+        size = context.batch_size or int(counts.max())
+        left = counts[:, None] - size * torch.arange(max(1, -(-int(counts.max()) // size)))
+        weights = self.graph_info.num_train / left.clamp(0, size).sum(dim=0).clamp(min=1)
+        mask = context.partition.val_mask
+        val = mask.nonzero()[:, 0] + self.graph_info.id_bounds[context.comm.rank]
+        labels = context.labels[mask.to(context.device)]
+        return [
+            Share(
+                self.stages,
+                self.task,
+                fanout,
+                nodes,
+                val[number::trainers],
+                labels[number::trainers],
+                size,
+                weights,
+                context.features.dtype,
+                torch.initial_seed() + context.comm.world_size * number,
+            )
+            for number, nodes in enumerate(train)
+        ]
+
+    def begin(self, number: int) -> None:
+        self._number = number
+        self._batches.begin(number)
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        """A feature that no node has is in no sample."""
+        weights = self.stages[0].first_weights
+        return weights, [(as_matrix(self.context.features),) * len(weights)]
+
+    def losses(self) -> Iterator[Tensor]:
+        values = self._ask("gradient")
+        own = self._batches.loss()
+        if own is not None:
+            yield own
+        for loss, gradient in self._answers():
+            yield (values - values.detach()) @ gradient.to(values) + loss
+
+    def val_counts(self) -> Tensor:
+        """Anew at the beginning of each epoch."""
+        if self._number % self.steps == 0 and self.graph_info.num_val:
+            self._ask("val_counts")
+            self._counts = sum(self._answers(), start=self._batches.val_counts())
+        return self._counts
+
+    def _ask(self, what: str) -> Tensor:
+        """The other trainers of this part, all at once. Returns the parameters."""
+        values = nn.utils.parameters_to_vector(self.module.parameters())
+        for trainer in self.engine.others:
+            trainer.tell((what, self._number, values.detach().cpu()))
+        return values
+
+    def _answers(self) -> Iterator[Any]:
+        return (trainer.hear() for trainer in self.engine.others)
+
+
+def degree_names(conv: Convolution) -> list[str]:
+    """Which degrees in the whole graph its sums read."""
+    names = ["in_deg"] if conv.linear_aggregation and not isinstance(conv, SAGEMean) else []
+    return [*names, "out_deg"] if conv.uses_out_degree else names
+
+
+def block_of(block: Any, degrees: dict[str, Tensor]) -> Block:
+    """From DGL's; degrees: [n] of nodes that begin with the block's sources. Self loops are left out."""
+    src, dst = block.edges()
+    src, dst = src[src != dst], dst[src != dst]
+    num_src, num_dst = block.num_src_nodes(), block.num_dst_nodes()
+    count = torch.bincount(dst, minlength=num_dst)
+    in_degree, weight = count.float(), None
+    if "in_deg" in degrees:
+        in_degree = degrees["in_deg"][:num_dst]
+        weight = (in_degree / count)[dst]
+    out_degree = degrees["out_deg"][:num_src] if "out_deg" in degrees else torch.zeros(num_src)
+    return Block(torch.arange(num_src), num_dst, num_src, src, dst, out_degree, in_degree, weight)
+
+
+def main(worker: Connection, token: str, ip_config: str, part: int, address: str) -> None:
+    """Connect, say which of DGL's clients this is, then compute what the worker asks for until it asks no more."""
+    if not ends_with_parent():
+        return
+    client = Client(token, Path(ip_config), part, address)
+    worker.send_bytes(pickle.dumps(client.number))
+    share: Share = pickle.loads(worker.recv_bytes())
+    torch.manual_seed(share.seed)
+    batches = Batches(share, client)
+    while (asked := pickle.loads(worker.recv_bytes())) is not None:
+        what, number, values = asked
+        nn.utils.vector_to_parameters(
+            values.to(share.val_labels.device), batches.module.parameters()
+        )
+        if what == "gradient":
+            batches.begin(number)
+        worker.send_bytes(pickle.dumps(getattr(batches, what)()))
+    worker.send_bytes(pickle.dumps([*client.sent.bytes.items()]))
+    client.leave()
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])

@@ -1,0 +1,321 @@
+"""A worker's end of DGL's engine: it starts and watches the server and the other trainers of its part, and fetches from
+all servers.
+"""
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from partitioning.directory.dgl_files import config_file, read_config
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic_meter import SETUP, MessageTag
+from retexo.launch.addresses import choose_interface
+from retexo.launch.interfaces import interface_address
+from retexo.settings.run_settings import TrainSettings
+from retexo.trainers.sampled_dgl import hooks
+
+SHARED_MEMORY = Path("/dev/shm")
+STOP_TIMEOUT = 10.0
+"""seconds for which a server may take to end after the last message"""
+
+
+class Child:
+    """A process that this one starts and watches: it may wait for it in C, and could not tell."""
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        fail: Callable[[str], None],
+        patience: float,
+        **given: Any,
+    ):
+        """name: as `fail` is told. patience: seconds for which it may be stopped. given: as of Popen."""
+        self.name, self._fail, self._patience, self.closing = (
+            name,
+            fail,
+            patience,
+            threading.Event(),
+        )
+        self.memory = [0, 0]
+        """Peaks in bytes: resident, and without what is shared, of every second."""
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            **given,
+        )
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        stopped = 0
+        while stopped <= self._patience:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
+                break
+            stopped = stopped + 1 if self.look().startswith("T") else 0
+        if not self.closing.is_set():
+            self._fail(f"cannot go on: {self.name} of its part {self._how_it_ended()}")
+
+    def look(self) -> str:
+        """Note its memory; return its state, as in proc(5)."""
+        try:
+            lines = (
+                Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8").splitlines()
+            )
+        except OSError:
+            return ""
+        status = dict(line.split(":\t") for line in lines)
+        now = (int(status.get(name, "0").split()[0]) * 1024 for name in ("VmHWM", "RssAnon"))
+        self.memory = [max(pair) for pair in zip(self.memory, now, strict=True)]
+        return status["State"]
+
+    def _how_it_ended(self) -> str:
+        code = self.process.poll()
+        if code is None:
+            self.process.kill()
+            return "was stopped (SIGSTOP, or a debugger)"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        self._errors.seek(0)
+        said = [line for line in self._errors.read().splitlines() if line.strip()]
+        return f"exited with status {code}: {said[-1] if said else 'without a word'}"
+
+    def kill(self) -> None:
+        self.closing.set()
+        self.process.kill()
+
+
+class OtherTrainer(Child):
+    """A further trainer of this part, which answers what it is asked (retexo.trainers.sampled_dgl.batches)."""
+
+    def __init__(self, number: int, arguments: list[str], *watch: Any) -> None:
+        self._pipe, its = Pipe()
+        command = ["retexo.trainers.sampled_dgl.batches", str(its.fileno()), *arguments]
+        super().__init__(f"trainer {number}", command, *watch, pass_fds=[its.fileno()])
+        its.close()
+
+    def tell(self, what: Any) -> None:
+        with self._alive():
+            self._pipe.send_bytes(pickle.dumps(what))
+
+    def hear(self) -> Any:
+        with self._alive():
+            return pickle.loads(self._pipe.recv_bytes())
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            time.sleep(STOP_TIMEOUT)  # its watch says how it ended
+            raise
+
+
+class Client:
+    """A trainer's end of DGL's engine."""
+
+    def __init__(self, token: str, ip_config: Path, part: int, address: str) -> None:
+        """Returns once all servers and trainers are there."""
+        # DGL aborts where a server is gone. libc's `sleep` as the handler gives 6 (SIGABRT) seconds to say why.
+        libc = ctypes.CDLL(None)
+        libc.signal(signal.SIGABRT, libc.sleep)
+        self.dgl, self.sent = hooks.install(token)
+        self.graph = connect(self.dgl, token, ip_config, part, address)
+        self.rpc = self.dgl.distributed.rpc
+        self.number: int = self.rpc.get_rank()
+        """DGL's of this client."""
+
+    def rows(self, name: str, nodes: Tensor) -> Tensor:
+        """Data of nodes by their ids in the partitioned graph, from whoever has them."""
+        found: Tensor = self.graph.ndata[name][nodes]
+        return found
+
+    @contextlib.contextmanager
+    def counted_as(self, purpose: str) -> Iterator[None]:
+        """All that is fetched within counts as that, at both ends."""
+        self._tell(purpose)
+        yield
+        self._tell("")
+
+    def _tell(self, purpose: str) -> None:
+        self.sent.purposes[self.number] = purpose
+        for server in range(self.rpc.get_num_server()):
+            self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
+
+    def leave(self) -> None:
+        """All trainers call it."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.dgl.distributed.exit_client()
+
+
+class Engine(Client):
+    """A DistGraph over all parts; use it as a context, which ends the server and the other trainers of this part."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        directory: Path,
+        comm: Communicator,
+        fail: Callable[[str], None],
+        trainers: int,
+    ) -> None:
+        """Starts the server and connects; all workers call it. fail: ends this worker, and says why."""
+        self._comm, self.trainers, self._threads = comm, trainers, torch.get_num_threads()
+        token, address, part = (
+            f"retexo-{os.getpid()}-{uuid4().hex[:12]}",
+            _address(settings),
+            str(comm.rank),
+        )
+        torch.set_num_threads(max(1, self._threads // trainers))
+        os.environ |= {
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+            "OMP_WAIT_POLICY": "passive",
+        }
+        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
+        watch = fail, settings.cluster.heartbeat_timeout
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            ip_config = _agree_on_addresses(comm, address, Path(folder))
+            config = part_config(directory, token, Path(folder))
+            clients = str(comm.world_size * trainers)
+            command = [
+                "retexo.trainers.sampled_dgl.server",
+                str(config),
+                str(ip_config),
+                part,
+                clients,
+                token,
+            ]
+            self._server = Child("the DGL server", command, *watch)
+            given = [token, str(ip_config), part, address]
+            self.others = [OtherTrainer(number, given, *watch) for number in range(1, trainers)]
+            super().__init__(token, ip_config, comm.rank, address)
+            own = [self.number, *(trainer.hear() for trainer in self.others)]
+        forget_names(token)
+        numbers = comm.all_gather(torch.tensor(own), SETUP)
+        self._ranks = {
+            number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part
+        }
+        """The part of each client, by DGL's number of it."""
+
+    @property
+    def memory(self) -> Sequence[int]:
+        """Of the server and the other trainers, as TrainResult has it."""
+        return [
+            sum(each)
+            for each in zip(*(child.memory for child in (self._server, *self.others)), strict=True)
+        ]
+
+    def close(self) -> None:
+        """Put what was sent into the account, and end the server; all workers call it."""
+        own = self._comm.rank
+        sent = [*self.sent.bytes.items()]
+        for trainer in self.others:
+            trainer.tell(None)
+            sent += trainer.hear()
+        self.rpc.send_request(own, self.sent.Counts())  # type: ignore[attr-defined]
+        by_server = self.rpc.recv_response().state
+        counts = [(kind, peer, count) for (kind, peer), count in sent]
+        counts += [
+            (kind, self._ranks[client], count)
+            for kind, client, count in by_server
+            if client in self._ranks
+        ]
+        for kind, peer, count in counts:
+            if peer != own:
+                self._comm.meter.add(MessageTag(kind), peer, count)
+        for child in (self._server, *self.others):
+            child.look()
+            child.closing.set()
+        self.leave()
+        torch.set_num_threads(self._threads)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.process.wait(STOP_TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            for child in (self._server, *self.others):
+                child.kill()
+
+
+def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
+    """The DistGraph of a trainer beside the server of a part, once all servers and trainers are there."""
+    client = dgl.distributed.rpc_client
+    client.get_local_machine_id = lambda book: part
+    client.get_local_usable_addr = lambda probe: f"{address}:{free_port(address)}"
+    os.environ["DGL_DIST_MODE"] = "distributed"
+    dgl.distributed.initialize(str(ip_config))
+    return dgl.distributed.DistGraph(token)
+
+
+def forget_names(token: str) -> None:
+    """Those of a server in /dev/shm, once all trainers of its part have mapped them; so nothing is left behind."""
+    for name in SHARED_MEMORY.glob(f"{token}*"):
+        name.unlink(missing_ok=True)
+
+
+def _address(settings: TrainSettings) -> str:
+    """Where this node listens: on loopback for a run on one machine, else on the interface between nodes."""
+    cluster = settings.cluster
+    return interface_address(choose_interface(cluster), preferred={cluster.master_addr})
+
+
+def free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
+    """DGL's ip_config: a line a part."""
+    own = torch.tensor([*socket.inet_aton(address), free_port(address)])
+    lines = [
+        f"{'.'.join(map(str, octets))} {port}\n"
+        for *octets, port in comm.all_gather(own, SETUP).tolist()
+    ]
+    file = folder / "ip_config"
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def part_config(directory: Path, token: str, folder: Path) -> Path:
+    """The partition config under a name of this part's own, as what a server puts into shared memory is called."""
+    file = config_file(directory)
+    assert file is not None
+    config: dict[str, Any] = {**read_config(file), "graph_name": token}
+    for part in range(config["num_parts"]):
+        files = config[f"part-{part}"]
+        config[f"part-{part}"] = {
+            key: str((directory / name).resolve()) for key, name in files.items()
+        }
+    made = folder / "parts.json"
+    made.write_text(json.dumps(config), encoding="utf-8")
+    return made

@@ -1,0 +1,30 @@
+"""The process of one part's DGL server: `python -m retexo.trainers.sampled_dgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`."""
+
+import os
+import sys
+
+from retexo.launch.parent import tie_to_parent
+
+
+def ends_with_parent() -> bool:
+    """See tie_to_parent; False where the parent, which is a worker, has ended before."""
+    parent = os.getppid()
+    tie_to_parent()
+    return os.getppid() == parent != 1
+
+
+def main(config: str, ip_config: str, part: int, trainers: int, token: str) -> None:
+    """Serve until the trainers are done, or until the worker that started it has ended, however that was."""
+    if not ends_with_parent():
+        return
+    from retexo.trainers.sampled_dgl.hooks import install
+
+    dgl, _ = install(token)
+    server = dgl.distributed.dist_graph.DistGraphServer(
+        part, ip_config, 1, trainers, config, graph_format=("csc",)
+    )
+    server.start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -1,0 +1,184 @@
+"""Sums, maxima and softmax over in-edges are what a row for each edge gives, and make none."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import torch
+from support import torch_threads
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from retexo.models import aggregate
+from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, head_sums
+from retexo.models.block import Block
+from retexo.models.numba_kernels import _compiled
+
+F64 = torch.float64
+
+
+def block(
+    num_src: int, num_dst: int, num_edges: int, *, by_dst: bool = True, seed: int = 0
+) -> Block:
+    """A random block with edges that occur twice; the last destination has none."""
+    rng = torch.Generator().manual_seed(seed)
+    src = torch.randint(num_src, (num_edges,), generator=rng)
+    dst = torch.randint(max(num_dst - 1, 1), (num_edges,), generator=rng)
+    src, dst = torch.cat((src, src[:3])), torch.cat((dst, dst[:3]))
+    order = torch.argsort(dst, stable=True) if by_dst else torch.arange(len(dst))
+    nothing = torch.zeros(0)
+    return Block(torch.arange(num_src), num_dst, num_src, src[order], dst[order], nothing, nothing)
+
+
+BLOCKS = [block(7, 5, 30), block(7, 5, 30, by_dst=False), block(4, 3, 0), block(1, 1, 2)]
+
+
+def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    weight = torch.rand(got.shape, dtype=F64)
+    both = [
+        torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True)
+        for each in (got, wanted)
+    ]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("edges", BLOCKS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums(edges: Block, weighted: bool) -> None:
+    rows = torch.randn(len(edges.nodes), 3, dtype=F64, requires_grad=True)
+    weight = torch.randn(len(edges.src), dtype=F64, requires_grad=True) if weighted else None
+    each = rows[edges.src] if weight is None else rows[edges.src] * weight[:, None]
+    wanted = torch.zeros(edges.num_dst, 3, dtype=F64).index_add(0, edges.dst, each)
+    assert_same(
+        edge_sum(edges, rows, weight),
+        wanted,
+        *(tensor for tensor in (rows, weight) if tensor is not None),
+    )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
+def test_sums_of_several_heads(
+    edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregate, "COMPILED_FROM", 0 if compiled else len(edges.src) + 1)
+    rows, alpha = (
+        torch.randn(len(edges.nodes), 5, dtype=F64),
+        torch.randn(len(edges.src), 3, dtype=F64),
+    )
+    alpha.requires_grad_()
+    shares = alpha.unbind(1)
+    wanted = torch.stack([edge_sum(edges, rows, each.contiguous()) for each in shares])
+    assert_same(head_sums(edges, rows, alpha), wanted, alpha)
+
+
+@pytest.mark.parametrize("edges", [each.with_self_loops() for each in BLOCKS])
+def test_softmax(edges: Block) -> None:
+    score = (30 * torch.randn(len(edges.src), 2, dtype=F64)).requires_grad_()
+    power = (score - score.detach().max()).exp()
+    total = torch.zeros(edges.num_dst, 2, dtype=F64).index_add(0, edges.dst, power)
+    assert_same(edge_softmax(edges, score), power / total[edges.dst], score)
+    alpha = edge_softmax(edges, 1000 * score.float())
+    assert alpha.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("edges", BLOCKS)
+def test_maxima(edges: Block, dtype: torch.dtype) -> None:
+    """The gradient goes to one of the largest rows: here no two are equal, but for zeros."""
+    rows = torch.relu(torch.randn(len(edges.nodes), 6, dtype=dtype)).requires_grad_()
+    top = edge_max(edges, rows)
+    largest = torch.zeros(edges.num_dst, 6, dtype=dtype)
+    wanted = largest.index_reduce(0, edges.dst, rows.detach()[edges.src], "amax")
+    assert torch.equal(top, wanted)
+    assert torch.equal(edge_max(edges, rows.detach()), wanted)
+    weight = torch.rand(top.shape, dtype=dtype)
+    (top * weight).sum().backward()
+    expected = torch.zeros_like(rows)
+    for node, column in (top > 0).nonzero().tolist():
+        senders = edges.src[edges.dst == node]
+        expected[senders[rows[senders, column].argmax()], column] += weight[node, column]
+    torch.testing.assert_close(rows.grad, expected)
+
+
+def test_sums_of_bfloat16() -> None:
+    edges, rows = BLOCKS[1], torch.randn(7, 3).bfloat16()
+    wanted = torch.zeros(5, 3).index_add(0, edges.dst, rows.float()[edges.src])
+    torch.testing.assert_close(edge_sum(edges, rows).float(), wanted, rtol=0.02, atol=0.02)
+
+
+def everything(edges: Block, width: int) -> list[Tensor]:
+    """Values and gradients of all of them."""
+    torch.manual_seed(1)
+    rows = torch.randn(len(edges.nodes), width, requires_grad=True)
+    score = torch.randn(len(edges.src), 2, requires_grad=True)
+    alpha = edge_softmax(edges, score)
+    total = (
+        edge_sum(edges, rows)
+        + edge_sum(edges, rows, alpha[:, 1].contiguous())
+        + edge_max(edges, torch.relu(rows))
+    )
+    (total * torch.randn(total.shape)).sum().backward()
+    assert rows.grad is not None
+    assert score.grad is not None
+    return [total, rows.grad, score.grad]
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    edges, results = block(300, 200, 9000), []
+    for threads in (1, 2, 3):
+        with torch_threads(threads):
+            results.append(everything(edges, 20))
+    for others in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
+
+
+def test_no_tensor_has_a_row_for_each_edge() -> None:
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal largest
+            made = func(*args, **(kwargs or {}))
+            for tensor in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                    largest = max(largest, tensor.numel())
+            return made
+
+    edges = block(50, 40, 5000)
+    with Watch():
+        everything(edges, 16)
+    assert 2 * 5003 <= largest < 3 * 5003
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_on_a_gpu() -> None:
+    edges, device = block(300, 200, 9000), torch.device("cuda")
+    rows = torch.rand(300, 20)
+    for function in (edge_sum, edge_max):
+        there = function(edges.to(device), rows.to(device))
+        torch.testing.assert_close(there.cpu(), function(edges, rows))
+    score = torch.randn(9003, 2)
+    torch.testing.assert_close(
+        edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score)
+    )
+
+
+def test_loops_are_compiled_where_there_is_no_folder_to_keep_them_in() -> None:
+    source = (
+        "def fill(values, first, end):\n    for at in range(first, end):\n        values[at] = at\n"
+    )
+    names: dict[str, Any] = {}
+    exec(
+        source, names
+    )  # which is in no file: numba has no place for it, as in a folder and a home that are read-only
+    with pytest.raises(RuntimeError, match="cannot cache"):
+        numba.njit(cache=True)(names["fill"])
+    values = np.zeros(4)
+    _compiled(names["fill"])(values, 1, 3)
+    assert values.tolist() == [0, 1, 2, 0]

@@ -1,0 +1,391 @@
+"""Convolutions against closed forms on dense matrices, written without DGL; sparse inputs against dense ones."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from retexo.models import accumulate
+from retexo.models.accumulate import Accumulator
+from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models.conv.gat import GAT
+from retexo.models.conv.gcn import GCN
+from retexo.models.conv.gin import GIN
+from retexo.models.conv.sage import SAGEMean, SAGEPool
+from retexo.models.convolution import Convolution
+from retexo.models.dropout import drop
+from retexo.models.linear import neighbour_sum
+from retexo.models.matrix import SparseMatrix, as_matrix, dropout, is_sparse, row_sums
+
+NODES, WIDTH, OUT = 6, 9, 4
+# 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
+SRC = torch.tensor([0, 0, 2, 3, 4, 1, 4])
+DST = torch.tensor([1, 1, 1, 0, 0, 2, 3])
+F64 = torch.float64
+
+NOTHING = Sources(
+    HaloRows.none(0, WIDTH, F64), HaloRows.none(0, OUT, F64)
+)  # one part owns all nodes
+
+COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
+COUNT.index_put_((DST, SRC), torch.ones(len(SRC), dtype=F64), accumulate=True)
+
+
+def edges() -> InEdges:
+    in_degree, out_degree = (torch.bincount(ends, minlength=NODES) for ends in (DST, SRC))
+    return InEdges.build(SRC, DST, in_degree, out_degree, F64)
+
+
+def rows(kind: str) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    dense = torch.randn(NODES, WIDTH, dtype=F64, generator=generator)
+    return (
+        dense if kind == "dense" else dense * (torch.rand(NODES, WIDTH, generator=generator) < 0.1)
+    )
+
+
+def make(kind: type[Convolution], **arguments: Any) -> Convolution:
+    torch.manual_seed(0)
+    conv = kind(WIDTH, OUT, 0.0, **arguments).double()
+    for parameter in conv.parameters():
+        torch.nn.init.normal_(parameter)  # biases, too
+    return conv
+
+
+def outputs(conv: Convolution, x: Tensor, nodes: list[int]) -> Tensor:
+    block = edges().block(torch.tensor(nodes), NOTHING)
+    return conv(conv.prepare(block, *rows_of(block, x, NOTHING)))
+
+
+def gcn(conv: Any, x: Tensor) -> Tensor:
+    own_too = COUNT + torch.eye(NODES, dtype=F64)
+    norm = torch.diag(own_too.sum(1) ** -0.5) @ own_too @ torch.diag(own_too.sum(0) ** -0.5)
+    return norm @ x @ conv.weight + conv.bias
+
+
+def sage_mean(conv: Any, x: Tensor) -> Tensor:
+    mean = COUNT @ x / COUNT.sum(1, keepdim=True).clamp(min=1)
+    return x @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+
+
+def sage_pool(conv: Any, x: Tensor) -> Tensor:
+    messages = torch.relu(x @ conv.weight_pool + conv.bias_pool)
+    # messages are not negative, so a source that is none may count as 0
+    pooled = torch.where(COUNT[:, :, None] > 0, messages[None], 0).amax(dim=1)
+    return x @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
+
+
+def gin(conv: Any, x: Tensor) -> Tensor:
+    hidden = conv.norm((COUNT + torch.eye(NODES, dtype=F64)) @ x @ conv.weight_in + conv.bias_in)
+    return torch.relu(hidden) @ conv.weight_out + conv.bias_out
+
+
+def gat(conv: Any, x: Tensor) -> Tensor:
+    width = conv.weight.shape[1] // conv.attention_heads
+    heads = []
+    for head in range(conv.attention_heads):
+        z = x @ conv.weight[:, head * width : (head + 1) * width]
+        e = (z @ conv.attention_dst[0, head])[:, None] + (z @ conv.attention_src[0, head])[None, :]
+        weight = (COUNT + conv.self_loops * torch.eye(NODES)) * torch.exp(
+            torch.nn.functional.leaky_relu(e, 0.2)
+        )
+        total = weight.sum(1, keepdim=True)
+        heads.append(torch.where(total > 0, weight / total.clamp(min=1e-300), 0) @ z)
+    merged = torch.stack(heads).mean(0) if conv.merge == "mean" else torch.cat(heads, dim=1)
+    return merged + conv.bias
+
+
+LAYERS = {
+    "gcn": (GCN, {}, gcn),
+    "sage-mean": (SAGEMean, {}, sage_mean),
+    "sage-pool": (SAGEPool, {}, sage_pool),
+    "gin": (GIN, {"width": 5}, gin),
+    "gat-mean": (GAT, {"heads": 3, "merge": "mean", "self_loops": False}, gat),
+    "gat-concat": (GAT, {"heads": 3, "merge": "concat", "self_loops": True}, gat),
+}
+
+
+NODE_SETS = ([0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3])
+CLOSED = [pytest.param(name, nodes) for name in LAYERS for nodes in NODE_SETS]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize(("name", "nodes"), CLOSED)
+def test_closed_form(name: str, nodes: list[int], kind: str) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    assert is_sparse(x) == (kind == "sparse")
+    got, wanted = outputs(conv, x, nodes), formula(conv, x)[nodes]
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", [pytest.param(name) for name in LAYERS])
+def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    parameters = list(conv.parameters())
+    every = outputs(conv, x, list(range(NODES)))
+    weight = torch.randn(every.shape, dtype=F64)
+    got = torch.autograd.grad((every * weight).sum(), parameters)
+    wanted = torch.autograd.grad((formula(conv, x) * weight).sum(), parameters)
+    for own, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("merge", ["mean", "concat"])
+def test_gat_sums_rows_before_the_weights_or_after_them(
+    merge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conv, x = make(GAT, heads=3, merge=merge, self_loops=False), rows("dense")
+    found = []
+    for first in (True, False):
+        monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
+        output = outputs(conv, x, list(range(NODES)))
+        found.append(
+            (
+                output,
+                *torch.autograd.grad(
+                    (output * gat(conv, x).detach()).sum(), list(conv.parameters())
+                ),
+            )
+        )
+        torch.testing.assert_close(output, gat(conv, x), rtol=1e-12, atol=1e-12)
+    for before, after in zip(*found, strict=True):
+        torch.testing.assert_close(before, after, rtol=1e-11, atol=1e-11)
+
+
+def test_gat_with_more_edges_than_pairs_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x, degree = (
+        make(GAT, heads=3, merge="mean", self_loops=False),
+        rows("dense")[:1],
+        torch.tensor([2]),
+    )
+    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).block(
+        torch.tensor([0]), NOTHING
+    )
+    found = []
+    for first in (True, False):
+        monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
+        output = conv(conv.prepare(block, x, x[:0]))
+        found.append(torch.autograd.grad(output.square().sum(), conv.weight)[0])
+    torch.testing.assert_close(*found, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
+    geometric = pytest.importorskip("torch_geometric.nn")
+    conv, x = make(GAT, heads=3, merge="concat", self_loops=self_loops), rows("dense")
+    other = geometric.GATConv(WIDTH, OUT, heads=3, add_self_loops=self_loops).double()
+    parameters = (conv.weight.T, conv.attention_src, conv.attention_dst, conv.bias)
+    for own, same in zip(
+        (other.lin.weight, other.att_src, other.att_dst, other.bias), parameters, strict=True
+    ):
+        own.data.copy_(same)
+    got = outputs(conv, x, list(range(NODES)))
+    torch.testing.assert_close(got, other(x, torch.stack((SRC, DST))), rtol=1e-9, atol=1e-9)
+    # 5 is alone: its own transformed row, or nothing
+    torch.testing.assert_close(got[5], x[5] @ conv.weight * self_loops + conv.bias)
+
+
+@pytest.mark.parametrize("after_weights", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
+@pytest.mark.parametrize("nodes", NODE_SETS)
+def test_the_closed_form_added_up_without_a_block(
+    name: str, nodes: list[int], kind: str, after_weights: bool
+) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    projected = conv.project(x) if after_weights else None
+    total = Accumulator(conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu"))
+    total.add(NOTHING)
+    got = torch.cat(
+        [conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)]
+    )
+    torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
+
+
+def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[Sources]) -> Tensor:
+    """What an Accumulator sums, with a look at all in-edges of the nodes for each piece."""
+    edge, row_ptr = edges.in_edges(nodes)
+    src = edges.src[edge]
+    total, scale, num_inner = (
+        own.new_zeros(len(nodes), own.shape[1]),
+        conv.source_scale(edges.out_degree),
+        len(own),
+    )
+    no_inner, no_halo = (
+        torch.full((count,), -1) for count in (num_inner, len(edges.out_degree) - num_inner)
+    )
+    tables = [(own, torch.cat((torch.arange(num_inner), no_halo)))]
+    tables += [
+        (piece.unprojected.values, torch.cat((no_inner, piece.unprojected.halo)))
+        for piece in pieces
+    ]
+    for values, row_of in tables:
+        row = row_of[src]
+        ptr = torch.cat((torch.zeros(1, dtype=torch.int64), (row >= 0).cumsum(0)))[row_ptr]
+        weight = None if scale is None else scale[src[row >= 0]]
+        total += row_sums(values, row[row >= 0].int(), ptr.int(), weight)
+    return total
+
+
+@pytest.mark.parametrize("waiting", [1, 1200, 1 << 20], ids=["none waits", "some wait", "all wait"])
+@pytest.mark.parametrize("chosen", [0.0, 0.2, 0.7, 1.0])
+@pytest.mark.parametrize("name", ["gcn", "sage-mean"])
+def test_rows_that_wait_for_others_add_up_to_the_same(
+    name: str, chosen: float, waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight peers with a piece each, one of nothing; chunks of few edges; some edges twice."""
+    monkeypatch.setattr(InEdges.chunks, "__defaults__", (70,))
+    monkeypatch.setattr(accumulate, "MAX_WAITING_BYTES", waiting)
+    rng = np.random.default_rng(5)
+    num_inner, num_halo, num_edges = 60, 90, 1500
+    src, dst = (
+        rng.integers(num_inner + num_halo, size=num_edges),
+        np.sort(rng.integers(num_inner - 3, size=num_edges)),
+    )
+    degrees = (
+        np.bincount(ends, minlength=size)
+        for ends, size in ((dst, num_inner), (src, num_inner + num_halo))
+    )
+    edges = InEdges.build(*(torch.from_numpy(each) for each in (src, dst, *degrees)), F64)
+    own, owner = (
+        torch.from_numpy(rng.standard_normal((num_inner, WIDTH))),
+        rng.integers(7, size=num_halo),
+    )
+    none, pieces = HaloRows.none(num_halo, WIDTH, F64), []
+    for peer in range(8):
+        halo, ids = (
+            torch.full((num_halo,), -1),
+            torch.from_numpy(rng.permutation(np.flatnonzero(owner == peer))),
+        )
+        halo[ids] = torch.arange(len(ids))
+        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH))) * 10.0 ** float(
+            rng.integers(6)
+        )
+        pieces.append(Sources(HaloRows(values, halo, none.sums, none.sum_dst), none))
+    nodes = torch.from_numpy(np.flatnonzero(rng.random(num_inner) < chosen))
+    conv: Any = LAYERS[name][0](WIDTH, OUT, 0.0)
+    total = Accumulator(conv, edges, nodes, own, None, torch.device("cpu"))
+    for piece in pieces:
+        total.add(piece)
+    sums = total.inputs().matrices[-1]
+    scale = conv.destination_scale(edges.in_degree[nodes])
+    expected = scanned(conv, edges, nodes, own, pieces) * (1 if scale is None else scale[:, None])
+    if (
+        own_scale := conv.self_loop_scale(edges.in_degree[nodes], edges.out_degree[nodes])
+    ) is not None:
+        expected += own[nodes] * own_scale[:, None]
+    torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-9)
+
+
+def test_a_block_begins_with_its_destinations() -> None:
+    block = edges().block(torch.tensor([0, 1]), NOTHING)
+    assert block.nodes.tolist() == [0, 1, 2, 3, 4]
+    assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [
+        (0, 1),
+        (0, 1),
+        (2, 1),
+        (3, 0),
+        (4, 0),
+    ]
+    assert block.in_degree.tolist() == [2, 3]
+    assert block.out_degree.tolist() == [2, 1, 1, 1, 2]
+
+
+def test_a_block_without_edges() -> None:
+    block = edges().block(torch.tensor([4, 5]), NOTHING)
+    assert block.nodes.tolist() == [4, 5]
+    assert len(block.src) == 0
+
+
+# --- sparse matrices ---------------------------------------------------------------------------------------------------
+
+
+def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:
+    return sp.csr_array(
+        sp.random(num_rows, num_columns, density=0.1, rng=np.random.default_rng(seed), format="csr")
+    )
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("shape", [(7, 5), (1, 30), (30, 1), (3, 3), (200, 60), (0, 4)])
+def test_a_sparse_product_and_its_gradient_are_the_dense_ones(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    matrix = random_sparse(*shape).astype(str(dtype).removeprefix("torch."))
+    weight = torch.randn(4, shape[1], dtype=dtype).T.requires_grad_()
+    other = weight.detach().clone().requires_grad_()
+    sparse = SparseMatrix.from_scipy(matrix)
+    assert sparse.shape == shape
+    got, wanted = sparse @ weight, torch.from_numpy(matrix.toarray()) @ other
+    torch.testing.assert_close(got, wanted)
+    (got**2).sum().backward()
+    (wanted**2).sum().backward()
+    torch.testing.assert_close(weight.grad, other.grad)
+
+
+def test_gradcheck_of_the_sparse_product() -> None:
+    sparse = SparseMatrix.from_scipy(random_sparse(6, 8))
+    weight = torch.randn(8, 3, dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w: sparse @ w, (weight,))
+
+
+def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
+    torch.manual_seed(1)
+    sparse = SparseMatrix.from_scipy(sp.csr_array(np.ones((40, 20))))
+    dropped = sparse.dropout(0.25)
+    kept = dropped.values != 0
+    assert 0.6 < float(kept.double().mean()) < 0.9
+    assert set(dropped.values[kept].tolist()) == {1 / 0.75}
+    dense = dropped @ torch.eye(20, dtype=F64)
+    weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
+    (dropped @ weight).sum().backward()
+    torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
+def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(
+    rate: float, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    values = torch.ones(1_001, 999, dtype=dtype, requires_grad=True)
+    dropped = drop(values, rate)
+    dropped.sum().backward()
+    kept = (dropped != 0).double()
+    for axis in (0, 1):
+        spread = (rate * (1 - rate) * kept.shape[axis]) ** 0.5
+        assert (kept.sum(dim=axis) - (1 - rate) * kept.shape[axis]).abs().max() < 6 * spread
+    assert torch.equal(dropped, kept.to(dtype) * dropped.max())
+    assert float(dropped.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2)
+    torch.testing.assert_close(values.grad, dropped.detach(), rtol=1e-6, atol=0)
+    assert not torch.equal(drop(values, rate), dropped)
+
+
+def test_dropout_of_everything_and_of_nothing() -> None:
+    assert drop(torch.ones(5), 1.0).tolist() == [0.0] * 5
+    assert drop(torch.ones(5), 1e-9).tolist() == [1.0] * 5
+    assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_dropout_outside_of_training(kind: str) -> None:
+    matrix = as_matrix(rows(kind))
+    assert dropout(matrix, 0.5, training=False) is matrix
+    assert dropout(matrix, 0.0, training=True) is matrix
+    assert dropout(matrix, 0.5, training=True) is not matrix
+
+
+def test_neighbour_sums_of_sparse_rows_are_those_of_dense_ones() -> None:
+    block = edges().block(torch.arange(NODES), NOTHING)
+    x, scale = rows("sparse")[block.nodes], torch.arange(1.0, NODES + 1, dtype=F64)
+    got = neighbour_sum(block, x, scale, 2 * scale, 3 * scale)
+    dense = got @ torch.eye(WIDTH, dtype=F64) if isinstance(got, SparseMatrix) else got
+    wanted = torch.diag(2 * scale) @ COUNT @ torch.diag(scale) @ x + torch.diag(3 * scale) @ x
+    torch.testing.assert_close(dense, wanted)

@@ -1,0 +1,188 @@
+"""What model.norm and model.input_dropout say of a stage: a rate so near 1 that all is dropped stands for zeros."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from partitioning.errors import InputError
+from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models.conv.gin import GIN
+from retexo.models.conv_registry import default_model
+from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
+from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.settings.run_settings import ModelSettings
+from retexo.trainers.sign import SIGN
+
+NODES, WIDTH, HIDDEN, CLASSES, ALL = 5, 4, 12, 3, 0.999999
+SRC, DST = torch.tensor([1, 2, 3, 0, 4]), torch.tensor([0, 0, 1, 2, 2])
+TARGETS = torch.arange(3)
+WIDTHS = {"features": WIDTH, "aggregate": WIDTH}
+SCHEMA = Schema(
+    "movie",
+    {"movie": WIDTH, "person": 2},
+    (("person", "acts", "movie"), ("movie", "stars", "person")),
+)
+RATES = pytest.mark.parametrize(("dropout", "of_features"), [(0.0, ALL), (ALL, 0.0), (ALL, None)])
+
+
+def model_of(name: str, **changes: Any) -> ModelSettings:
+    return replace(default_model(name, 2, HIDDEN), heads=2, **changes)
+
+
+def inputs_of(stage: Stage, num_in: int) -> Inputs:
+    """Of random rows."""
+    rows = torch.randn(NODES, num_in)
+    degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
+    nothing = Sources(HaloRows.none(0, num_in, rows.dtype), HaloRows.none(0, num_in, rows.dtype))
+    block = InEdges.build(SRC, DST, *degrees, rows.dtype).block(TARGETS, nothing)
+    skips = tuple(torch.randn(len(TARGETS), WIDTHS.get(name, num_in)) for name in stage.skips)
+    return replace(stage.conv.prepare(block, *rows_of(block, rows, nothing)), skips=skips)
+
+
+def zeros(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
+    return tuple(each * (not dropped) for each, dropped in zip(matrices, which, strict=True))
+
+
+def assert_drops(
+    stage: Stage, inputs: Inputs, of_matrices: list[bool], of_skips: list[bool]
+) -> Tensor:
+    """In training the hidden vector is what it is of inputs of which some are zeros; returns that."""
+    own, by_hand = copy.deepcopy(stage).train(), copy.deepcopy(stage).eval()
+    own.is_last = by_hand.is_last = False  # else `embed` is the logits
+    for weight, dropped in zip(by_hand.skips.values(), of_skips, strict=True):
+        weight.data *= not dropped
+    wanted: Tensor = by_hand.embed(replace(inputs, matrices=zeros(inputs.matrices, of_matrices)))
+    torch.testing.assert_close(own.embed(inputs), wanted)
+    return wanted
+
+
+@RATES
+@pytest.mark.parametrize("inputs", ["all", "previous"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+def test_what_dropout_is_of(
+    name: str, inputs: str, dropout: float, of_features: float | None
+) -> None:
+    """Features are a layer's rows in the first one, and the skips past what the layer before passes on in others."""
+    model = model_of(
+        name, dropout=dropout, input_dropout=of_features, own_half=inputs == "all", inputs=inputs
+    )
+    features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
+    for layer, stage in enumerate(build_stages(Architecture(model, WIDTH, CLASSES), 0)):
+        torch.manual_seed(layer)
+        given = inputs_of(
+            stage, HIDDEN // 2 if layer and name == "gat" else HIDDEN if layer else WIDTH
+        )
+        of_skips = [features if layer == 0 or each != "rows" else others for each in stage.skips]
+        hidden = assert_drops(
+            stage, given, [features if layer == 0 else others] * len(given.matrices), of_skips
+        )
+        if stage.head is not None:
+            read = torch.zeros_like(hidden) if others and stage.skips else hidden
+            torch.testing.assert_close(stage.logits(given), stage.head(read))
+
+
+@RATES
+@pytest.mark.parametrize("inputs", ["all", "previous"])
+@pytest.mark.parametrize("name", ["rgcn", "hetero_sage", "rgat"])
+def test_of_relations(name: str, inputs: str, dropout: float, of_features: float | None) -> None:
+    model = model_of(name, dropout=dropout, input_dropout=of_features, inputs=inputs)
+    model = replace(model, options=default_model(name, 2, HIDDEN).options)
+    features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
+    degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
+    nothing = Sources(HaloRows.none(0, 1, torch.float32), HaloRows.none(0, 1, torch.float32))
+    block = InEdges.build(SRC, DST, *degrees, torch.float32).block(TARGETS, nothing)
+    for layer, each in enumerate(build_network(HeteroArchitecture(model, SCHEMA, CLASSES), 0)):
+        stages: list[Any] = [each] if inputs == "all" else list(each.trunk)
+        for stage in stages:
+            groups, attends = stage.conv.groups, stage.conv.attention_heads > 0
+            matrices, dropped = [], []
+            for number, group in enumerate(groups):
+                is_last = number == len(groups) - 1
+                rows = len(block.nodes) if attends and is_last else len(TARGETS)
+                matrices += [torch.randn(rows, relation.width) for relation in group]
+                dropped += [features if layer == 0 or not is_last else others] * len(group)
+            skips = tuple(torch.randn(len(TARGETS), len(weight)) for weight in stage.skips.values())
+            blocks = (block,) * len(groups[-1]) if attends else ()
+            given = Inputs(
+                tuple(matrices), len(TARGETS), torch.zeros(0, 0), skips=skips, blocks=blocks
+            )
+            of_skips = [
+                features if layer == 0 or skip != "rows" else others for skip in stage.skips
+            ]
+            assert_drops(stage, given, dropped, of_skips)
+
+
+def test_no_norm() -> None:
+    """A hidden vector is the activation of the convolution, and the network has no other parameters."""
+    for name in ("gcn", "gin"):
+        stages = {
+            norm: build_stages(Architecture(model_of(name, norm=norm), WIDTH, CLASSES), 0)
+            for norm in ("layer", "none")
+        }
+        first, normed = (stages[norm][0] for norm in ("none", "layer"))
+        inputs = inputs_of(first, WIDTH)
+        torch.testing.assert_close(first.embed(inputs), torch.relu(first.conv(inputs)))
+        without = {key for key in normed.state_dict() if "norm" not in key}
+        assert set(first.state_dict()) == without != set(normed.state_dict())
+
+
+def test_gin_without_norm() -> None:
+    torch.manual_seed(0)
+    conv = GIN(WIDTH, 2, 0.0, 6, "none")
+    rows = torch.randn(NODES, WIDTH)
+    wanted = torch.relu(rows @ conv.weight_in + conv.bias_in) @ conv.weight_out + conv.bias_out
+    torch.testing.assert_close(conv(Inputs((rows,), NODES, torch.zeros(0, 0))), wanted)
+
+
+@pytest.mark.parametrize("norm", ["layer", "none"])
+def test_sign(norm: str) -> None:
+    """Its inputs are the features after each hop."""
+    model = model_of("gcn", norm=norm, input_dropout=ALL)
+    network = SIGN([WIDTH] * 3, CLASSES, model)
+    torch.nn.init.normal_(network.bias)
+    hops, zero = [torch.randn(NODES, WIDTH) for _ in range(3)], [torch.zeros(NODES, WIDTH)] * 3
+    total = (
+        network.bias
+        if norm == "none"
+        else torch.nn.functional.layer_norm(network.bias, network.bias.shape)
+    )
+    wanted = network.head(torch.relu(total)).expand(NODES, -1)
+    torch.testing.assert_close(network.train()(hops), wanted)
+    assert not torch.allclose(network.eval()(hops), wanted)
+    torch.testing.assert_close(network(zero), wanted)
+
+
+@pytest.mark.parametrize("hetero", [False, True])
+def test_a_checkpoint_from_before(hetero: bool) -> None:
+    """Had the norm, and dropout of features as of all else."""
+    model = model_of("rgcn" if hetero else "gcn", dropout=0.5)
+    shape: Any = (
+        HeteroArchitecture(model, SCHEMA, 3) if hetero else Architecture(model, WIDTH, CLASSES)
+    )
+    content = shape.to_json()
+    assert (
+        type(shape)
+        .from_json({**content, "norm": "none", "input_dropout": 0.1})
+        .model.features_dropout
+        == 0.1
+    )
+    assert (content.pop("norm"), content.pop("input_dropout")) == ("layer", None)
+    assert type(shape).from_json(content) == shape
+    assert shape.model.features_dropout == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "batch"}, "model.norm=batch: choose one of layer, none"),
+        ({"input_dropout": 1.0}, r"model.input_dropout=1.0: must be in \[0, 1\)"),
+    ],
+)
+def test_other_values_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        model_of("gcn", **changes)

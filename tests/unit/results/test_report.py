@@ -1,0 +1,605 @@
+"""app=report on run directories written as literals: statistics, groups, tables, figures, and the page."""
+
+import csv
+import importlib.util
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitioning.errors import InputError
+from retexo.apps import report
+from retexo.results import figures
+from retexo.results import runs as report_runs
+from retexo.results.groups import DataSet, group
+from retexo.results.runs import differing_settings, read_run, read_runs
+from retexo.results.statistics import holm, paired_difference, sample
+from retexo.results.tables import byte_text, comparison_table, remains_table, results_table
+from retexo.settings.compose import compose
+
+BYTES = {
+    "total": 1_500,
+    "by_kind": {"setup": 500, "gradients": 1_000, "parameters": 0},
+    "by_layer": [900, 400],
+    "outside_layers": 200,
+    "by_layer_and_kind": [
+        {"setup": 0, "gradients": 900, "parameters": 0},
+        {"setup": 300, "gradients": 100, "parameters": 0},
+        {"setup": 200, "gradients": 0, "parameters": 0},
+    ],
+    "by_peer": [[0, 700], [800, 0]],
+}
+
+
+def write_run(
+    path: Path, *, seed: int = 0, accuracy: float | None = 0.5, status: str = "done", **changes: Any
+) -> Path:
+    """A run directory; changes are settings, or, where the name is one of summary.json's, fields of it."""
+    settings = {
+        "model": {"name": "gcn"},
+        "dataset_name": "toy",
+        "partition_method": "random",
+        "num_partitions": 2,
+        "seed": seed,
+        "split": {"kind": "given", "seed": seed},
+        "partition": {"seed": seed},
+        "synthetic": {"seed": seed},
+        "partition_dir": f"parts/{seed}",
+        "num_rounds": [5, 5],
+    }
+    summary: dict[str, Any] = {
+        "status": status,
+        "versions": {"torch": "2"},
+        "partition_digest": f"digest {seed}",
+    }
+    if status == "done":
+        scores = {"accuracy": accuracy, "micro_f1": accuracy, "macro_f1": accuracy}
+        summary |= {
+            "val": scores,
+            "test": scores,
+            "rounds": [3, 4],
+            "seconds": {"train": 2.0, "total": 4.0},
+        }
+        summary |= {
+            "peak_memory_bytes": [2**20, 2**21],
+            "peak_private_bytes": [1, 2],
+            "bytes": BYTES,
+        }
+    for name, value in changes.items():
+        (summary if name in (*summary, "error") else settings)[name] = value
+    path.mkdir(parents=True)
+    (path / "summary.json").write_text(
+        json.dumps({**summary, "settings": summary.get("settings", settings)})
+    )
+    lines = [
+        {"layer": layer, "round": r, "val_metric": r / 10, "seconds": 0.1}
+        for layer in (0, 1)
+        for r in range(4)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def only(folder: Path) -> DataSet:
+    (data,) = group(read_runs(folder))
+    return data
+
+
+# --- statistics --------------------------------------------------------------------------------------------------------
+
+
+def test_mean_and_sample_standard_deviation_by_hand() -> None:
+    values = sample([1.0, 2.0, 6.0, None])
+    assert (values.n, values.mean) == (3, 3.0)
+    assert values.spread == pytest.approx(7**0.5)  # (4 + 1 + 9) / 2
+
+
+def test_one_value_has_no_spread_and_none_no_mean() -> None:
+    assert (sample([4.0]).mean, sample([4.0]).spread) == (4.0, None)
+    assert (sample([None]).n, sample([]).mean) == (0, None)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=12))
+def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
+    first, second = ({str(draw): pair[side] for draw, pair in enumerate(pairs)} for side in (0, 1))
+    found = paired_difference(first, second)
+    assert found is not None
+    differences = np.array([b - a for a, b in pairs])
+    if differences.std() < 1e-9:  # scipy divides by zero there, or by rounding noise
+        return
+    expected = scipy.stats.ttest_rel(list(second.values()), list(first.values()))
+    interval = expected.confidence_interval(0.95)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert (found.low, found.high) == pytest.approx(
+        (interval.low, interval.high), rel=1e-6, abs=1e-9
+    )
+
+
+def test_only_shared_draws_are_compared() -> None:
+    assert paired_difference({"a": 1.0, "b": 2.0}, {"b": 3.0, "c": 4.0}) is None
+    assert (
+        paired_difference({"a": 1.0, "b": None, "c": 0.0}, {"a": 2.0, "b": 3.0, "c": None}) is None
+    )
+    found = paired_difference({"a": 1.0, "b": 2.0, "z": 9.0}, {"b": 3.0, "a": 4.0})
+    assert found is not None
+    assert (found.n, found.mean) == (2, 2.0)
+
+
+def test_equal_differences_have_no_p() -> None:
+    found = paired_difference({"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25})
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.p) == (0, 0, 0, None)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.04, None, 0.01, 0.03]) == [0.06, None, 0.03, 0.06]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_statuses_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(
+        tmp_path / "deep" / "er" / "b",
+        status="failed",
+        error="rank 1 was killed by SIGKILL\ntraceback",
+    )
+    write_run(tmp_path / "c", status="running")
+    runs = {run.path.name: run for run in read_runs(tmp_path)}
+    assert {name: run.status for name, run in runs.items()} == {
+        "a": "done",
+        "b": "failed",
+        "c": "unfinished",
+    }
+    assert runs["b"].reason == "rank 1 was killed by SIGKILL"
+    assert "killed; last sign of life 20" in runs["c"].reason
+
+
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "cut": ('{"status": "do', "Unterminated"),
+    "empty": ("", "Expecting value"),
+    "list": ("[1]", "not a JSON object"),
+    "status": ({"status": "finished"}, "'finished'"),
+    "no bytes": ({"bytes": None}, "bytes.total"),
+    "text for a number": (
+        {"test": {"accuracy": "0.8", "micro_f1": 1, "macro_f1": 1}},
+        "test.accuracy is '0.8'",
+    ),
+    "infinite": ({"seconds": {"train": float("inf"), "total": 1}}, "seconds.train is inf"),
+    "negative": ({"bytes": {**BYTES, "by_kind": {"setup": -1}}}, "bytes.by_kind"),
+    "ragged": ({"bytes": {**BYTES, "by_peer": [[0, 1], [2]]}}, "bytes.by_peer is not 2 x 2"),
+    "layers": ({"bytes": {**BYTES, "by_layer_and_kind": [3]}}, "bytes.by_layer_and_kind"),
+    "settings": ({"settings": 7}, "settings is 7"),
+    "versions": ({"versions": "2"}, "versions is '2'"),
+    "vast": ({"seconds": {"train": 1e308, "total": 1}}, "seconds.train is 1e+308"),
+    "vast integer": ({"rounds": [10**400]}, "rounds is [1000"),
+    "vast bytes": ({"bytes": {**BYTES, "by_kind": {"setup": 1e308}}}, "bytes.by_kind"),
+    "long kind": ({"bytes": {**BYTES, "by_kind": {"x" * 10**5: 1}}}, "bytes.by_kind"),
+    "surrogates": ({"versions": {"torch": "\ud800"}}, "surrogates not allowed"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name: str) -> None:
+    damage, told = DAMAGES[name]
+    write_run(tmp_path / "good")
+    path = write_run(tmp_path / "bad") / "summary.json"
+    if isinstance(damage, dict):
+        damage = json.dumps({**json.loads(path.read_text()), **damage})
+    path.write_text(damage)
+    runs = read_runs(tmp_path)
+    assert [run.status for run in runs] == ["damaged", "done"]
+    assert told in runs[0].reason
+    table = remains_table(runs)
+    assert table is not None
+    assert table.rows == [[str(tmp_path / "bad"), "damaged", runs[0].reason]]
+    assert len(only(tmp_path).methods[0].done) == 1
+
+
+def test_bytes_that_are_no_text_and_a_missing_summary_are_damage(tmp_path: Path) -> None:
+    (write_run(tmp_path / "a") / "summary.json").write_bytes(b"\xff\xfe\x00")
+    (write_run(tmp_path / "b") / "summary.json").unlink()
+    (tmp_path / "c" / "summary.json").mkdir(parents=True)
+    assert [run.status for run in read_runs(tmp_path)] == ["damaged"] * 3
+    assert "missing" in read_run(tmp_path / "b").reason
+
+
+def test_a_curve_ends_at_a_damaged_line(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a") / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"layer": 1, "rou')
+    assert [(point.layer, point.round) for point in read_run(tmp_path / "a").curve][-1] == (1, 3)
+    assert len(read_run(tmp_path / "a").curve) == 8
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"layer": 1e999, "round": 1, "val_metric": 0.5}',
+        '{"layer": 1, "round": 1, "val_metric": 1e308}',
+        '{"layer": 1, "round": 1' + "0" * 400 + ', "val_metric": 0.5}',
+        "[" * 100_000,
+    ],
+)
+def test_a_curve_ends_at_a_line_that_nobody_wrote(tmp_path: Path, line: str) -> None:
+    path = write_run(tmp_path / "a") / "metrics.jsonl"
+    path.write_text(path.read_text() + line)
+    assert len(read_run(tmp_path / "a").curve) == 8
+
+
+def test_the_whole_disk_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "a" / "b")
+    monkeypatch.setattr(report_runs, "MAX_FOLDERS", 1)
+    with pytest.raises(
+        InputError, match=r"report\.runs=.*: more than 1 folders below it are no run"
+    ):
+        read_runs(tmp_path)
+    monkeypatch.setattr(report_runs, "MAX_FOLDERS", 2)
+    assert [run.status for run in read_runs(tmp_path)] == ["done"]
+
+
+def test_names_of_any_length_and_places_of_any_name(tmp_path: Path) -> None:
+    """A report on them is written; methods that differ at the end of a long name stay apart."""
+    for seed, end in enumerate("ab"):
+        write_run(tmp_path / "runs" / end, seed=seed, model={"name": "x" * 10**5 + end})
+    name = os.fsdecode(b"caf\xe9")
+    write_run(tmp_path / "runs" / name, status="failed", error="no")
+    first, second, _ = only(tmp_path / "runs").methods
+    assert first.name != second.name
+    assert len(first.name) < 250
+    page = report.make(tmp_path / "out", tmp_path / "runs")
+    assert "caf\ufffd" in page.read_text()
+
+
+def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        read_runs(tmp_path / "none")
+    with pytest.raises(InputError, match=r"no summary\.json below it.*app=train"):
+        read_runs(tmp_path)
+
+
+def test_runs_of_both_folders_of_hydra_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "_pictures", lambda *_: [])  # two seconds a page
+    with pytest.raises(InputError, match=r"outputs and multirun: no such folder"):
+        report.run(compose(["app=report"]), tmp_path / "report")
+    write_run(tmp_path / "multirun" / "2026-01-01" / "00-00-00" / "0")
+    assert "1 runs: 1 done" in report.run(compose(["app=report"]), tmp_path / "one").read_text()
+    write_run(tmp_path / "outputs" / "a", seed=1)
+    assert (
+        "2 runs: 2 done, read from outputs and multirun"
+        in report.run(compose(["app=report"]), tmp_path / "both").read_text()
+    )
+    assert (
+        "1 runs: 1 done, read from outputs."
+        in report.run(
+            compose(["app=report", "report.runs=outputs"]), tmp_path / "given"
+        ).read_text()
+    )
+
+
+# --- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
+    for seed in range(3):
+        places = {"log_every": seed, "dataset_dir": f"/data/{seed}", "parts_per_node": seed or None}
+        write_run(tmp_path / f"a{seed}", seed=seed, **places)
+        write_run(tmp_path / f"b{seed}", seed=seed, hidden_dim=16, model={"name": "sage"})
+        write_run(tmp_path / f"c{seed}", seed=seed, trainer={"name": "bns"}, bns={"p": 0.1})
+    assert [(method.name, len(method.done)) for method in only(tmp_path).methods] == [
+        ("gcn", 3),
+        ("sage", 3),
+        ("gcn bns", 3),
+    ]
+
+
+def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(
+    tmp_path: Path,
+) -> None:
+    usual = {"num_rounds": [200, 200, 200], "hidden_dim": 64}  # 64 is no default, and common to all
+    differing = [
+        {},
+        {"dropout": 0.5},
+        {"dropout": 0.5, "gradient": {"mode": "local", "precision": "fp32"}},
+        {"num_rounds": [30, 30]},
+        {"num_rounds": [30, 20]},
+    ]
+    for place, options in enumerate(differing):
+        write_run(tmp_path / str(place), **{**usual, **options})
+    names = [method.name for method in only(tmp_path).methods]
+    assert names == [
+        "gcn",
+        "gcn dropout=0.5",
+        "gcn dropout=0.5 gradient=local",
+        "gcn num_rounds=30",
+        "gcn num_rounds=30,20",
+    ]
+
+
+def test_a_list_per_layer_goes_on_with_its_last_entry(tmp_path: Path) -> None:
+    for place, rounds in enumerate([30, [30], [30, 30], [30, 30, 30]]):
+        write_run(tmp_path / str(place), seed=place, num_rounds=rounds)
+    assert [len(method.done) for method in only(tmp_path).methods] == [4]
+
+
+def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", dataset_name="file", dataset_file="/home/me/own.npz")
+    write_run(tmp_path / "c", dataset_name="file", dataset_file="/home/you/own.npz", seed=1)
+    write_run(tmp_path / "d", num_partitions=1, bytes={**BYTES, "by_peer": [[0]]})
+    names = [(data.name, len(data.methods[0].runs)) for data in group(read_runs(tmp_path))]
+    assert names == [
+        ("toy, 2 parts (random)", 1),
+        ("own, 2 parts (random)", 2),
+        ("toy, 1 part (random)", 1),
+    ]
+
+
+def test_a_repeat_is_no_second_draw(tmp_path: Path) -> None:
+    for place, accuracy in enumerate([0.4, 0.6]):
+        write_run(tmp_path / str(place), accuracy=accuracy)
+    write_run(tmp_path / "other", accuracy=0.9, seed=1)
+    row = results_table(only(tmp_path)).rows[0]
+    assert row[1] == "2 (1 repeated)"
+    assert row[2] == "0.7000 ± 0.2828"  # of 0.5, the mean of the repeats, and 0.9
+
+
+def test_pairs_share_seeds_split_and_parts(tmp_path: Path) -> None:
+    """Seed 2's second run has the same seeds and other parts: no pair."""
+    for seed, (first, second) in enumerate([(0.5, 0.6), (0.7, 0.9), (0.1, 0.2)]):
+        write_run(tmp_path / f"a{seed}", seed=seed, accuracy=first)
+        digest = "others" if seed == 2 else f"digest {seed}"
+        write_run(
+            tmp_path / f"b{seed}",
+            seed=seed,
+            accuracy=second,
+            model={"name": "sage"},
+            partition_digest=digest,
+        )
+    table = comparison_table(only(tmp_path))
+    assert table is not None
+    interval = scipy.stats.ttest_1samp([0.1, 0.2], 0).confidence_interval()
+    assert table.rows[0][:4] == [
+        "sage minus gcn",
+        "2",
+        "+0.1500",
+        f"[{interval.low:+.4f}, {interval.high:+.4f}]",
+    ]
+
+
+def test_a_run_is_another_by_its_seed_but_not_by_its_place(tmp_path: Path) -> None:
+    wanted = {"seed": 1, "num_rounds": (5, 5), "partition_dir": "here", "model": {"name": "gcn"}}
+    found = {**wanted, "num_rounds": [5, 5], "partition_dir": "there"}  # as JSON has it
+    assert differing_settings(found, wanted) == []
+    assert differing_settings({**found, "seed": 2}, wanted) == ["seed"]
+    other = {**found, "model": {"name": "gat"}, "num_rounds": [1]}
+    assert differing_settings(other, wanted) == ["model.name", "num_rounds"]
+    assert differing_settings("damaged", wanted)
+
+
+def test_a_run_of_a_version_with_fewer_settings_had_their_defaults() -> None:
+    wanted = compose(["seed=3"]).resolved
+    found = {
+        name: value
+        for name, value in wanted.items()
+        if name not in ("compute", "split", "batch_size")
+    }
+    assert differing_settings(found, wanted) == []
+    assert differing_settings(found, {**wanted, "batch_size": 5, "split": {"seed": 4}}) == [
+        "batch_size",
+        "split.seed",
+    ]
+
+
+# --- what is written ---------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags that are open, what refers elsewhere, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.references: list[str] = []
+        self.words = ""
+        self.feed(text)
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.references += [
+            str(value) for name, value in attrs if name in ("src", "href", "srcset", "data")
+        ]
+        if tag not in ("meta", "img", "br", "source"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on three methods: one of three seeds, one of a single seed, one that only failed; and a damaged run."""
+    folder = tmp_path_factory.mktemp("report")
+    for seed, accuracy in enumerate([0.5, 0.6, 0.7]):
+        write_run(folder / "runs" / f"a{seed}", seed=seed, accuracy=accuracy)
+    write_run(folder / "runs" / "b", model={"name": "gat"}, accuracy=0.8)
+    write_run(
+        folder / "runs" / "c",
+        model={"name": "<script>"},
+        status="failed",
+        error="<img src=//evil> & | $x_",
+    )
+    (write_run(folder / "runs" / "d") / "summary.json").write_text("{")
+    report.make(folder / "out", folder / "runs")
+    return folder / "out"
+
+
+def test_the_page_is_whole_escaped_and_needs_nothing_else(reported: Path) -> None:
+    page = Page((reported / "report.html").read_text())
+    assert "script" not in page.tags
+    assert (
+        "default-src 'none'; img-src data:" in (reported / "report.html").read_text()
+    )  # the browser keeps it so
+    assert page.references
+    assert all(
+        reference.startswith(("#", "data:image/svg+xml;base64,")) for reference in page.references
+    )
+    for text in (
+        "<img src=//evil>",
+        "0.6000 ± 0.1000",
+        "6 runs: 4 done, 1 failed, 1 damaged",
+        "<script>",
+    ):
+        assert text in page.words
+
+
+def test_one_draw_has_no_spread_and_a_failed_run_is_shown_as_failed(reported: Path) -> None:
+    results = (reported / "report.md").read_text().partition("### Bytes by kind")[0]
+    rows = {line.split(" | ")[0]: line for line in results.splitlines()}
+    assert "| 1 | 0.8000 | 0.8000 | 1.5 kB |" in rows["| gat"]
+    assert "| 0 (1 failed) | - | - |" in rows["| <script>"]
+
+
+def test_csv_has_plain_numbers(reported: Path) -> None:
+    with (reported / "summary.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert float(rows["gcn"]["test accuracy, mean"]) == pytest.approx(0.6)
+    assert float(rows["gcn"]["test accuracy, spread"]) == pytest.approx(0.1)
+    assert (rows["gcn"]["bytes gradients, mean"], rows["gcn"]["rounds, mean"]) == ("1000.0", "7.0")
+    assert rows["gat"]["test accuracy, spread"] == ""
+    with (reported / "runs.csv").open() as file:
+        statuses = [row["status"] for row in csv.DictReader(file)]
+    assert sorted(statuses) == ["damaged", *["done"] * 4, "failed"]
+
+
+def test_every_figure_is_written_and_is_xml(reported: Path) -> None:
+    found = sorted(path.name for path in (reported / "figures").glob("*.svg"))
+    assert found == sorted(f"0-toy-2-parts-random-{name}.svg" for name in figures.FIGURES)
+    for name in found:
+        assert ElementTree.parse(reported / "figures" / name).getroot().tag.endswith("svg")
+        assert (reported / "figures" / name).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, 0.7]):
+        write_run(tmp_path / str(seed), seed=seed, accuracy=accuracy)
+    drawn = figures.draw(only(tmp_path))
+    axes = drawn["accuracy-bytes"].axes[0]
+    assert axes.get_xscale() == "log"
+    assert axes.collections[0].get_offsets().tolist() == [[1500, 0.5], [1500, 0.7]]
+    assert axes.containers[0].lines[0].get_xydata().tolist() == [[1500, 0.6]]
+    layers = drawn["layers"].axes[0]
+    dots = [
+        [(x, layers.get_yticklabels()[round(y)].get_text()) for x, y in line.get_xydata()]
+        for line in layers.lines
+    ]
+    assert dots == [
+        [(300, "layer 1"), (200, "whole run")],
+        [(900, "layer 0"), (100, "layer 1")],
+    ]  # setup, gradients
+    assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[None, 700], [800, None]]
+    assert [axes.get_title() for axes in drawn["curves"].axes] == ["layer 0", "layer 1"]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "step", "limits"),
+    [
+        (
+            [0.80, 0.806],
+            0.005,
+            (0.795, 0.815),
+        ),  # standard error 0.003, from 0.7987 to 0.8073 with the bars
+        ([0.62, 0.8], 0.1, (0.5, 0.9)),  # standard error 0.09
+        ([0.8], 0.01, (0.78, 0.82)),  # not known
+        ([0.8, 0.8], 0.01, (0.78, 0.82)),
+    ],
+)
+def test_accuracy_has_no_ticks_below_its_standard_error(
+    tmp_path: Path, accuracies: list[float], step: float, limits: tuple[float, float]
+) -> None:
+    for seed, accuracy in enumerate(accuracies):
+        write_run(tmp_path / str(seed), seed=seed, accuracy=accuracy)
+    for name in ("accuracy-bytes", "accuracy-seconds"):
+        axes = figures.draw(only(tmp_path))[name].axes[0]
+        assert np.diff(axes.get_yticks()) == pytest.approx(step)
+        assert axes.get_ylim() == pytest.approx(limits)
+
+
+def test_colours_of_pairs_go_from_the_least_to_the_most_and_the_bar_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", bytes={**BYTES, "by_peer": [[0, 10_000], [10_100, 0]]})
+    panel, bar = figures.draw(only(tmp_path))["pairs"].axes
+    assert panel.images[0].get_clim() == (10_000, 10_100)
+    assert [label.get_text() for label in bar.get_yticklabels()] == ["10 kB", "10.1 kB\n+1.00%"]
+    assert [text.get_text() for text in panel.texts] == ["10\nkB", "10.1\nkB"]
+
+
+def test_figures_fill_the_page_or_half_of_it(tmp_path: Path) -> None:
+    for place in range(5):
+        write_run(tmp_path / str(place), hidden_dim=place)
+    widths = {name: figure.get_figwidth() for name, figure in figures.draw(only(tmp_path)).items()}
+    half = figures.WIDE / 2
+    whole = dict.fromkeys(("curves", "layers", "pairs"), figures.WIDE)
+    assert widths == {"accuracy-bytes": half, "accuracy-seconds": half, **whole}
+    narrow = figures.draw(only(tmp_path), figures.NARROW)
+    assert {figure.get_figwidth() for figure in narrow.values()} == {figures.NARROW}
+
+
+def test_without_results_there_are_no_empty_figures(tmp_path: Path) -> None:
+    (write_run(tmp_path / "a", status="failed", error="why") / "metrics.jsonl").unlink()
+    assert figures.draw(only(tmp_path)) == {}
+    nothing = {
+        **BYTES,
+        "total": 0,
+        "by_kind": {"setup": 0},
+        "by_layer_and_kind": [{"setup": 0}],
+        "by_peer": [[0]],
+    }
+    write_run(tmp_path / "one worker" / "b", num_partitions=1, bytes=nothing)
+    assert figures.draw(only(tmp_path / "one worker")).keys() == {"accuracy-seconds", "curves"}
+
+
+def test_nothing_is_overwritten(reported: Path) -> None:
+    with pytest.raises(InputError, match=r"holds report\.html"):
+        report.make(reported, reported.parent / "runs")
+
+
+def test_a_missing_library_is_named_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "runs" / "a")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"pip install -e '\.\[report\]'"):
+        report.make(tmp_path / "out", tmp_path / "runs")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1 kB"),
+        (1_234, "1.23 kB"),
+        (999_600, "1 MB"),
+        (4.5e9, "4.5 GB"),
+    ],
+)
+def test_bytes_as_text(value: float, text: str) -> None:
+    assert byte_text(value) == text

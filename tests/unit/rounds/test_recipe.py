@@ -1,0 +1,144 @@
+"""What a network of +experiment=exact answers, against closed forms on dense matrices: stages, and smoothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import random_graph, thirds, train_settings, write_partitions
+from torch import Tensor
+from torch.nn.functional import layer_norm, leaky_relu
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
+from retexo.models.stage import Answer, Architecture, Stage, build_stages
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.trainers.answer import infer
+from retexo.trainers.context import Clock
+from retexo.worker.context import make_context
+
+NODES, CLASSES, LAYERS, STEPS, ALPHA = 24, 3, 3, 2, 0.3
+GRAPH = random_graph(NODES, 90)
+X = torch.from_numpy(GRAPH.features).double()
+EYE = torch.eye(NODES, dtype=torch.float64)
+
+
+def counts() -> Tensor:
+    """[to, from], without self loops."""
+    count = torch.zeros(NODES, NODES, dtype=torch.float64)
+    ends = torch.from_numpy(GRAPH.dst), torch.from_numpy(GRAPH.src)
+    count.index_put_(ends, torch.ones(len(GRAPH.src), dtype=torch.float64), accumulate=True)
+    return count.fill_diagonal_(0)
+
+
+COUNT = counts()
+NORMALISED = (
+    torch.diag((COUNT.sum(1) + 1) ** -0.5) @ (COUNT + EYE) @ torch.diag((COUNT.sum(0) + 1) ** -0.5)
+)
+AGGREGATES = {
+    "gcn": NORMALISED,
+    "sage": COUNT / COUNT.sum(1, keepdim=True).clamp(min=1),
+    "gin": COUNT + EYE,
+}
+
+
+def normed(rows: Tensor, norm: Any) -> Tensor:
+    none = isinstance(norm, torch.nn.Identity)
+    return torch.relu(rows if none else layer_norm(rows, rows.shape[1:], norm.weight, norm.bias))
+
+
+def answered(hidden: Tensor, stage: Any) -> Tensor:
+    return hidden @ stage.head.weight.T + stage.head.bias
+
+
+def linear(model: str, stages: list[Any]) -> list[Tensor]:
+    """Halves [X, A X], then thirds [A X, X, A q], each with weights of its own; q = A x W goes on before all else."""
+    aggregate, passed, answers = AGGREGATES[model], X, []
+    for layer, stage in enumerate(stages):
+        conv, beside = (
+            stage.conv,
+            {"rows": X} if layer == 0 else {"aggregate": aggregate @ X, "features": X},
+        )
+        weight = {"gcn": "weight", "sage": "weight_neigh", "gin": "weight_in"}[model]
+        passed = aggregate @ passed @ getattr(conv, weight)
+        if model == "gin":
+            own = normed(passed + conv.bias_in, conv.norm) @ conv.weight_out + conv.bias_out
+        else:
+            own = passed + conv.bias
+        assert list(stage.skips) == list(beside)
+        parts = [rows @ stage.skips[name] for name, rows in beside.items()]
+        hidden = normed(torch.cat((*parts, own), dim=1), stage.norm)
+        assert {part.shape[1] for part in (*parts, own)} == {12 // (len(parts) + 1)}
+        answers.append(answered(hidden, stage))
+    return answers
+
+
+def gat(model: str, stages: list[Any]) -> list[Tensor]:
+    """X W + the mean of the heads, then X W + h W + the mean of the heads; h goes on."""
+    passed, answers = X, []
+    for layer, stage in enumerate(stages):
+        conv = stage.conv
+        z = (passed @ conv.weight).view(NODES, conv.attention_heads, -1)
+        score = leaky_relu(
+            (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None], 0.2
+        )
+        alpha = (COUNT + EYE)[:, :, None] * score.exp()  # [to, from, head]
+        merged = (
+            torch.einsum("vuh,uhd->vhd", alpha / alpha.sum(1, keepdim=True), z).mean(1) + conv.bias
+        )
+        beside = {"rows": passed} if layer == 0 else {"features": X, "rows": passed}
+        assert list(stage.skips) == list(beside)
+        parts = [rows @ stage.skips[name] for name, rows in beside.items()]
+        passed = normed(merged + sum(parts), stage.norm)
+        answers.append(answered(passed, stage))
+    return answers
+
+
+@pytest.mark.parametrize("norm", ["layer", "none"])
+@pytest.mark.parametrize(
+    ("model", "form"), [("gcn", linear), ("sage", linear), ("gin", linear), ("gat", gat)]
+)
+def test_the_answers_of_a_network(
+    model: str, form: Callable[[str, list[Stage]], list[Tensor]], norm: str, tmp_path: Path
+) -> None:
+    settings = train_settings(
+        "+experiment=exact",
+        f"model={model}",
+        f"num_layers={LAYERS}",
+        "hidden_dim=12",
+        "heads=2",
+        "device=cpu",
+        "num_partitions=1",
+        f"smoothing.steps={STEPS}",
+        f"model.norm={norm}",
+    )
+    directory = write_partitions(tmp_path, GRAPH, thirds(NODES), np.zeros(NODES), 1)
+    stages = [
+        stage.double().eval()
+        for stage in build_stages(Architecture(settings.model, X.shape[1], CLASSES), 0)
+    ]
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        for stage in stages:
+            for parameter in stage.parameters():
+                torch.nn.init.normal_(parameter)  # biases, too
+        values = form(model, stages)
+
+    def worker(comm: Communicator) -> list[Tensor]:
+        partition = directory.read(0)
+        info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        context = make_context(
+            settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
+        )
+        given = [Answer((0,)), Answer((2,)), Answer((1, 2)), Answer((0, 1, 2), ALPHA, STEPS)]
+        return [infer(context, stages, answer).logits for answer in given]
+
+    mean = sum(values) / LAYERS
+    powers = [mean, NORMALISED @ mean, NORMALISED @ NORMALISED @ mean]
+    smoothed = ALPHA * powers[0] + ALPHA * (1 - ALPHA) * powers[1] + (1 - ALPHA) ** 2 * powers[2]
+    wanted = [values[0], values[2], (values[1] + values[2]) / 2, smoothed]
+    (found,) = run_threads(1, worker)
+    for got, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)

@@ -1,0 +1,347 @@
+"""What a worker saves of a run: states, the replay log, and what damage does to them."""
+
+import logging
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.replay_log import FORM, HEADER, ReplayLog, checksum
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.transport import Pieces
+from retexo.errors import TrainingError
+from retexo.rounds.recovery import Recovery
+
+RUN, OTHER = "ab" * 32, "cd" * 32
+START = len(FORM) + 32
+"""Bytes before the records of a replay log."""
+
+
+def recovery(
+    directory: Path, identity: str = RUN, every: int | None = 1, rank: int = 0
+) -> Recovery:
+    return Recovery(directory, identity, every, rank=rank, world_size=2)
+
+
+def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
+    """Where each of the workers in folder/0, folder/1 ... would go on."""
+
+    def work(comm: Communicator) -> tuple[int, int]:
+        return recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
+
+    return run_threads(world, work)
+
+
+def equal(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right)
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**60), 2**60),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.builds(
+        lambda shape, dtype: torch.arange(shape[0] * shape[1]).view(shape).to(dtype),
+        st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]),
+    ),
+    st.builds(lambda: torch.tensor(3.0)),
+)
+states = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        leaves,
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 5), inner, max_size=3)
+        ),
+    ),
+    max_size=4,
+)
+
+
+@given(state=states)
+def test_a_state_is_read_as_it_was_written(
+    state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    recovery(folder / "0").save_round(0, 3, state)
+    again = recovery(folder / "0")
+    assert run_threads(1, again.agree) == [(0, 3)]
+    found: list[dict[str, Any]] = []
+    assert again.load_round(0, found.append)
+    assert equal(found[0], state)
+    assert not again.load_round(1, found.append)
+
+
+def test_the_last_two_rounds_are_saved(tmp_path: Path) -> None:
+    saved = recovery(tmp_path)
+    for number in (1, 2, 10):
+        saved.save_round(0, number, {})
+    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
+    saved.save_round(1, 1, {})
+    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-10.state", "step1-1.state"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "goes_on"),
+    [
+        ([(0, 2), (0, 4)], [(0, 2), (0, 4)], (0, 4)),
+        ([(0, 2), (0, 4)], [(0, 4), (0, 6)], (0, 4)),  # one was faster
+        ([(0, 4)], [(0, 6)], (0, 0)),
+        ([(0, 4), 0], [(0, 4)], (0, 4)),  # one has ended the layer
+        ([(0, 4), 0], [(0, 4), 0], (1, 0)),
+        ([0, (1, 2)], [0], (1, 0)),
+        ([0, (1, 2)], [(0, 8)], (0, 0)),
+        ([0, (1, 2), (1, 4), 1], [0, (1, 2), (1, 4), 1], (2, 0)),
+        ([0, (1, 2)], [0, (1, 2)], (1, 2)),
+        ([1], [1], (0, 0)),  # a layer without the one before it
+    ],
+)
+def test_workers_agree_on_the_newest_that_all_have(
+    first: list[Any], second: list[Any], goes_on: tuple[int, int], tmp_path: Path
+) -> None:
+    """An entry is a step, or a layer that has ended."""
+    for rank, entries in enumerate((first, second)):
+        saved = recovery(tmp_path / str(rank), rank=rank)
+        for entry in entries:
+            if isinstance(entry, tuple):
+                saved.save_round(*entry, {"at": list(entry)})
+            else:
+                saved.save_layer(entry, {"layer": entry})
+    assert agreed(tmp_path) == [goes_on] * 2
+
+
+def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for rank in range(2):
+        saved = recovery(tmp_path / str(rank), rank=rank)
+        saved.save_round(0, 1, {"values": torch.arange(5)})
+        saved.save_round(0, 2, {"values": torch.arange(5)})
+    whole = (tmp_path / "1" / "step0-2.state").read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        (tmp_path / "1" / "step0-2.state").write_bytes(damaged)
+        with caplog.at_level(logging.WARNING):
+            assert agreed(tmp_path) == [(0, 1)] * 2
+    assert "1/step0-2.state: not a readable state (damaged" in caplog.text
+    (tmp_path / "1" / "step0-2.state").write_bytes(whole)
+    assert agreed(tmp_path) == [(0, 2)] * 2
+    recovery(tmp_path / "other", OTHER, rank=1).save_round(0, 2, {})
+    (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
+    with caplog.at_level(logging.WARNING):
+        assert agreed(tmp_path) == [(0, 1)] * 2
+    assert "1/step0-2.state: not a readable state (of another run" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "goes_on", "says"),
+    [
+        ("0/step1-2.state", "1/step1-2.state", (1, 0), "of rank 0, in another's place"),
+        ("0/layer0.state", "1/layer0.state", (0, 0), "of rank 0, in another's place"),
+        ("1/step1-2.state", "1/step1-9.state", (1, 2), "of round 2, in another's place"),
+        ("1/layer0.state", "1/layer1.state", (1, 2), "of layer 0, in another's place"),
+        ("1/layer0.state", "1/step1-2.state", (1, 0), "of layer 0, round None, in another's"),
+    ],
+)
+def test_a_state_in_the_place_of_another_is_named(
+    source: str,
+    target: str,
+    goes_on: tuple[int, int],
+    says: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for rank in range(2):
+        saved = recovery(tmp_path / str(rank), rank=rank)
+        saved.save_layer(0, {"values": torch.arange(5)})
+        saved.save_round(1, 2, {"values": torch.arange(5)})
+    (tmp_path / target).write_bytes((tmp_path / source).read_bytes())
+    assert agreed(tmp_path) == [goes_on] * 2
+    assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
+
+
+def test_replay_logs_of_two_workers_are_not_mixed_up(tmp_path: Path) -> None:
+    recovery(tmp_path / "0").replay_log.append(1, out([2]))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "0" / "tape").rename(tmp_path / "1" / "tape")
+    assert len(recovery(tmp_path / "1", rank=1).replay_log) == 0
+
+
+def test_numbers_beyond_all_rounds_are_no_saved_rounds(tmp_path: Path) -> None:
+    for rank in range(2):
+        recovery(tmp_path / str(rank), rank=rank).save_round(0, 2, {})
+    whole = tmp_path / "1" / "step0-2.state"
+    (tmp_path / "1" / f"step0-{10**19}.state").write_bytes(whole.read_bytes())
+    assert agreed(tmp_path) == [(0, 2)] * 2
+
+
+def test_when_a_state_is_due(tmp_path: Path) -> None:
+    assert [number for number in range(10) if recovery(tmp_path, every=3).is_due(number)] == [
+        3,
+        6,
+        9,
+    ]
+    assert not any(recovery(tmp_path, every=None).is_due(number) for number in range(10))
+
+
+# --- the replay log ----------------------------------------------------------------------------------------------------
+
+messages = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 255), max_size=4),
+        st.lists(st.lists(st.integers(-(2**40), 2**40), max_size=3), min_size=2, max_size=2),
+    ),
+    max_size=5,
+)
+
+
+@given(messages=messages, share=st.floats(0, 1), wait=st.booleans())
+def test_a_replay_log_is_read_as_far_as_it_is_whole(
+    messages: list[Any], share: float, wait: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tape") / "tape"
+    replay_log = ReplayLog(path, RUN)
+    ends = [START]
+    for sent, received in messages:
+        assert not replay_log.next(0, out([]))
+        parts = [np.array(part, np.int64).view(np.uint8) for part in received]
+        replay_log.append(checksum(out(sent)), parts, wait=wait)
+        assert len(replay_log) == len(ends)  # once it is written
+        ends.append(path.stat().st_size)
+    replay_log.close()
+    cut = round(share * path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:cut])
+    again = ReplayLog(path, RUN)
+    intact = sum(end <= cut for end in ends[1:]) if cut >= START else 0
+    assert len(again) == intact
+    for sent, received in messages[:intact]:
+        found = [np.empty(len(part), np.int64) for part in received]
+        assert again.next(checksum(out(sent)), [part.view(np.uint8) for part in found])
+        assert [part.tolist() for part in found] == received
+    assert not again.next(0, out([]))
+    again.append(7, out([8]))  # goes on behind what was whole
+    again.close()
+    assert len(ReplayLog(path, RUN)) == intact + 1
+
+
+def out(values: list[int]) -> Pieces:
+    return [np.array(values, np.int64).view(np.uint8), np.empty(0, np.uint8)]
+
+
+@pytest.mark.parametrize("between_nodes", [False, True])
+def test_what_came_while_records_were_written_comes_again(
+    between_nodes: bool, tmp_path: Path
+) -> None:
+    """Large messages between nodes, each written while the next is on its way, and small ones among them."""
+    sizes = [1 << 21, 3, 1 << 20, 0, 5, 1 << 21]
+
+    def work(comm: Communicator) -> list[list[Tensor]]:
+        comm.between_nodes = between_nodes
+        comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
+        draw = torch.Generator().manual_seed(comm.rank)
+        found = []
+        for size in sizes:
+            message = [
+                torch.randint(256, (size,), dtype=torch.uint8, generator=draw) for _ in range(2)
+            ]
+            found.append(
+                comm.all_to_all(message, [size] * 2, MessageTag("features", 0), consume=size > 9)
+            )
+        comm.replay_log.close()
+        return found
+
+    came = run_threads(2, work)
+    assert equal(came, run_threads(2, work))
+    tapes = [(tmp_path / f"tape{rank}").read_bytes() for rank in range(2)]
+    for rank, messages in enumerate(came):
+        first = START
+        for message in messages:
+            end = first + HEADER.size + 2 * len(message[0])
+            held = b"".join(part.numpy().tobytes() for part in message)
+            assert tapes[rank][first + HEADER.size : end] == held
+            first = end
+        assert first == len(tapes[rank])  # nothing was added the second time
+
+
+def test_the_next_call_tells_of_a_record_that_could_not_be_written(tmp_path: Path) -> None:
+    replay_log = ReplayLog(tmp_path / "tape", RUN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        replay_log.append(1, out([5] * 100), wait=False)
+        with pytest.raises(TrainingError, match="tape: cannot be written: File too large"):
+            replay_log.append(2, out([6]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_replay_log_of_another_run_is_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
+    assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
+    assert f"{tmp_path}/tape: of another run" in caplog.text
+
+
+def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
+    """A record announces more than the next record holds. Sizes above all memory are refused before."""
+
+    def work(comm: Communicator) -> None:
+        comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
+        tag = MessageTag("setup")
+        announced = comm.all_to_all([torch.tensor([3])] * 2, [1, 1], tag)
+        sizes = [3 if rank == comm.rank else int(announced[rank]) for rank in range(2)]
+        comm.all_to_all([torch.zeros(3)] * 2, sizes, tag)
+
+    run_threads(2, work)
+    tape = tmp_path / "tape0"
+    content = bytearray(tape.read_bytes())
+    size, _, sent = HEADER.unpack_from(content, START)
+    body = np.array([3, 1_000], np.int64).view(np.uint8)
+    content[START : START + HEADER.size] = HEADER.pack(size, checksum([body]), sent)
+    content[START + HEADER.size : START + HEADER.size + size] = body.tobytes()
+    tape.write_bytes(content)
+    with pytest.raises(TrainingError, match="record 1 is not of what this run does"):
+        run_threads(2, work)
+
+
+@pytest.mark.parametrize(("sent", "values"), [(2, [5]), (1, [5, 6])])
+def test_a_run_that_does_something_else_is_told(
+    sent: int, values: list[int], tmp_path: Path
+) -> None:
+    ReplayLog(tmp_path / "tape", RUN).append(1, out([5]))
+    with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
+        ReplayLog(tmp_path / "tape", RUN).next(sent, out(values))
+
+
+def test_a_flipped_bit_ends_the_replay_log(tmp_path: Path) -> None:
+    replay_log = ReplayLog(tmp_path / "tape", RUN)
+    for value in range(3):
+        replay_log.append(value, out([value]))
+    replay_log.close()
+    whole = (tmp_path / "tape").read_bytes()
+    record = (len(whole) - START) // 3
+    for place in range(START + record + 16, START + 2 * record):  # in the body of the second
+        (tmp_path / "tape").write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        )
+        assert len(ReplayLog(tmp_path / "tape", RUN)) == 1

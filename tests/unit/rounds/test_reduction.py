@@ -1,0 +1,458 @@
+"""Summing the updates of a round: whole, rounded, by the rows that are used, and as low-rank factors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.message_format import BLOCK, WireFormat
+from retexo.comm.thread_transport import ThreadGroup, ThreadTransport, run_threads
+from retexo.comm.traffic_meter import MessageTag
+from retexo.models.matrix import Matrix, SparseMatrix
+from retexo.rounds.parameters import FlatParameters, used_rows
+from retexo.rounds.reduction import (
+    AllReduce,
+    DenseReduction,
+    PowerSGDReduction,
+    build_reduction,
+    is_compressed,
+)
+from retexo.settings.run_settings import GradientSettings
+
+SETUP, GRADIENTS = MessageTag("setup", 1), MessageTag("gradients", 1)
+F64 = torch.float64
+TAIL = 8
+NOBODY: frozenset[int] = frozenset()
+
+
+class Model(nn.Module):
+    """A weight [12, 10], a bias [10] and a small weight [2, 2]: 134 parameters."""
+
+    SIZE = 120 + 10 + 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(12, 10))
+        self.bias = nn.Parameter(torch.zeros(10))
+        self.small = nn.Parameter(torch.zeros(2, 2))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to add up; rank 0 means whole."""
+
+    rank: int = 0
+    wire: WireFormat | None = None
+    zero_ranks: frozenset[int] = NOBODY
+    used: tuple[bool, ...] | None = None
+    """Rows of the first weight."""
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """What a worker has after some rounds."""
+
+    sums: Tensor
+    """[rounds, P]"""
+    tails: Tensor
+    """[rounds, TAIL]"""
+    error: Tensor
+    """[12, 10] what it still owes of the first weight."""
+    sent: list[int]
+    """Bytes by peer."""
+
+
+def summed_by(shares: Tensor, way: Way) -> list[Added]:
+    """Add up shares [W, rounds, P]; the tail of rank r in round n is all r + n / 2."""
+    world, rounds, _ = shares.shape
+
+    def work(comm: Communicator) -> Added:
+        module = Model().to(shares.dtype)
+        used: Mapping[nn.Parameter, Tensor] = (
+            {} if way.used is None else {module.weight: torch.tensor(way.used)}
+        )
+        flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
+        wire = AllReduce(comm, GRADIENTS, way.wire, way.zero_ranks)
+        settings = GradientSettings(
+            "sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1), False
+        )
+        summed = build_reduction(settings, flat, wire)
+        sums, tails = [], []
+        for number in range(rounds):
+            flat.gradient.copy_(shares[comm.rank, number])
+            tail = torch.full((TAIL,), comm.rank + number / 2, dtype=shares.dtype)
+            summed.reduce(tail)
+            sums.append(flat.gradient.clone())
+            tails.append(tail)
+        error = (
+            summed._low[0].error
+            if isinstance(summed, PowerSGDReduction) and summed._low
+            else torch.zeros(12, 10)
+        )
+        return Added(
+            torch.stack(sums),
+            torch.stack(tails),
+            error,
+            comm.meter.table(2).sum(dim=(0, 1)).tolist(),
+        )
+
+    return run_threads(world, work)
+
+
+def random_shares(world: int, rounds: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(
+        world, rounds, Model.SIZE, dtype=dtype, generator=torch.Generator().manual_seed(world)
+    )
+
+
+def weight_of(flat: Tensor) -> Tensor:
+    return flat[..., :120].reshape(*flat.shape[:-1], 12, 10)
+
+
+def sent(added: list[Added]) -> int:
+    return sum(sum(worker.sent) for worker in added)
+
+
+def assert_agreed(added: list[Added]) -> None:
+    """All workers have the same sums, bit for bit, and the tails of all."""
+    for worker in added:
+        assert torch.equal(worker.sums, added[0].sums)
+        totals = [
+            sum(rank + number / 2 for rank in range(len(added)))
+            for number in range(len(worker.tails))
+        ]
+        assert worker.tails.tolist() == [[total] * TAIL for total in totals]
+
+
+# --- used rows ---------------------------------------------------------------------------------------------------------
+
+DENSE = torch.tensor([[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]])
+SPARSE = SparseMatrix.from_scipy(
+    sp.csr_array(np.array([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+)
+STORED_ZERO = SparseMatrix.from_scipy(sp.csr_array((np.zeros(1), [3], [0, 1]), shape=(1, 4)))
+EMPTY = torch.zeros(0, 4)
+WIDE = torch.eye(5)[1:2]
+
+
+def found_rows(
+    matrices: list[list[Matrix]], widths: list[int]
+) -> tuple[list[list[list[bool]]], list[list[int]]]:
+    """By worker the used rows of each weight, and the bytes sent to each peer."""
+
+    def work(comm: Communicator) -> tuple[list[list[bool]], list[int]]:
+        weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
+        own = matrices[comm.rank]
+        used = used_rows(weights, [own] if own else [], comm, SETUP)
+        return [used[weight].tolist() for weight in weights], comm.meter.table(2)[0, 1].tolist()
+
+    used, bytes_sent = zip(*run_threads(len(matrices), work), strict=True)
+    return list(used), list(bytes_sent)
+
+
+@pytest.mark.parametrize(
+    ("matrices", "used"),
+    [
+        ([[DENSE]], [0, 1, 0, 0]),
+        ([[DENSE], [SPARSE]], [0, 1, 1, 0]),
+        ([[SPARSE], [STORED_ZERO], []], [0, 0, 1, 0]),
+        ([[], [EMPTY]], [0, 0, 0, 0]),
+        ([[torch.ones(1, 4)], []], [1, 1, 1, 1]),
+    ],
+)
+def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int]) -> None:
+    found, bytes_sent = found_rows(matrices, [4])
+    world = len(matrices)
+    assert found == [[[bool(bit) for bit in used]]] * world
+    assert bytes_sent == [[int(peer != rank) for peer in range(world)] for rank in range(world)]
+
+
+def test_used_rows_of_two_weights_of_other_widths() -> None:
+    found, bytes_sent = found_rows(
+        [[WIDE, DENSE], [], [torch.zeros(3, 5), torch.ones(3, 4)]], [5, 4]
+    )
+    assert found == [[[False, True, False, False, False], [True] * 4]] * 3
+    assert bytes_sent == [[0, 2, 2], [2, 0, 2], [2, 2, 0]]  # 9 bits
+
+
+def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
+    weight = nn.Parameter(torch.zeros(4, 2))
+    (used,) = run_threads(
+        1,
+        lambda comm: used_rows(
+            [weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP
+        ),
+    )
+    assert used[weight].tolist() == [False, True, True, False]
+
+
+# --- whole sums --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_whole_sum(world: int) -> None:
+    shares = random_shares(world, rounds=2)
+    added = summed_by(shares, Way())
+    assert_agreed(added)
+    assert torch.equal(added[0].sums, shares.sum(dim=0))
+    assert sent(added) == 2 * (2 * (world - 1) * (Model.SIZE + TAIL) * 4)
+
+
+USED = tuple(row in (0, 3, 4, 11) for row in range(12))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("wire", [None, torch.bfloat16])
+def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: WireFormat | None) -> None:
+    shares = random_shares(world)
+    weight_of(shares)[:, :, ~torch.tensor(USED)] = 0.0
+    all_rows, some = summed_by(shares, Way(wire=wire)), summed_by(shares, Way(wire=wire, used=USED))
+    assert_agreed(some)
+    assert torch.equal(some[0].sums, all_rows[0].sums)
+    assert sent(all_rows) - sent(some) == 2 * (world - 1) * 8 * 10 * (4 if wire is None else 2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
+    """Local steps rest on it: there weight decay changes them alike everywhere."""
+    shares = random_shares(2)
+    added = summed_by(shares, Way(rank=rank, used=USED))
+    for worker, own in zip(added, weight_of(shares)[:, 0], strict=True):
+        same = (weight_of(worker.sums)[0] == own).all(dim=1)
+        assert same.tolist() == [not used for used in USED]
+
+
+def test_no_row_is_used() -> None:
+    shares = random_shares(2)
+    added = summed_by(shares, Way(used=(False,) * 12))
+    assert torch.equal(added[0].sums[0, 120:], shares[:, 0, 120:].sum(dim=0))
+    assert sent(added) == 2 * (14 + TAIL) * 4
+
+
+# --- rounded sums ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
+    shares = random_shares(world, rounds=2)
+    added = summed_by(shares, Way(wire=torch.bfloat16))
+    assert_agreed(added)  # the tail is exact
+    error = (added[0].sums - shares.sum(dim=0)).abs()
+    rounded = shares.abs().sum(dim=0) * 2**-8
+    assert (error <= rounded + (shares.sum(dim=0).abs() + rounded) * 2**-8).all()
+    assert error.max() > 0
+    assert sent(added) == 2 * (2 * (world - 1) * (Model.SIZE * 2 + TAIL * 4))
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize(("wire", "codes", "size"), [("int8", 127, Model.SIZE), ("int6", 31, 101)])
+def test_codes_are_within_their_scales_of_the_sum(
+    world: int, wire: WireFormat, codes: int, size: int
+) -> None:
+    """A share is off by half a code of its block at most, and the sum by half a code more."""
+    shares = random_shares(world)
+    added = summed_by(shares, Way(wire=wire))
+    assert_agreed(added)
+    largest = shares.abs().amax(dim=-1).sum() + shares.sum(dim=0).abs().max()
+    assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / (
+        2 * codes
+    )
+    assert not torch.equal(added[0].sums, shares.sum(dim=0))
+    scales = (2 if wire == "int6" else 4) * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
+    rounded = size + scales
+    assert sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
+
+
+@pytest.mark.parametrize("wire", [torch.bfloat16, "int8", "int6"])
+def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
+    """With all other shares zero the sum is the share, rounded once more, which changes nothing."""
+    share = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+
+    def work(comm: Communicator) -> tuple[Tensor, Tensor]:
+        summand = ReduceInput(share.clone() if comm.rank == 1 else torch.zeros(1000), wire)
+        rounded = comm.rounded(summand)
+        comm.all_reduce([summand], GRADIENTS)
+        return rounded, summand.tensor
+
+    results = run_threads(3, work)
+    for _, total in results:
+        torch.testing.assert_close(total, results[1][0], rtol=1e-6, atol=0)
+    assert not torch.equal(results[1][0], share)
+
+
+def test_bf16_is_added_up_in_fp32() -> None:
+    """1 and 10 times 2^-8: in bfloat16 each of these would be lost on its own."""
+    shares = torch.full((11, 1, Model.SIZE), 2.0**-8)
+    shares[0] = 1.0
+    added = summed_by(shares, Way(wire=torch.bfloat16))
+    assert set(added[0].sums.flatten().tolist()) == {
+        1.0390625
+    }  # 1 + 5 / 128, which bfloat16 holds exactly
+
+
+def test_one_worker_rounds_nothing() -> None:
+    shares = random_shares(1)
+    assert torch.equal(summed_by(shares, Way(wire=torch.bfloat16))[0].sums, shares[0])
+
+
+# --- workers that send nothing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("zero_ranks", [{1}, {0, 2}, {0, 1, 2}])
+def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) -> None:
+    """Of a rank that is silent only the tail; the first that is not adds up."""
+    shares = random_shares(3, dtype=F64)
+    shares[list(zero_ranks)] = 0.0
+    loud, quiet = (
+        summed_by(shares, Way(rank)),
+        summed_by(shares, Way(rank, zero_ranks=frozenset(zero_ranks))),
+    )
+    assert_agreed(quiet)
+    torch.testing.assert_close(quiet[0].sums, loud[0].sums, rtol=1e-12, atol=1e-12)
+    values = Model.SIZE if rank == 0 else 12 * rank + 14 + 10 * rank
+    for added, silent in ((loud, set()), (quiet, zero_ranks)):
+        root = min({0, 1, 2} - silent, default=0)
+        sums = [
+            2 * (values + TAIL) if worker == root else values * (worker not in silent) + TAIL
+            for worker in range(3)
+        ]
+        assert [sum(worker.sent) for worker in added] == [8 * count for count in sums]
+
+
+# --- low-rank factors --------------------------------------------------------------------------------------------------
+
+
+def test_which_parameters_are_compressed() -> None:
+    assert is_compressed((12, 10), 5)  # 110 < 120
+    assert not is_compressed((12, 10), 6)  # 132
+    assert not is_compressed((2, 2), 1)  # 4 are not fewer than 4
+    assert not is_compressed((100, 1), 1)
+    assert not is_compressed((0, 10), 1)
+    assert is_compressed((1433, 16), 4)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("true_rank", "rank"), [(1, 1), (1, 3), (3, 3), (4, 5)])
+def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) -> None:
+    torch.manual_seed(0)
+    shares = random_shares(world, rounds=3, dtype=F64)
+    left, right = (
+        torch.randn(world, 3, 12, true_rank, dtype=F64),
+        torch.randn(3, true_rank, 10, dtype=F64),
+    )
+    weight_of(shares)[:] = left @ right  # the sum over the workers has the rank of a share
+    added = summed_by(shares, Way(rank=rank))
+    assert_agreed(added)
+    torch.testing.assert_close(added[0].sums, shares.sum(dim=0), rtol=1e-10, atol=1e-10)
+
+
+def test_a_small_direction_survives_eight_bits() -> None:
+    """Of a sum with singular values 1 and .003 both come through in the second round, when the first are warm."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.linalg.qr(torch.randn(size, 2, generator=generator))[0] for size in (384, 256)
+    )
+
+    def work(comm: Communicator) -> Tensor:
+        module = nn.Linear(256, 384, bias=False)
+        flat = FlatParameters(module, torch.zeros(384 * 256))
+        way = AllReduce(comm, GRADIENTS, "int8", NOBODY)
+        reduction = build_reduction(
+            GradientSettings("sync", 1, "int8", "powersgd", 2, False), flat, way
+        )
+        for _ in range(3):
+            flat.gradient.copy_(
+                (left @ torch.diag(torch.tensor([0.5, 0.0015])) @ right.T).flatten()
+            )
+            reduction.reduce(torch.zeros(TAIL))
+        return left.T @ flat.gradient.view(384, 256) @ right
+
+    for found in run_threads(2, work):
+        assert found[0, 0].item() == pytest.approx(1.0, rel=0.01)
+        assert found[1, 1].item() == pytest.approx(0.003, rel=0.1)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("used", [None, USED])
+def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> None:
+    """What was applied over all rounds, and the errors that remain, are the shares of all rounds."""
+    shares = random_shares(world, rounds=20, dtype=F64)
+    if used is not None:
+        weight_of(shares)[:, :, ~torch.tensor(used)] = 0.0
+    added = summed_by(shares, Way(rank=2, used=used))
+    assert_agreed(added)
+    rows = torch.tensor(used or (True,) * 12)
+    owed = sum(worker.error for worker in added)
+    applied = weight_of(added[0].sums).sum(dim=0)[rows]
+    torch.testing.assert_close(
+        applied + owed, weight_of(shares).sum(dim=(0, 1))[rows], rtol=1e-8, atol=1e-8
+    )
+    assert float(owed.abs().max()) > 0.1  # so that there is something to hold
+    assert torch.equal(added[0].sums[:, 120:], shares[:, :, 120:].sum(dim=0))  # vectors are exact
+
+
+def test_with_bf16_the_rounding_of_a_share_is_owed_too() -> None:
+    """One worker has shares, so that their sum is what it sent, and is not rounded a second time."""
+    shares = random_shares(2, rounds=20)
+    shares[1] = 0.0
+    added = summed_by(shares, Way(rank=2, wire=torch.bfloat16))
+    assert_agreed(added)
+    applied = weight_of(added[0].sums).sum(dim=0)
+    torch.testing.assert_close(
+        applied + added[0].error, weight_of(shares).sum(dim=(0, 1)), rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "each"),
+    [
+        (
+            Way(rank=1),
+            (12 + 10 + 4 + TAIL + 10) * 4,
+        ),  # left factor, bias, small weight, tail; right factor
+        (Way(rank=4), (48 + 10 + 4 + TAIL + 40) * 4),
+        (Way(rank=6), (120 + 10 + 4 + TAIL) * 4),
+        (Way(rank=2, wire=torch.bfloat16), (24 + 10 + 4 + 20) * 2 + TAIL * 4),
+        (Way(rank=2, used=USED), (8 + 10 + 4 + TAIL + 20) * 4),
+        (Way(rank=3, used=USED), (40 + 10 + 4 + TAIL) * 4),  # 3 (4 + 10) > 4 * 10
+    ],
+)
+@pytest.mark.parametrize("world", [2, 3])
+def test_bytes_of_factors(way: Way, each: int, world: int) -> None:
+    added = summed_by(random_shares(world, rounds=2), way)
+    assert sent(added) == 2 * (2 * (world - 1) * each)
+
+
+@pytest.mark.parametrize("wire", [None, torch.bfloat16])
+def test_matrices_whose_factors_are_not_shorter_go_whole(wire: WireFormat | None) -> None:
+    shares = random_shares(3, rounds=2)
+    low, whole = summed_by(shares, Way(rank=6, wire=wire)), summed_by(shares, Way(wire=wire))
+    assert torch.equal(low[0].sums, whole[0].sums)
+    assert sent(low) == sent(whole)
+
+
+def test_the_right_factor_is_the_start_of_the_next_round() -> None:
+    """Of a sum that does not change, rounds find more and more: the warm start is a power iteration."""
+    share = random_shares(2, dtype=F64)
+    constant = torch.cat((share, torch.zeros(2, 30, Model.SIZE, dtype=F64)), dim=1)
+    added = summed_by(constant, Way(rank=2))
+    applied = weight_of(added[0].sums).cumsum(dim=0)
+    missing = (applied - weight_of(share).sum(dim=(0, 1))).flatten(1).norm(dim=1)
+    assert missing[-1] < 1e-6 * missing[0]  # all that was owed has been paid
+
+
+def test_the_setting_says_how() -> None:
+    flat = FlatParameters(Model(), torch.zeros(Model.SIZE))
+    wire = AllReduce(Communicator(ThreadTransport(0, ThreadGroup(1))), GRADIENTS, None, NOBODY)
+    whole = GradientSettings("sync", 1, "fp32", "none", 4, False)
+    assert isinstance(build_reduction(whole, flat, wire), DenseReduction)
+    assert isinstance(
+        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4, False), flat, wire),
+        PowerSGDReduction,
+    )

@@ -1,0 +1,198 @@
+"""Sums under pairwise masks: the same as without them, as near to sums of floats as said, and shares cannot be read."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("cryptography")
+
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.thread_transport import ThreadTransport, run_threads
+from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.transport import Pieces
+from retexo.sites import masks
+from retexo.sites.masks import LARGEST, PairwiseMasks, agree_on_masks
+from retexo.sites.secure_sums import SecureSum
+
+GRADIENTS = MessageTag("gradients", 0)
+SIZES = [5, 40, 0, 3]
+
+
+def in_threads(
+    world: int, work: Callable[[Communicator], Any], *, hidden: bool = True
+) -> list[Any]:
+    def with_masks(comm: Communicator) -> Any:
+        comm.masks = agree_on_masks(comm, "a run") if hidden else PairwiseMasks(comm.rank, {})
+        return work(comm)
+
+    return run_threads(world, with_masks)
+
+
+def shares(world: int, rounds: int, scale: tuple[float, ...] = (1.0, 1e-3, 1.0, 100.0)) -> Tensor:
+    """[world, rounds, n]; each matrix of another size of values."""
+    generator = torch.Generator().manual_seed(3)
+    factor = torch.cat([torch.full((size,), each) for size, each in zip(SIZES, scale, strict=True)])
+    return torch.randn(world, rounds, sum(SIZES), generator=generator) * factor
+
+
+def summed(given: Tensor, *, hidden: bool, first_limit: float = 1024.0) -> list[Tensor]:
+    """By rank, [rounds, n + 1]: the sums, with that of each round's number as the tail."""
+
+    def work(comm: Communicator) -> Tensor:
+        way, found = SecureSum(comm, GRADIENTS, first_limit).of(SIZES), []
+        for number, update in enumerate(given[comm.rank].clone()):
+            tail = torch.tensor([float(number)])
+            way(update, tail)
+            found.append(torch.cat((update, tail)))
+        return torch.stack(found)
+
+    return in_threads(len(given), work, hidden=hidden)
+
+
+@pytest.mark.parametrize("world", [3, 8])
+def test_masks_cancel_bit_for_bit(world: int) -> None:
+    given = shares(world, rounds=6)
+    hidden, open_ = summed(given, hidden=True), summed(given, hidden=False)
+    for each in (*hidden, *open_):
+        assert torch.equal(each, hidden[0])
+    assert hidden[0][:, -1].tolist() == [world * number for number in range(6)]
+
+
+def test_a_sum_is_as_near_as_said() -> None:
+    """After the first round each matrix has its own unit: 2^-29 of 64 to 128 times its largest sum before."""
+    given = shares(3, rounds=6)
+    found, exact = summed(given, hidden=True)[0][:, :-1], given.double().sum(dim=0)
+    for own, wanted in zip(found.split(SIZES, dim=1), exact.split(SIZES, dim=1), strict=True):
+        if own.numel():
+            error = (own - wanted).abs().amax(dim=1)[1:]
+            assert (error <= 8e-7 * wanted.abs().amax()).all()
+
+
+def test_what_is_clipped_is_counted_and_fits_soon() -> None:
+    """A share a million times larger than its limit; the sum is what fits, and the limit grows."""
+    given = torch.full((3, 8, sum(SIZES)), 1e6)
+    found = summed(given, hidden=True, first_limit=1.0)[0][:, 0]
+    assert found[:6].tolist() == [3.0 * 16**number for number in range(5)] + [3e6]
+
+
+def test_a_share_that_is_not_finite_does_not_pass_as_a_number() -> None:
+    def work(comm: Communicator) -> float:
+        loss = torch.tensor([torch.nan if comm.rank == 1 else 1.0])
+        comm.all_reduce([ReduceInput(loss)], GRADIENTS)
+        return float(loss)
+
+    assert in_threads(3, work) == [torch.inf] * 3
+    assert masks.from_words(
+        masks.to_words(torch.tensor([LARGEST, -1.5])), torch.float32
+    ).tolist() == [torch.inf, -1.5]
+
+
+def test_counts_and_losses_are_exact() -> None:
+    def work(comm: Communicator) -> list[Any]:
+        counts, losses = (
+            torch.tensor([comm.rank, 2**40, -3]),
+            torch.tensor([0.5, -2.25, 1e6], dtype=torch.float64),
+        )
+        comm.all_reduce([ReduceInput(counts), ReduceInput(losses)], GRADIENTS)
+        return [*counts.tolist(), *losses.tolist()]
+
+    assert in_threads(4, work) == [[6, 2**42, -12, 2.0, -9.0, 4e6]] * 4
+
+
+def test_the_rounded_share_is_what_is_added() -> None:
+    given = shares(3, rounds=2)
+
+    def work(comm: Communicator) -> tuple[Tensor, Tensor]:
+        way = SecureSum(comm, GRADIENTS, 1024.0).of(SIZES)
+        for update in given[comm.rank].clone():
+            rounded = way.rounded(update)
+            way(update)
+        return rounded.double(), update.double()
+
+    found = in_threads(3, work)
+    total = sum(rounded for rounded, _ in found)
+    assert torch.allclose(total, found[0][1], rtol=1e-6, atol=0)
+
+
+# --- what travels ------------------------------------------------------------------------------------------------------
+
+
+def sent_by(
+    share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch, world: int = 3
+) -> list[bytes]:
+    """What the last rank sends for a share of words, to the one that adds it up."""
+    sent: list[bytes] = []
+    swap, last = ThreadTransport.swap, world - 1
+
+    def noted(self: ThreadTransport, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
+        if self.rank == last:
+            sent.extend(b"".join(piece.tobytes() for piece in pieces) for pieces in outgoing[:last])
+        swap(self, outgoing, incoming)
+
+    def work(comm: Communicator) -> None:
+        comm.masks = made if comm.rank == last else PairwiseMasks(comm.rank, {})
+        comm.all_reduce(
+            [ReduceInput(share.clone() if comm.rank == last else torch.zeros_like(share))],
+            GRADIENTS,
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadTransport, "swap", noted)
+        run_threads(world, work)
+    return sent[:last]
+
+
+def test_two_shares_may_give_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any other share there are masks under which what is sent is the same: so it tells nothing of the share."""
+    one, other = torch.arange(9, dtype=torch.int32), torch.full((9,), -(2**31), dtype=torch.int32)
+    keys = {0: bytes(32), 1: bytes(range(32))}
+    made = PairwiseMasks(2, keys)
+    first = sent_by(one, made, monkeypatch)
+    assert first != sent_by(one, PairwiseMasks(2, {}), monkeypatch)
+
+    class Shifted(PairwiseMasks):
+        def add_to(self, words: list[Tensor]) -> None:
+            super().add_to(words)
+            words[0] += one - other
+
+    assert sent_by(other, Shifted(2, keys), monkeypatch) == first
+
+
+def test_no_mask_is_used_twice() -> None:
+    """Not for two messages, not by two starts with the same run id, not by two pairs."""
+
+    def work(comm: Communicator) -> list[bytes]:
+        assert comm.masks is not None
+        seen = []
+        for _ in range(3):
+            own = PairwiseMasks(comm.rank, {})
+            own._number = comm.masks._number
+            for peer, key in comm.masks._keys.items():
+                words = [torch.zeros(8, dtype=torch.int32)]
+                alone = PairwiseMasks(comm.rank, {peer: key})
+                alone._number = comm.masks._number
+                alone.add_to(words)
+                if comm.rank < peer:
+                    seen.append(words[0].numpy().tobytes())
+            comm.masks.add_to([torch.zeros(8, dtype=torch.int32)])
+        return seen
+
+    everything = [mask for _ in range(2) for seen in in_threads(3, work) for mask in seen]
+    assert len(set(everything)) == len(everything) == 2 * 3 * 3
+
+
+def test_both_ends_of_a_pair_make_the_same_key_of_all_that_is_public() -> None:
+    def keys(about: str) -> list[dict[int, bytes]]:
+        return run_threads(3, lambda comm: agree_on_masks(comm, about)._keys)
+
+    for found in (keys("a run"), keys("another")):
+        assert all(
+            found[rank][peer] == found[peer][rank]
+            for rank in range(3)
+            for peer in range(3)
+            if rank != peer
+        )
+        assert len({key for each in found for key in each.values()}) == 3

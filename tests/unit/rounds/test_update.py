@@ -1,0 +1,227 @@
+"""Flat parameters, optimisers and the two ways to agree, by hand on one parameter vector."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import graph_info, train_settings
+
+from retexo.rounds.parameters import FlatParameters
+from retexo.rounds.update import LocalOptimizer, build_optimizer, build_update_rule
+from retexo.settings.run_settings import GradientSettings, OptimizerSettings
+
+SGD = OptimizerSettings("torch.optim.SGD", {}, 0.0)
+
+
+class Line(torch.nn.Module):
+    """A loss that can be differentiated by hand: sum over n of (w - x_n)^2 / 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+        self.b = torch.nn.Parameter(torch.tensor([[3.0]]))
+
+    def loss(self, points: torch.Tensor) -> torch.Tensor:
+        return ((self.w[0] - points) ** 2).sum() / 2 + 0 * self.w[1] + (self.b * 0).sum()
+
+
+def on_worker(
+    flat: FlatParameters, optimizer: Any, losses: Any, num_train: int, total: int
+) -> LocalOptimizer:
+    info = graph_info(num_train=total)
+    objective = SimpleNamespace(
+        losses=losses, num_train=num_train, graph_info=info, exchanges_rows=False
+    )
+    return LocalOptimizer(flat, optimizer, objective)
+
+
+def local_optimizer(
+    module: Line, points: list[float], total: int, settings: OptimizerSettings = SGD
+) -> LocalOptimizer:
+    flat = FlatParameters(module, torch.zeros(3))
+    optimizer = build_optimizer(settings, 0.5, module)
+    return on_worker(
+        flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total
+    )
+
+
+def test_flat_parameters_are_views() -> None:
+    module = Line()
+    gradient = torch.zeros(3)
+    flat = FlatParameters(module, gradient)
+    assert flat.values.tolist() == [1.0, 2.0, 3.0]
+    flat.values.fill_(7.0)
+    assert module.w.tolist() == [7.0, 7.0]
+    assert module.b.tolist() == [[7.0]]
+    module.loss(torch.tensor([0.0])).backward()
+    assert gradient.tolist() == [7.0, 0.0, 0.0]
+    gradient[2] = 9.0
+    assert module.b.grad is not None
+    assert float(module.b.grad) == 9.0
+
+
+def test_a_synchronous_step_is_that_of_the_mean_gradient() -> None:
+    module = Line()
+    own = local_optimizer(module, [0.0, 4.0], total=5)
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
+    assert update_rule.compute() == pytest.approx(0.5 + 4.5)
+    assert own.flat.gradient.tolist() == [-2.0, 0.0, 0.0]  # (1 - 0) + (1 - 4)
+    own.flat.gradient += torch.tensor([12.0, 0.0, 0.0])  # the other workers'
+    update_rule.apply()
+    assert own.flat.values.tolist() == [pytest.approx(1.0 - 0.5 * 10.0 / 5), 2.0, 3.0]
+
+
+def test_local_steps_compute_the_weighted_change() -> None:
+    module = Line()
+    own = local_optimizer(module, [0.0, 4.0], total=8)
+    update_rule = build_update_rule(GradientSettings("local", 3, "fp32", "none", 4, False), own)
+    assert update_rule.compute() == pytest.approx(5.0)  # the loss that the round starts from
+    change = (2.0 - 1.0) * (1 - 0.5**3)  # towards the mean 2, half of the way in each step
+    assert own.flat.values.tolist() == [1.0, 2.0, 3.0]  # nothing is applied yet
+    assert own.flat.gradient.tolist() == pytest.approx([2 * change, 0.0, 0.0])
+    own.flat.gradient.copy_(torch.tensor([8.0, 0.0, -8.0]))
+    update_rule.apply()
+    assert own.flat.values.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_second_local_update_starts_from_what_was_applied() -> None:
+    module = Line()
+    own = local_optimizer(module, [2.0], total=1)
+    update_rule = build_update_rule(GradientSettings("local", 1, "fp32", "none", 4, False), own)
+    update_rule.compute()
+    update_rule.apply()
+    assert float(own.flat.values[0]) == 1.5
+    update_rule.compute()
+    update_rule.apply()
+    assert float(own.flat.values[0]) == 1.75
+
+
+@pytest.mark.parametrize("mode", ["sync", "local"])
+def test_without_training_nodes_the_update_is_zero(mode: str) -> None:
+    own = local_optimizer(Line(), [], total=4)
+    own.flat.gradient.fill_(5.0)
+    update_rule = build_update_rule(GradientSettings(mode, 1, "fp32", "none", 4, False), own)
+    assert update_rule.compute() == 0.0
+    assert own.flat.gradient.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_weight_decay_and_arguments_reach_the_optimizer() -> None:
+    module = Line()
+    settings = train_settings(
+        "optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "weight_decay=0.25"
+    )
+    optimizer = build_optimizer(settings.optimizer, 0.5, module)
+    group = optimizer.param_groups[0]
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0.9, 0.25)
+
+
+@pytest.mark.parametrize(
+    "name", ["Adam", "AdamW", "SGD", "RMSprop", "Rprop", "Adagrad", "Adamax", "NAdam"]
+)
+def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
+    module = Line()
+    own = local_optimizer(
+        module, [0.0], total=1, settings=OptimizerSettings(f"torch.optim.{name}", {}, 0.0)
+    )
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
+    update_rule.compute()
+    update_rule.apply()
+    assert float(own.flat.values[0]) < 1.0
+    assert module.w.data_ptr() == own.flat.values.data_ptr()
+
+
+def test_the_default_optimizer_is_torchs_adam() -> None:
+    """Bit for bit, after its state was saved and loaded, too; a parameter without a gradient stays."""
+    settings = train_settings("weight_decay=0.25").optimizer
+    ours, torchs = Line(), Line()
+    optimizer = build_optimizer(settings, 0.5, ours)
+    reference = torch.optim.Adam(torchs.parameters(), lr=0.5, weight_decay=0.25, fused=True)
+    for number in range(6):
+        for module in (ours, torchs):
+            module.w.grad = torch.tensor([number - 2.0, 0.1 * number])
+        optimizer.step()
+        reference.step()
+        saved = optimizer.state_dict()
+        assert [
+            {name: values.tolist() for name, values in state.items()}
+            for state in saved["state"].values()
+        ] == [
+            {name: values.tolist() for name, values in state.items()}
+            for state in reference.state_dict()["state"].values()
+        ]
+        optimizer = build_optimizer(settings, 0.5, ours)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+        assert torch.equal(ours.w, torchs.w)
+        assert ours.b.item() == 3.0
+
+
+# --- rows that no worker uses ------------------------------------------------------------------------------------------
+
+
+class Table(torch.nn.Module):
+    """A weight of three rows, of which the second is never used, and a bias."""
+
+    USED = torch.tensor([True, False, True])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+        self.bias = torch.nn.Parameter(torch.tensor([7.0]))
+
+    def loss(self) -> torch.Tensor:
+        return 2 * self.weight[[0, 2]].sum() + self.bias.sum()
+
+
+def table_optimizer(num_train: int, total: int, weight_decay: float = 0.5) -> LocalOptimizer:
+    module = Table()
+    flat = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED})
+    optimizer = build_optimizer(OptimizerSettings("torch.optim.SGD", {}, weight_decay), 0.5, module)
+    return on_worker(flat, optimizer, lambda: [num_train * module.loss()], num_train, total)
+
+
+def test_places_that_are_used() -> None:
+    module = Table()
+    used = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED}).used_entries()
+    assert used is not None
+    assert used.tolist() == [0, 1, 4, 5, 6]
+    none = FlatParameters(
+        module, torch.zeros(7), {module.weight: ~Table.USED & Table.USED}
+    ).used_entries()
+    assert none is not None
+    assert none.tolist() == [6]
+    assert FlatParameters(module, torch.zeros(7)).used_entries() is None
+    assert (
+        FlatParameters(module, torch.zeros(7), {module.weight: Table.USED | True}).used_entries()
+        is None
+    )
+
+
+@pytest.mark.parametrize("num_train", [0, 2])
+def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
+    """Only weight decay changes them, on every worker alike, so the sum over all workers is not waited for."""
+    own = table_optimizer(num_train, total=8)
+    update_rule = build_update_rule(GradientSettings("local", 2, "fp32", "none", 4, False), own)
+    update_rule.compute()
+    decayed = torch.tensor([3.0, 4.0]) * 0.75**2  # lr 0.5 of decay 0.5, twice
+    assert own.flat.values[2:4].tolist() == [3.0, 4.0]
+    assert own.flat.gradient[2:4].tolist() == pytest.approx(
+        (8 * (decayed - torch.tensor([3.0, 4.0]))).tolist()
+    )
+    # Used: weighted by this worker's nodes. 7 becomes 0.75 (0.75 7 - 0.5) - 0.5.
+    assert float(own.flat.gradient[6]) == pytest.approx(
+        num_train * (0.75 * (0.75 * 7 - 0.5) - 0.5 - 7)
+    )
+    update_rule.apply()
+    assert own.flat.values[2:4].tolist() == pytest.approx(decayed.tolist())
+
+
+def test_unused_rows_take_a_synchronous_step_of_weight_decay() -> None:
+    own = table_optimizer(2, total=4)
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
+    update_rule.compute()
+    update_rule.apply()
+    assert own.flat.values[2:4].tolist() == pytest.approx([3.0 * 0.75, 4.0 * 0.75])
+    assert float(own.flat.values[0]) == pytest.approx(1.0 * 0.75 - 0.5 * 2 * 2 / 4)

@@ -1,0 +1,552 @@
+"""Every check of a setting: what is wrong is named, with its value and a remedy."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import yaml
+from support import ROOT, need_dgl
+
+from partitioning.errors import InputError
+from retexo.settings.compose import compose, compose_run
+from retexo.settings.flatten import flatten
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import CONFIG_DIR, nest
+from retexo.trainers import registry
+from retexo.trainers.registry import TRAINERS
+
+CONFIGS = (
+    "node_classification",
+    "node_classification_gcn",
+    "node_classification_sage",
+    "node_classification_gat",
+    "node_classification_gin",
+)
+
+
+def refused(*overrides: str) -> str:
+    """The message for settings that are refused."""
+    with pytest.raises(Exception, match=r".") as error:
+        compose(overrides)
+    assert not isinstance(error.value, AssertionError | TypeError | AttributeError | KeyError)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("parts_per_node=2", "distributed.master_addr='::1'"),
+        ("parts_per_node=2", "distributed.master_addr='[fe80::1%eth0]'"),
+        ("distributed.hub='[::1]:7000'",),
+        ("distributed.hub='::1:7000'",),
+    ],
+)
+def test_ipv6_addresses_are_refused_by_name(overrides: tuple[str, ...]) -> None:
+    message = refused(*overrides)
+    assert message.startswith(overrides[-1].replace("'", ""))
+    assert "an IPv4 address or a host name" in message
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_loads(name: str) -> None:
+    model = name.removeprefix("node_classification").lstrip("_") or "gcn"
+    assert compose([], name).train.model.name == model
+
+
+def test_composing_and_refusing_take_no_torch() -> None:
+    """It takes seconds to import; a fresh process has not."""
+    words = "import sys; sys.argv = ['', 'app=trian', 'trainer=bns', 'bns.p=0.2', 'model=sage']"
+    code = f"{words}; from retexo.__main__ import main; assert main() == 2 and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_what_was_composed_once_serves_other_values_at_another_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for seed, now in ((5, "before"), (6, "after")):
+        monkeypatch.setattr(
+            "hydra.core.utils.datetime", Mock(**{"now.return_value.strftime.return_value": now})
+        )
+        settings, run_dir = compose_run(
+            [f"seed={seed}", "model=gat", "trainer=bns", f"bns.p=0.{seed}"]
+        )
+        found.append(
+            (
+                settings.train.seed,
+                settings.resolved["bns"]["p"],
+                settings.train.model.name,
+                str(run_dir),
+            )
+        )
+    assert found == [
+        (5, 0.5, "gat", "outputs/before/before"),
+        (6, 0.6, "gat", "outputs/after/after"),
+    ]
+
+
+def test_a_changed_file_of_the_configuration_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(CONFIG_DIR, tmp_path / "conf")
+    monkeypatch.setattr("retexo.settings.compose.CONFIG_DIR", tmp_path / "conf")
+    sizes = []
+    for size in (11, 12):
+        (tmp_path / "conf" / "model" / "gcn.yaml").write_text(f"name: gcn\nhidden_dim: {size}\n")
+        sizes.append(compose(["seed=3"]).resolved["model"].get("hidden_dim"))
+    assert sizes == [11, 12]
+
+
+def test_defaults() -> None:
+    settings = compose()
+    train, partition = settings.train, settings.partition
+    assert (settings.app, partition.dataset.name, partition.num_partitions) == (
+        "train",
+        "reddit",
+        4,
+    )
+    # The published partition_dir is outside the project; it is read, too (tests/unit/apps/test_partitions.py).
+    assert (partition.dir, partition.dataset.dir) == ("data/partitions", "../retexo-datasets/")
+    assert (partition.method, partition.objective, partition.overwrite) == ("random", "vol", False)
+    assert (train.model.num_layers, train.model.hidden_dim, train.model.heads) == (2, 256, 8)
+    assert (train.num_rounds, train.learning_rate) == ((200, 200), (0.01, 0.01))
+    assert (train.optimizer.target, train.optimizer.weight_decay) == ("torch.optim.Adam", 0.0005)
+    assert (train.seed, train.log_every, train.best_val_model) == (42, 100, True)
+    gradient, exchange = train.gradient, train.exchange
+    assert (gradient.mode, gradient.local_epochs) == ("sync", 1)
+    assert (gradient.compression, gradient.rank, gradient.precision) == ("powersgd", 2, "int6")
+    assert [compose([f"model={name}"]).train.gradient.rank for name in ("sage", "gat", "gin")] == [
+        2,
+        3,
+        3,
+    ]
+    assert (exchange.mode, exchange.precision, train.stopping.patience) == (
+        "exact",
+        ("int4", "int4"),
+        20,
+    )
+    assert (train.model.own_half, train.model.inputs, train.model.passes) == (
+        True,
+        "all",
+        "aggregate",
+    )
+    assert (train.readout, train.smoothing.steps, train.smoothing.reach) == (
+        "validation",
+        5,
+        "computed",
+    )
+    exact = compose(["+experiment=exact"]).train
+    assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
+    assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == (
+        "sync",
+        "none",
+        "fp32",
+    )
+    assert (exact.exchange.mode, exact.exchange.precision) == ("exact", ("fp32", "fp32"))
+    fast = compose(["+experiment=fast"]).train
+    assert (fast.exchange, fast.gradient, fast.batch_size) == (
+        exact.exchange,
+        exact.gradient,
+        "auto",
+    )
+    assert (fast.stopping.patience, fast.stopping.hidden_patience) == (20, 10)
+    assert (fast.cluster.backend, fast.checkpoint.keep) == ("sockets", False)
+    assert (train.measure_dv, train.sleep_time) == (False, 0.0)
+    cluster = train.cluster
+    assert (cluster.backend, cluster.master_addr, cluster.master_port) == (
+        "gloo",
+        "127.0.0.1",
+        10011,
+    )
+    assert (cluster.interface, cluster.init_timeout, cluster.timeout) == (None, 120, 1800)
+    assert cluster.local_ranks == range(4)
+
+
+def test_groups_have_the_last_word_over_the_task() -> None:
+    """Links have defaults of their own, in place of which a chosen group counts."""
+    links = compose(config_name="link_prediction_gcn").train
+    assert (links.gradient.compression, links.gradient.precision, links.stopping.patience) == (
+        "none",
+        "int8",
+        40,
+    )
+    chosen = compose(["gradient=sync", "stopping=none"], "link_prediction_gcn").train
+    assert (chosen.gradient.compression, chosen.gradient.precision, chosen.stopping.patience) == (
+        "none",
+        "fp32",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("num_rounds=[-1]", ["num_rounds=-1", "at least 0"]),
+        ("num_rounds=[]", ["num_rounds=[]", "at least one"]),
+        ("num_rounds=[1.5]", ["num_rounds", "1.5"]),
+        ("num_rounds=[[1]]", ["num_rounds=[[1]]", "number"]),
+        ("learning_rate=[-0.1]", ["learning_rate=-0.1"]),
+        ("learning_rate=[nan]", ["learning_rate=nan"]),
+        ("learning_rate=[inf]", ["learning_rate=inf", "finite"]),
+        ("learning_rate=[]", ["learning_rate=[]"]),
+        ("num_layers=0", ["num_layers=0", "at least 1"]),
+        ("num_layers=255", ["num_layers=255", "at most 254"]),
+        ("hidden_dim=0", ["hidden_dim=0"]),
+        ("num_rounds=[99999999999999999999]", ["num_rounds=99999999999999999999"]),
+        ("plan.rounds=[99999999999999999999]", ["plan.rounds=99999999999999999999"]),
+        ("optimizer._target_=torch.optim.Muon", ["torch.optim.Muon", "2D"]),
+        ("hidden_dim=many", ["hidden_dim", "many"]),
+        ("heads=0", ["heads=0"]),
+        ("dropout=1", ["dropout=1"]),
+        ("dropout=-0.1", ["dropout=-0.1"]),
+        ("dropout=nan", ["dropout=nan"]),
+        ("weight_decay=-1", ["weight_decay=-1"]),
+        ("weight_decay=nan", ["weight_decay=nan"]),
+        ("seed=-1", ["seed=-1"]),
+        ("seed=a", ["seed", "a"]),
+        ("log_every=0", ["log_every=0"]),
+        ("sleep_time=-1", ["sleep_time=-1"]),
+        ("sleep_time=inf", ["sleep_time=inf"]),
+        ("best_val_model=maybe", ["best_val_model", "maybe"]),
+        ("measure_dv=often", ["measure_dv", "often"]),
+        ("local_epochs=0", ["local_epochs=0"]),
+        ("local_epochs=3", ["local_epochs=3", "gradient=local"]),
+        ("stopping.patience=0", ["stopping.patience=0"]),
+        ("stopping.min_delta=-1", ["stopping.min_delta=-1"]),
+        ("stopping.min_delta=nan", ["stopping.min_delta=nan"]),
+        ("device=tpu", ["device=tpu", "auto, cpu, cuda"]),
+        ("distributed.backend=nccl", ["distributed.backend=nccl", "gloo"]),
+        ("distributed.master_port=0", ["distributed.master_port=0"]),
+        ("distributed.master_port=65536", ["distributed.master_port=65536"]),
+        ("distributed.timeout=0", ["distributed.timeout=0"]),
+        ("distributed.init_timeout=0", ["distributed.init_timeout=0"]),
+        ("distributed.init_timeout=nan", ["distributed.init_timeout=nan"]),
+        ("num_partitions=0", ["num_partitions=0"]),
+        ("num_partitions=-2", ["num_partitions=-2"]),
+        ("num_partitions=two", ["num_partitions", "two"]),
+        ("parts_per_node=0", ["parts_per_node=0"]),
+        ("node_rank=1", ["node_rank=1", "parts_per_node"]),
+        ("node_rank=-1", ["node_rank=-1"]),
+        ("cluster.threads=0", ["cluster.threads=0"]),
+        ("app=fly", ["app=fly", "train"]),
+        ("task._target_=os.system", ["task._target_=os.system"]),
+        ("partition_method=chance", ["partition_method=chance", "random, metis"]),
+        ("partition_method=file", ["partition_file"]),
+        ("part_obj=edges", ["part_obj=edges", "vol"]),
+        ("partition.seed=-1", ["partition.seed=-1"]),
+        ("split.kind=any", ["split=any", "per_class"]),
+        ("split.num_val=-1", ["split.num_val=-1"]),
+        ("split.test={a:1}", ["split.test=", "a share in [0, 1]"]),
+        ("synthetic.nodes=0", ["synthetic.nodes=0"]),
+        ("synthetic.homophily=1.5", ["synthetic.homophily=1.5"]),
+        # What tests/hostile has found.
+        *(
+            (f"{name}={value}", [name])
+            for name, value in {
+                "num_layers": 10**9,
+                "hidden_dim": 10**12,
+                "num_partitions": 10**12,
+                "seed": 2**63,
+                "partition.seed": 2**64,
+                "cluster.threads": 10**9,
+                "distributed.timeout": 1e300,
+                "sleep_time": 1e300,
+                "learning_rate": "[1e300]",
+                "weight_decay": 1e300,
+                "synthetic.nodes": 10**30,
+                "num_rounds": "${device}",
+            }.items()
+        ),
+    ],
+)
+def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
+    message = refused(override)
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["num_partitions=5", "parts_per_node=2", "node_rank=3"], ["node_rank=3", "[0, 3)"]),
+    ],
+)
+def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]) -> None:
+    message = refused(*overrides)
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("num_round", "num_rounds"),
+        ("hiden_dim", "hidden_dim"),
+        ("distributed.master_adr", "distributed.master_addr"),
+        ("master_adr", "distributed.master_addr"),
+        ("stopping.patiense", "stopping.patience"),
+        ("patience", "stopping.patience"),
+        ("seeds", "seed"),
+        ("split.sed", "split.seed"),
+        ("distributed.num_partitions", "num_partitions"),
+        ("distributed.parts_per_node", "parts_per_node"),
+    ],
+)
+def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str, nearest: str) -> None:
+    message = refused(f"+{name}=1")
+    assert name in message
+    assert f"did you mean {nearest}?" in message
+
+
+def test_where_no_name_of_a_group_is_near_all_are_named() -> None:
+    assert "distributed.size: no such setting; distributed has " in refused("+distributed.size=2")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "builtins.eval",
+        "torch.optim.Optimizer",
+        "torch.optim.lr_scheduler.StepLR",
+        "torch.optim.Adm",
+        "torch.load",
+        "Adam",
+        "",
+        "torch.optim.functional",
+    ],
+)
+def test_only_optimizers_of_torch_are_called(target: str) -> None:
+    assert "must be a class of torch.optim" in refused(f"optimizer._target_='{target}'")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["+optimizer.momentum=0.9"], ["optimizer.momentum", "torch.optim.Adam", "betas"]),
+        (["+optimizer.lr=0.1"], ["optimizer.lr", "learning_rate"]),
+        (["+optimizer.weight_decay=0.1"], ["optimizer.weight_decay", "weight_decay"]),
+        (["+optimizer.params=[]"], ["optimizer.params"]),
+        (["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=-1"], ["momentum"]),
+        (["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=big"], ["momentum"]),
+        (["+optimizer.betas=[2,2]"], ["beta"]),
+        (["optimizer._target_=torch.optim.LBFGS"], ["weight_decay"]),
+        (["optimizer._target_=torch.optim.LBFGS", "weight_decay=0"], ["LBFGS"]),  # needs a closure
+        (
+            ["optimizer._target_=torch.optim.SparseAdam", "weight_decay=0"],
+            ["SparseAdam"],
+        ),  # needs sparse gradients
+    ],
+)
+def test_optimizer_arguments_are_checked(overrides: list[str], words: list[str]) -> None:
+    message = refused(*overrides)
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_momentum_as_published() -> None:
+    settings = compose(
+        ["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9"]
+    ).train.optimizer
+    assert (settings.target, settings.arguments) == ("torch.optim.SGD", {"momentum": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("given", "layers", "wanted"),
+    [
+        ("[5,6,7]", 2, (5, 6)),
+        ("[5,6,7]", 3, (5, 6, 7)),
+        ("[5,6]", 4, (5, 6, 6, 6)),
+        ("[5]", 3, (5, 5, 5)),
+    ],
+)
+def test_lists_per_layer(given: str, layers: int, wanted: tuple[int, ...]) -> None:
+    settings = compose(
+        [f"num_rounds={given}", f"learning_rate={given}", f"num_layers={layers}"]
+    ).train
+    assert settings.num_rounds == wanted
+    assert settings.learning_rate == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("bf16", ("bf16",) * 3), ("[int8,int4]", ("int8", "int4", "int4")), ("[fp32]", ("fp32",) * 3)],
+)
+def test_one_precision_is_that_of_all_layers(given: str, wanted: tuple[str, ...]) -> None:
+    assert (
+        compose([f"exchange.precision={given}", "num_layers=3"]).train.exchange.precision == wanted
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "per_node", "node", "ranks"),
+    [
+        (4, "null", 0, [0, 1, 2, 3]),
+        (4, 2, 1, [2, 3]),
+        (5, 2, 2, [4]),
+        (3, 8, 0, [0, 1, 2]),
+        (1, 1, 0, [0]),
+    ],
+)
+def test_ranks_of_a_node(parts: int, per_node: object, node: int, ranks: list[int]) -> None:
+    settings = compose(
+        [f"num_partitions={parts}", f"parts_per_node={per_node}", f"node_rank={node}"]
+    )
+    assert list(settings.train.cluster.local_ranks) == ranks
+
+
+def test_what_was_given_is_known() -> None:
+    settings: Settings = compose(["split.seed=3", "+optimizer.eps=1e-5", "model=sage"])
+    assert settings.given == {"split.seed", "optimizer.eps", "model"}
+
+
+def test_seeds_follow_the_seed() -> None:
+    dataset = compose(["seed=7"]).partition.dataset
+    assert (dataset.split.seed, dataset.synthetic.seed, compose(["seed=7"]).partition.seed) == (
+        7,
+        7,
+        7,
+    )
+    assert compose(["seed=7", "split.seed=1"]).partition.dataset.split.seed == 1
+
+
+def test_no_stopping() -> None:
+    assert compose(["stopping=none"]).train.stopping.patience is None
+    assert compose().train.stopping.patience
+
+
+def test_user_errors_are_input_errors() -> None:
+    with pytest.raises(InputError, match=re.escape("dropout=2")):
+        compose(["dropout=2"])
+
+
+PUBLISHED = {
+    "model.own_half": False,
+    "model.inputs": "previous",
+    "model.passes": "activation",
+    "dropout": 0.6,
+    "readout": "last",
+    "smoothing.steps": 0,
+    "smoothing.reach": "computed",
+    "learning_rate": [0.003] * 3,
+    "num_rounds": [200] * 3,
+    "stopping.patience": 30,
+    "local_epochs": 1,
+    "gradient.mode": "sync",
+    "gradient.precision": "fp32",
+    "gradient.compression": "none",
+    "gradient.rank": 4,
+    "exchange.precision": "fp32",
+}
+CHANGED = {
+    "model.own_half": True,
+    "model.inputs": "all",
+    "model.passes": "aggregate",
+    "dropout": 0.2,
+    "readout": "validation",
+    "smoothing.steps": 5,
+    "smoothing.reach": "hops",
+    "learning_rate": [0.01],
+    "num_rounds": [90],
+    "stopping.patience": 20,
+    "local_epochs": 20,
+    "gradient.mode": "local",
+    "gradient.precision": "bf16",
+    "gradient.compression": "powersgd",
+    "gradient.rank": 9,
+    "exchange.precision": "int8",
+}
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the configurations changed_gcn and changed_gat, in which all of these defaults are others."""
+    folder = tmp_path_factory.mktemp("changed")
+    whole = (CONFIG_DIR / "node_classification.yaml").read_text()
+    for name in ("  - defaults\n", "gradient: default"):
+        assert whole.count(name) == 1
+    whole = whole.replace("  - defaults\n", "  - defaults\n  - others\n").replace(
+        "gradient: default", "gradient: local"
+    )
+    (folder / "others.yaml").write_text(json.dumps(nest(CHANGED)))
+    (folder / "changed.yaml").write_text(whole)
+    for model in ("gcn", "gat"):
+        own = (CONFIG_DIR / f"node_classification_{model}.yaml").read_text()
+        (folder / f"changed_{model}.yaml").write_text(own.replace("node_classification", "changed"))
+    assert settings_in(str(folder)) == CHANGED
+    return str(folder)
+
+
+def config_name(folder: str | None, model: str) -> str:
+    return f"{'node_classification' if folder is None else 'changed'}_{model}"
+
+
+def settings_in(folder: str | None, *overrides: str, model: str = "gcn") -> dict[str, object]:
+    """Those of PUBLISHED."""
+    composed = compose(overrides, config_name(folder, model), folder)
+    registry.check(composed.train)
+    found = flatten(composed.resolved)
+    return {name: found[name] for name in PUBLISHED}
+
+
+@pytest.mark.parametrize(
+    "choice", ["+experiment=retexo", *(f"trainer={name}" for name in TRAINERS if name != "lazy")]
+)
+def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str) -> None:
+    if choice == "trainer=sampled":
+        need_dgl()
+    for folder in (None, changed):
+        assert settings_in(folder, choice) == PUBLISHED
+    assert settings_in(changed, choice, "stopping=none", "readout=last") == {
+        **PUBLISHED,
+        "stopping.patience": None,
+    }
+    own = {**PUBLISHED, "gradient.mode": "local", "local_epochs": 7, "learning_rate": [0.2]}
+    if choice not in ("trainer=full_graph", "trainer=bns", "trainer=sampled"):
+        given = ("gradient=local", "local_epochs=7", "learning_rate=[0.2]")
+        assert settings_in(changed, choice, *given) == own
+    said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
+    assert {*said, "gradient.mode"} == {*PUBLISHED}
+
+
+def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) -> None:
+    for folder, (choice, loops) in product(
+        (None, changed), (("+experiment=retexo", False), ("trainer=bns", True))
+    ):
+        assert settings_in(folder, choice, model="gat") == {**PUBLISHED, "dropout": 0.3}
+        gat = compose([choice], config_name(folder, "gat"), folder).train.model
+        assert gat.options == {"head_merge": "mean", "self_loops": loops}
+    assert compose(
+        ["+experiment=retexo", "model.self_loops=true"], "node_classification_gat"
+    ).train.model.options["self_loops"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "model.own_half=True",
+        "model.inputs=all",
+        "model.passes=aggregate",
+        "batch_size=9",
+        "smoothing.reach=hops",
+        "compute.precision=bf16",
+    ],
+)
+def test_what_only_lazy_training_has(given: str) -> None:
+    registry.check(compose([given]).train)
+    for more in ("trainer=full_graph", "trainer=sign"):
+        with pytest.raises(
+            InputError, match=f"^{given}: only trainer=lazy has it, not {more}; leave it out"
+        ):
+            registry.check(compose([given, more]).train)
+
+
+def test_batches_of_the_sampled_trainer_have_a_size() -> None:
+    sampled = ("trainer=sampled", "model=sage")
+    registry.check(compose([*sampled, "batch_size=9"]).train)
+    with pytest.raises(InputError, match=r"^batch_size=auto: only trainer=lazy has it"):
+        registry.check(compose([*sampled, "batch_size=auto"]).train)
