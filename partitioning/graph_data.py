@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from partitioning.features.schema import Schema
 from partitioning.names import Names
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -20,6 +21,7 @@ EDGE_NAMES = {name: name for name in EDGE_DATA} | {
 }
 """What edata of DGL's may be called, and our name."""
 Features = NDArray[np.float32] | sp.csr_array
+"""Dense or CSR. After `encode_tables` also an EncodedFeatures, which is encoded when rows are taken."""
 Endpoints = NDArray[np.signedinteger[Any]]
 """Ends of edges: int32 where every node's number fits, which halves what a large graph takes. Widen before products."""
 
@@ -75,6 +77,12 @@ class GraphData:
     """[C] what it calls its classes; None: 0 ... C-1."""
     featured: NDArray[np.bool_] | None = None
     """[N] False for a node without features, whose row is zeros; None: all have some."""
+    node_time: NDArray[np.float64] | None = None
+    """[N] for a split by time; None for none."""
+    schema: Schema | None = None
+    """What the columns of `features` hold before they are encoded; None: they need no encoding."""
+    edge_schema: Schema | None = None
+    """The same of `edge_feat`."""
     features_of_ids: bool = False
     """Whether they are random_rows(node_ids), which anyone can make who knows the ids."""
 

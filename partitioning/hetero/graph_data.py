@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning.features.schema import Schema
 from partitioning.graph_data import Endpoints, Features, GraphData, endpoint_dtype
 from partitioning.names import Names
 
@@ -30,6 +31,8 @@ class NodeTable:
     """[N_t] what the source calls them, where `node_ids` are keys of names."""
     featured: NDArray[np.bool_] | None = None
     """[N_t] False for a node without features, whose row is zeros; None: all have some."""
+    schema: Schema | None = None
+    """What the columns of `features` hold before they are encoded; None: they need no encoding."""
 
     @property
     def num_nodes(self) -> int:

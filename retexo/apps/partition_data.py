@@ -19,18 +19,19 @@ from threadpoolctl import threadpool_limits
 from partitioning import assign, datasets, hypergraph, splits
 from partitioning.datasets import objects as objects
 from partitioning.datasets.file import TABLES
-from partitioning.datasets.node_features import with_features
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write import CHUNK, write, writing
 from partitioning.errors import InputError
+from partitioning.features.build import States, add_kinds, encode_tables
+from partitioning.features.schema import describe
 from partitioning.files import check_path, file_checksum
 from partitioning.graph_data import MASKS, Endpoints, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.baselines import baselines
 from partitioning.links.split import find_relation, is_relation, of_relation, split_links
-from partitioning.partition_settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings, requested_features
 from retexo import __version__
 from retexo.apps import partition_hetero
 from retexo.exchange.cover import minimum_cover
@@ -86,7 +87,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"), _warnings() as notes:
-        graph = datasets.load_any(settings.dataset)
+        graph: Any = datasets.read_graph(settings.dataset)
         learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
         if settings.dataset.links:
             return _make_links(settings, directory, request, graph, notes, seconds)
@@ -94,6 +95,8 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
             learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split
         )
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
+        graph, states = encode_tables(graph, settings.dataset.features, split.train)
+        graph = add_kinds(graph, settings.dataset.features)
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
     if isinstance(graph, HeteroGraphData):
         described, counts = partition_hetero.write(
@@ -101,7 +104,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
             directory,
             graph,
             masks,
-            functools.partial(_provenance, settings, request, split.describe(), notes),
+            functools.partial(_provenance, settings, request, split.describe(), notes, states),
             functools.partial(_timed, seconds),
             covered,
             COVER_LIMIT,
@@ -123,7 +126,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
             masks,
             assignment,
             num_parts=settings.num_partitions,
-            provenance=_provenance(settings, request, split.describe(), notes, rows),
+            provenance=_provenance(settings, request, split.describe(), notes, states, rows),
             overwrite=settings.overwrite,
             with_dgl_files=has_dgl() if settings.dgl_files is None else settings.dgl_files,
         )
@@ -143,6 +146,7 @@ def _make_links(
     seconds: dict[str, float],
 ) -> Meta:
     """The same of a graph whose pairs are split."""
+    graph, states = encode_tables(graph, settings.dataset.features, None)
     relation = settings.dataset.relation
     if isinstance(graph, HeteroGraphData):
         named, relation = relation, find_relation(graph, relation)
@@ -159,7 +163,7 @@ def _make_links(
         by = replace(by, by="source")
     with _timed(seconds, "split"):
         split = split_links(graph, by, settings.dataset.spectral, paths=settings.dataset.paths)
-    split = replace(split, graph=with_features(split.graph, settings.dataset.features))
+    split = replace(split, graph=add_kinds(split.graph, settings.dataset.features))
     graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     with _timed(seconds, "assign"):
         assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
@@ -181,7 +185,7 @@ def _make_links(
             assignment,
             num_parts=settings.num_partitions,
             provenance={
-                **_provenance(settings, request, split.description, notes, rows),
+                **_provenance(settings, request, split.description, notes, states, rows),
                 "links": links,
             },
             overwrite=settings.overwrite,
@@ -213,6 +217,7 @@ def _provenance(
     request: dict[str, Any],
     split: dict[str, Any],
     notes: list[str],
+    states: States,
     rows: int | None,
 ) -> dict[str, Any]:
     """Fields of Meta that say how the directory was made."""
@@ -223,6 +228,7 @@ def _provenance(
         "versions": {**{name: version(name) for name in packages}, "retexo": __version__},
         "cover_rows": rows,
         "notes": notes,
+        "features": states,
     }
 
 
@@ -366,13 +372,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition.balance_train": settings.balance_train,
         "labels": dataset.labels,
         "duplicates": dataset.duplicates,
-        "features": dataset.features
-        if isinstance(dataset.features, dict)
-        else list(dataset.features),
-        **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
+        **requested_features(dataset),
     }
-    if request["columns.time"] is None:
-        del request["columns.time"]
     if dataset.links:
         request |= {"task": "link_prediction", "task.relation": dataset.relation, **of_links}
         request |= {"task.spectral": dataset.spectral, "task.paths": dataset.paths}
@@ -416,6 +417,9 @@ def made_with(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
         "split.drop_unlabelled": False,
     }
     there = later | meta.request
+    for name in request.keys() - there.keys():
+        if name.startswith("features."):  # from before the feature pipeline
+            there[name] = request[name]
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]
@@ -502,6 +506,8 @@ def _print_report(meta: Meta, directory: Path) -> None:
         partition_hetero.print_types(meta)
     if meta.links:
         _print_links(meta.links)
+    for line in describe(meta.features):
+        print(line)
     for note in meta.notes:
         print(f"note: {note}")
 

@@ -55,7 +55,12 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     flags = [argument for argument in rest if argument.startswith("-")]
     overrides = [argument for argument in rest if not argument.startswith("-")]
     check_overrides(overrides)
-    return [*options, *flags, *overrides]
+    return [*options, *flags, *map(expand_features, overrides)]
+
+
+def expand_features(override: str) -> str:
+    """features=KIND is short for features.kind=KIND."""
+    return re.sub(r"^([+~]*)features(?==|$)", r"\1features.kind", override)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import check
-from retexo.settings.command_line import check_overrides
+from retexo.settings.command_line import check_overrides, expand_features
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.launcher_env import LauncherEnv, detect
 from retexo.settings.messages import quoted, refusal, setting_names, unknown_setting
@@ -70,6 +70,7 @@ def compose_run(
 ) -> tuple[Settings, Path]:
     """As `compose`, and the run directory that the command would have: hydra.run.dir."""
     check_overrides(overrides)
+    overrides = [expand_features(override) for override in overrides]
     if config_dir is not None:
         check_config_dir(config_dir)
     try:

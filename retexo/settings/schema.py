@@ -32,8 +32,8 @@ LISTS = frozenset(
     key
     for key, (_, hint) in DEFINED.items()
     if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
-) | {"features"}
-"""The settings that are lists; one value stands for a list of it. Of features there may be a mapping, too."""
+) | {"features.kind"}
+"""The settings that are lists; one value stands for a list of it. features.kind may be a mapping, too."""
 REST = ".*"
 """How the name of what else is given in a group ends."""
 
@@ -156,12 +156,20 @@ def plain(value: Any, name: str = "") -> Any:
 def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with one value that stands for a list as a list of it."""
     made = dict(given)
-    for name, value in given.items():
+    features = made.get("features")
+    if not prefix and features is not None and not _is_group(features):
+        made["features"] = {"kind": features}
+    for name, value in list(made.items()):
         if isinstance(value, Mapping):
             made[name] = as_lists(value, f"{prefix}{name}.")
         elif prefix + name in LISTS and value is not None and not isinstance(value, list):
             made[name] = [value]
     return made
+
+
+def _is_group(features: Any) -> bool:
+    """Whether `features` holds the settings features.*; else it stands for features.kind."""
+    return isinstance(features, Mapping) and all(f"features.{name}" in DEFINED for name in features)
 
 
 def _at(nested: Any, key: str) -> Any:
