@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import Array
+from partitioning.array_checks import Array
 from partitioning.datasets import frames
 from partitioning.datasets.frames import ReadAgain, first_row
 from partitioning.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.checks import Array, CsrParts, check_length, check_unique, refuse
+from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
 from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.feature_columns import FeatureReader, read_times
@@ -31,8 +31,8 @@ from partitioning.features.roles import (
 )
 from partitioning.features.schema import Schema
 from partitioning.graph_data import MASKS
+from partitioning.node_split import FILE_NAMES, read_index
 from partitioning.partition_settings import ColumnSettings
-from partitioning.splits import FILE_NAMES, read_index
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
 from partitioning.features.schema import Rows, Schema
-from partitioning.graph_data import Features, GraphData
-from partitioning.hetero.graph_data import HeteroGraphData, NodeTable
+from partitioning.graph_data import Features, GraphData, HeteroGraphData, NodeTable
 from partitioning.partition_settings import FeatureSettings
 from partitioning.thread_pool import BLOCK
 
