@@ -165,7 +165,7 @@ class _ColumnReader:
             role = "embedding" if self.requested == "embedding" else self.role or "numeric"
             return Column(self.name, role, first, self.width, self.offset or 0.0)
         if self.requested is None and any(
-            {text.lower() for text in self.places} == words for words in BOOLEANS
+            self.places and {text.lower() for text in self.places} <= words for words in BOOLEANS
         ):
             is_true = np.array(
                 [*(text.lower() in TRUE for text in self.places), np.nan], np.float32

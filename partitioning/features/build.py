@@ -112,7 +112,7 @@ def _encode_nodes(
         return features, featured, None
     if not {"given", "neighbours"} & set(kinds):
         schema = replace(schema, columns=())
-    is_table = all(column.role != "matrix" for column in schema.columns)
+    is_table = bool(schema.columns) and all(column.role != "matrix" for column in schema.columns)
     if (
         featured is not None
         and tuple(kinds) == ("given",)

@@ -380,9 +380,12 @@ def _check_column(fitted: State, schema: Schema) -> None:
     assert column is not None
     if (fitted["role"] == "categorical") != (column.role == "categorical"):
         example = f", such as `{column.categories[0]}`" if column.categories else ""
+        remedy = (
+            "mend the values" if column.categories else f"set columns.categorical={column.name}"
+        )
         raise InputError(
             f"{schema.path}: column `{column.name}` is {column.role}{example}; it was {fitted['role']} when the "
-            f"model was trained: set columns.{fitted['role']}={column.name}, or mend the values"
+            f"model was trained: {remedy}"
         )
     if column.width != fitted["width"]:
         raise InputError(

@@ -201,7 +201,7 @@ def text(name: str, content: str) -> Callable[[Path], Any]:
         (text("nodes/movie.csv", "id,label\nalien,-1\nheat,-1\nup,\n"), "no node has a label"),
         (
             text("nodes/movie.csv", "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"),
-            "movie.csv: column `x` is blank in 1 rows, the first is row 0",
+            "1 of 3 nodes of type movie.*alien",
         ),
         (text("nodes/person.csv", "id\n70\n70\n"), "rows 0 and 1 are both 70"),
         (text("nodes/person.csv", "id\n70\n"), "person.features.npz"),
