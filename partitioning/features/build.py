@@ -26,6 +26,14 @@ States = dict[str, State]
 """The fitted pipelines by the names of their tables: nodes and edges; nodes/TYPE of several types."""
 
 
+def make_features(
+    graph: Graph, settings: FeatureSettings, train: Mask | None
+) -> tuple[Graph, States]:
+    """Encode the tables, then add the kinds of features."""
+    encoded, states = encode_tables(graph, settings, train)
+    return add_kinds(encoded, settings), states
+
+
 def encode_tables(
     graph: Graph, settings: FeatureSettings, train: Mask | None
 ) -> tuple[Graph, States]:

@@ -24,7 +24,7 @@ from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import CHUNK, write, writing
 from partitioning.errors import InputError
-from partitioning.features.build import States, add_kinds, encode_tables
+from partitioning.features.build import States, add_kinds, encode_tables, make_features
 from partitioning.features.schema import describe
 from partitioning.file_io import check_path, file_checksum
 from partitioning.graph_data import MASKS, Endpoints, GraphData, HeteroGraphData
@@ -94,8 +94,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
             learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split
         )
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
-        graph, states = encode_tables(graph, settings.dataset.features, split.train)
-        graph = add_kinds(graph, settings.dataset.features)
+        graph, states = make_features(graph, settings.dataset.features, split.train)
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
     if isinstance(graph, HeteroGraphData):
         described, counts = partition_hetero.write(

@@ -296,7 +296,7 @@ def by_loops(split: LinkSplit) -> dict[str, float]:
     for u, v in split.rows["test"].tolist():
         own = len(near[u] & near[v])
         others = [len(near[u] & near[w]) for w in range(30) if w != u and (u, w) not in known]
-        score_ranks.append(
+        ranks.append(
             1 + sum(each > own for each in others) + sum(each == own for each in others) / 2
         )
         drawn = [len(near[a] & near[b]) for a, b in split.rows["test_neg"].tolist()]
