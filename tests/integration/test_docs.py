@@ -41,6 +41,7 @@ HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {
     "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/test.sh": "runs this test",
+    r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": MACHINES
     + "tests/distributed/multinode has them as namespaces of the network",
     r"python scripts/launch\.py": MACHINES
