@@ -74,7 +74,7 @@ def default_model(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
         None,
         "layer",
         False,
-        "previous",
+        False,
         "activation",
         options,
     )
