@@ -290,7 +290,6 @@ def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]
         ("distributed.master_adr", "distributed.master_addr"),
         ("master_adr", "distributed.master_addr"),
         ("stopping.patiense", "stopping.patience"),
-        ("stoping.patience", "stopping.patience"),
         ("seeds", "seed"),
         ("split.sed", "split.seed"),
         ("distributed.num_partitions", "num_partitions"),
