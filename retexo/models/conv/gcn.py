@@ -46,4 +46,4 @@ class GCN(LinearConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
-        return self.weighted(aggregate, inputs.projected, self.bias)
+        return self.apply_weight(aggregate, inputs.projected, self.bias)
