@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.directory.ascending import runs
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.sorted_rows import runs
 from partitioning.thread_pool import AT_LOCK, in_blocks, in_threads
 from retexo.arrays import (
     BLOCK_SIZE,

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from partitioning.thread_pool import in_threads
 from retexo.arrays import IntArray, Mask, ids_to_mask
 from retexo.comm.collectives import Communicator

@@ -13,9 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
-from partitioning.hetero.graph_data import EdgeType
-from partitioning.hetero.types import HeteroPartition
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import (
     ExchangePlan,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.hetero.graph_data import EdgeType
+from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import HaloExchange, make_halo_exchange

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.ascending import row_pointers
+from partitioning.directory.sorted_rows import row_pointers
 from retexo.arrays import repeat_interleave
 
 MAX_CHUNK_EDGES = 1 << 21

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from partitioning.directory.types import Partition
-from partitioning.hetero.types import HeteroPartition
+from partitioning.directory.partition import HeteroPartition, Partition
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights

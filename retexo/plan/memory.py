@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 from retexo.models.matrix import is_sparse
 from retexo.models.stage import Architecture, Stage, build_stages

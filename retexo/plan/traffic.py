@@ -15,9 +15,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
-from partitioning.hetero.types import HeteroPartition
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter

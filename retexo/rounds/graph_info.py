@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag

@@ -14,9 +14,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from partitioning.directory.types import Partition, UnresolvedHalo
+from partitioning.directory.partition import Partition, PartNodes, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.hetero.types import PartNodes
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced

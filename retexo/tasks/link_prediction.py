@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.models.matrix import RowIndex
 from retexo.models.scorer import Scorer
 

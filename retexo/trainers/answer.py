@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import SETUP, WHOLE_RUN, MessageTag
 from retexo.exchange.exchange_plan import (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress

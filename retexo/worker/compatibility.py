@@ -6,11 +6,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.types import HeteroPartition
 from retexo.exchange.exchange_plan import Use
 from retexo.hetero.context import of_target
 from retexo.results.checkpoint import Checkpoint

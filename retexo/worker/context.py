@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import Communicator
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan

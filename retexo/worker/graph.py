@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition, Partition, PartNodes
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.types import HeteroPartition, PartNodes
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
 from retexo.hetero import context as hetero_context

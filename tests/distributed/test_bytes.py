@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support import random_graph, save_npz, thirds
 
-from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find
 from retexo.apps import partition_data, train
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.models.conv_registry import default_model_settings

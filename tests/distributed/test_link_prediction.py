@@ -14,12 +14,12 @@ import torch
 from support import make_graph, run_main, split_settings, train_settings
 from test_resume import dies_at
 
-from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.write import write
+from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS
-from partitioning.links.ranks import of_ranks
-from partitioning.links.split import split_links
+from partitioning.links.link_split import split_links
+from partitioning.links.score_ranks import of_ranks
 from retexo import load_run
 from retexo.apps import train
 from retexo.comm.collectives import Communicator

@@ -16,7 +16,7 @@ import pytest
 import torch
 from support import MODELS, make_graph, run_workers, train_settings, write_partitions
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport

@@ -15,8 +15,8 @@ import pytest
 import torch
 from support import MODELS, dgl_directory, make_graph, train_settings, write_partitions
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads

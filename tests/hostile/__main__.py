@@ -94,9 +94,11 @@ GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
 
 
 def files() -> dict[str, str]:
-    """sha256 by path, without the logs: one who is refused says so at the end of the run directory's."""
+    """sha256 by path, without what every run may extend: its log, and a site's ledger of requests."""
     return {
-        path: digest for path, digest in snapshot(Path()).items() if Path(path).name != "main.log"
+        path: digest
+        for path, digest in snapshot(Path()).items()
+        if Path(path).name != "main.log" and not Path(path).name.startswith("asked")
     }
 
 

@@ -30,10 +30,10 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
-from partitioning.files import file_checksum
+from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
 from retexo import load_run
 from retexo.apps import evaluate, partition_data, predict, train

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import MASKS, make_graph, torch_threads, write_partitions
 
-from partitioning.directory import ascending
-from partitioning.directory.types import Partition
+from partitioning.directory import sorted_rows
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
@@ -48,7 +48,7 @@ def blocks_of_few_edges() -> Iterator[None]:
     """So that targets and runs of equal numbers begin and end where blocks do."""
     with (
         mock.patch.object(boundary_module, "BLOCK_SIZE", 5),
-        mock.patch.object(ascending, "BLOCK", 3),
+        mock.patch.object(sorted_rows, "BLOCK", 3),
         torch_threads(2),
     ):
         yield

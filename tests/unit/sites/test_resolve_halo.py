@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitioning.directory.types import Partition, UnresolvedHalo
+from partitioning.directory.partition import Partition, UnresolvedHalo
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_split, refuse
+from partitioning.array_checks import check_split, refuse
 from partitioning.errors import InputError
-from partitioning.files import load_npy, read_text, reading
+from partitioning.file_io import load_npy, read_text, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import SplitSettings
 

@@ -11,10 +11,9 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from partitioning.directory.write import Layout, make_layout
-from partitioning.graph_data import MASKS, Endpoints
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.hetero.types import HeteroPartition, PartEdges, PartNodes
+from partitioning.directory.partition import HeteroPartition, PartEdges, PartNodes
+from partitioning.directory.write_directory import Layout, make_layout
+from partitioning.graph_data import MASKS, EdgeType, Endpoints, HeteroGraphData, NodeTable, Relation
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.files import load_npy, reading
+from partitioning.file_io import load_npy, reading
 
 FILES = ("name_text.npy", "name_ends.npy")
 

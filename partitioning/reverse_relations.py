@@ -5,7 +5,7 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, Relation
+from partitioning.graph_data import EdgeType, HeteroGraphData, Relation
 
 log = logging.getLogger(__name__)
 

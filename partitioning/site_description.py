@@ -1,4 +1,4 @@
-"""The site.json of a site (partitioning/sites.py), checked."""
+"""The site.json of a site (partitioning/site_folders.py), checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from partitioning.errors import InputError
-from partitioning.files import read_json
-from partitioning.hetero.graph_data import SEPARATOR
+from partitioning.file_io import read_json
+from partitioning.graph_data import SEPARATOR
 from partitioning.setting_fields import one_of
 
 VERSION = 1

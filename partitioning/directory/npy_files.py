@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.checks import Array, check_dense, check_endpoints, check_integers
+from partitioning.array_checks import Array, check_dense, check_endpoints, check_integers
 from partitioning.errors import InputError
-from partitioning.files import load_npy, reading
+from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from partitioning.graph_data import GraphData
-from partitioning.links.ranks import Floats, Ints
+from partitioning.links.score_ranks import Floats, Ints
 
 ONE = 1 << 16
 SAMPLED = 10_000

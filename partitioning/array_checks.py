@@ -293,7 +293,7 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
 def check_masks(
     masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
 ) -> dict[str, NDArray[np.bool_]]:
-    """The three masks by name, or nothing; whether they overlap is looked at when they are used (splits.py)."""
+    """The three masks by name, or nothing; whether they overlap is looked at when they are used (node_split.py)."""
     if not masks:
         return {}
     missing = [name for name in MASKS if name not in masks]

@@ -20,8 +20,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
-from partitioning.links.ranks import Ints, of_ranks, ranks
-from partitioning.splits import PARTS
+from partitioning.links.score_ranks import Ints, of_ranks, ranks
+from partitioning.node_split import PARTS
 
 POWERS = (0.25, 0.375, 0.5)
 """a"""

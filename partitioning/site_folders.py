@@ -24,7 +24,7 @@ start (retexo/sites/halo_rows.py).
 
 A site without any label may leave out `label` and the masks, a site without nodes `feat`, too. An edge that is listed
 twice counts twice, an edge from a node to itself is left out. Nothing is ever unpickled.
-Of a heterogeneous graph both files have more: partitioning/hetero/sites.py.
+Of a heterogeneous graph both files have more: partitioning/hetero_site_arrays.py.
 """
 
 import hashlib
@@ -39,14 +39,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.checks import CSR
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.array_checks import CSR
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.files import check_path, check_unpacked_size, exclusive, file_checksum, reading
+from partitioning.file_io import check_path, check_unpacked_size, exclusive, file_checksum, reading
 from partitioning.graph_data import GraphData
-from partitioning.site import ARRAYS, DESCRIPTION, VERSION, Site
-from partitioning.site_part import read_part
+from partitioning.site_arrays import read_part
+from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,9 @@ def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFol
         )
     kind = SiteFolders
     if local_sites[0].types is not None:
-        from partitioning.hetero.sites import HeteroSiteFolders as kind  # they are SiteFolders
+        from partitioning.hetero_site_arrays import (
+            HeteroSiteFolders as kind,  # they are SiteFolders
+        )
     return kind(path, num_parts, None, [], None, local_sites)
 
 

@@ -8,6 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from partitioning.graph_data import EdgeType
+
 HALO_IDS = "halo_ids.npy"
 """In a part's folder: int64 [H] ids of the data set, where features are made from them."""
 
@@ -109,7 +111,7 @@ class Partition:
     """Pairs by set, int64 [n, 2] ids in the partitioned graph whose sources are inner nodes: train, val, test, val_neg,
     test_neg; `candidates`, [n, 2] the nodes that can be an end, twice each, none where all can; `pool`, [M, 2] the same
     in all parts: nodes, and how many training pairs each is the end of; `spectral`, float32 [I, K]; and `neighbours`,
-    [E, 3] with a weight each (partitioning.links.paths)."""
+    [E, 3] with a weight each (partitioning.links.adamic_adar)."""
     first_id: int = 0
     """Of the inner nodes there, with links."""
 
@@ -137,3 +139,65 @@ class Partition:
         return torch.bincount(
             ends, None if self.edge_weight is None else self.edge_weight.double(), minlength=count
         )
+
+
+@dataclass(frozen=True, eq=False)
+class PartNodes:
+    """The nodes of one type. Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1.
+
+    The halo has the nodes owned elsewhere that are the source of an edge into this part, of any relation, each once.
+    """
+
+    features: Tensor
+    """float32 [I, F]; F is 0 for a type without features."""
+    node_ids: Tensor
+    """int64 [I] ids of the data set."""
+    halo_owner: Tensor
+    """int64 [H] the part that owns each halo node, ascending."""
+    halo_index: Tensor
+    """int64 [H] its local id there; ascending within an owner. This and the next as Partition has them."""
+    unresolved_halo: UnresolvedHalo | None = None
+    asked_for: tuple[Tensor, ...] | None = None
+
+    @property
+    def num_inner(self) -> int:
+        return len(self.node_ids)
+
+    @property
+    def num_halo(self) -> int:
+        return len(self.halo_owner)
+
+
+@dataclass(frozen=True, eq=False)
+class PartEdges:
+    """The edges of one relation into a part, by destination and then by source; no self loops."""
+
+    src: Tensor
+    """int32 [E] local id within the source type."""
+    dst: Tensor
+    """int32 [E] local id within the destination type, an inner node; all its in-edges are here."""
+    edge_weight: Tensor | None = None
+    """float32 [E] from 0 on; None for ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeteroPartition:
+    """One part. All parts have the same types and relations in the same order, also where a part has none of one."""
+
+    rank: int
+    num_parts: int
+    target: str
+    """The type that has labels."""
+    nodes: dict[str, PartNodes]
+    relations: dict[EdgeType, PartEdges]
+    labels: Tensor
+    """Of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
+    train_mask: Tensor
+    val_mask: Tensor
+    test_mask: Tensor
+    self_loops: int
+    """Edges from a node to itself that were left out."""
+
+    @property
+    def multilabel(self) -> bool:
+        return self.labels.ndim == 2

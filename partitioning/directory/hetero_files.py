@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     check_dense,
     check_edge_weight,
     check_endpoints,
@@ -29,16 +29,20 @@ from partitioning.checks import (
     check_node_ids,
     check_split,
 )
-from partitioning.directory.arrays import AGAIN, content_of, load_array
 from partitioning.directory.meta import VERSION, HeteroMeta
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import PartCounts, Partition
-from partitioning.directory.write import checksums_of, made_beside, make_layout
+from partitioning.directory.npy_files import AGAIN, content_of, load_array
+from partitioning.directory.partition import (
+    HeteroPartition,
+    PartCounts,
+    PartEdges,
+    Partition,
+    PartNodes,
+)
+from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.directory.write_directory import checksums_of, made_beside, make_layout
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, is_labelled
-from partitioning.hetero.graph_data import SEPARATOR, HeteroGraphData
-from partitioning.hetero.types import HeteroPartition, PartEdges, PartNodes
-from partitioning.names import Names
+from partitioning.graph_data import MASKS, SEPARATOR, HeteroGraphData, is_labelled
+from partitioning.node_names import Names
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from partitioning.files import load_npy, open_regular
+from partitioning.file_io import load_npy, open_regular
 
 OPENERS = {"open", "read_text", "read_bytes"}
 READERS = {
@@ -27,7 +27,7 @@ READERS = {
 }
 """They take a path as well as an open file."""
 OWN = {
-    "partitioning/files.py",
+    "partitioning/file_io.py",
     "retexo/settings/options.py",  # the program's own modules
     "retexo/launch/handshake.py",
     "retexo/launch/cores.py",  # of the system

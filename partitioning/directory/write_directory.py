@@ -22,13 +22,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.checks import Array
+from partitioning.array_checks import Array
 from partitioning.directory import dgl_files
-from partitioning.directory.arrays import content_of, write_arrays, write_links
 from partitioning.directory.meta import VERSION, Meta
-from partitioning.directory.types import HALO_IDS, OddEdges, PartCounts
+from partitioning.directory.npy_files import content_of, write_arrays, write_links
+from partitioning.directory.partition import HALO_IDS, OddEdges, PartCounts
 from partitioning.errors import InputError
-from partitioning.files import exclusive, file_checksum, open_regular, rename_durably, why_unwritten
+from partitioning.file_io import (
+    exclusive,
+    file_checksum,
+    open_regular,
+    rename_durably,
+    why_unwritten,
+)
 from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioning import hypergraph
 from partitioning.assign import Assignment, from_file, metis
 from partitioning.errors import InputError
-from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.graph_data import HeteroGraphData
 from partitioning.partition_settings import PartitionSettings
 
 

@@ -1,4 +1,4 @@
-"""Sites of a heterogeneous graph: `dataset_name=parts`, as in partitioning/sites.py, with types and relations.
+"""Sites of a heterogeneous graph: `dataset_name=parts`, as in partitioning/site_folders.py, with types and relations.
 
     FOLDER/
         site.json           as there, and, the same at each site:
@@ -21,16 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partitioning.checks import CSR, Array, Ints
-from partitioning.directory.types import Partition
+from partitioning.array_checks import CSR, Array, Ints
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition, PartEdges, Partition, PartNodes
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.graph_data import SEPARATOR
-from partitioning.hetero.types import HeteroPartition, PartEdges, PartNodes
-from partitioning.names import Names
-from partitioning.site import ARRAYS, DESCRIPTION, Site, SiteTypes
-from partitioning.site_part import (
+from partitioning.graph_data import MASKS, SEPARATOR
+from partitioning.node_names import Names
+from partitioning.site_arrays import (
     EDGES,
     Edges,
     arrays_of,
@@ -42,7 +39,8 @@ from partitioning.site_part import (
     read_features,
     target_arrays,
 )
-from partitioning.sites import SiteFolders
+from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
+from partitioning.site_folders import SiteFolders
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ N nodes, n rows.
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.links.paths import adamic_adar, adjacency_of
-from partitioning.links.ranks import Floats, Ints, Scorer, of_ranks, pair_scores, ranks
-from partitioning.links.split import LinkSplit
+from partitioning.links.adamic_adar import adamic_adar, adjacency_of
+from partitioning.links.link_split import LinkSplit
+from partitioning.links.score_ranks import Floats, Ints, Scorer, of_ranks, pair_scores, ranks
 
 MAX_CELLS = 1 << 34
 """Scores beyond which a random sample of the rows is ranked."""

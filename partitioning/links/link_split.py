@@ -16,14 +16,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.hetero.graph_data import SEPARATOR, HeteroGraphData
-from partitioning.links.ids import id_keys, places_of, read_ids
-from partitioning.links.paths import weighted_neighbours
-from partitioning.links.spectral import best_spectral
-from partitioning.names import Names, name_keys
+from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData
+from partitioning.links.adamic_adar import weighted_neighbours
+from partitioning.links.id_files import id_keys, places_of, read_ids
+from partitioning.links.spectral_embedding import best_spectral
+from partitioning.node_names import Names, name_keys
+from partitioning.node_split import PARTS, index_file
 from partitioning.partition_settings import SplitSettings
-from partitioning.splits import PARTS, index_file
 
 Ints = NDArray[np.int64]
 SHARES = (0.85, 0.05, 0.1)
@@ -46,9 +45,9 @@ class LinkSplit:
     description: dict[str, Any]
     """What meta.json says of it, JSON-able."""
     spectral: NDArray[np.float32]
-    """[N, K] partitioning.links.spectral."""
+    """[N, K] partitioning.links.spectral_embedding."""
     neighbours: Ints
-    """[E, 3] partitioning.links.paths."""
+    """[E, 3] partitioning.links.adamic_adar."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:

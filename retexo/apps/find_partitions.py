@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.directory.meta import HeteroMeta
-from partitioning.directory.read import MissingPartitions, PartitionDirectory, find
+from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
-from partitioning.sites import SiteFolders, find_sites
+from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_data import directory_of, is_of_file, made_with, requested_settings
 from retexo.settings.run_settings import Settings

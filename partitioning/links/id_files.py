@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_integers
+from partitioning.array_checks import check_integers
 from partitioning.datasets.frames import column_names, integers_of, read_frames
 from partitioning.errors import InputError
-from partitioning.files import load_npy, open_regular, reading
-from partitioning.names import name_keys
+from partitioning.file_io import load_npy, open_regular, reading
+from partitioning.node_names import name_keys
 
 HEADERS = (
     "src",

@@ -10,8 +10,8 @@ from support import split_settings
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.node_split import Split, SplitRecipe, draw
 from partitioning.partition_settings import SplitSettings
-from partitioning.splits import Split, SplitRecipe, draw
 
 PER_CLASS = SplitRecipe("per_class", train_per_class=2, num_val=3, num_test=4)
 THIRDS = SplitRecipe("fraction", train=0.5, val=0.2, test=0.3)

@@ -1,4 +1,4 @@
-"""From the arrays of a site's part.npz (partitioning/sites.py) to its part.
+"""From the arrays of a site's part.npz (partitioning/site_folders.py) to its part.
 
 I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
 """
@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     CSR,
     MANY_CLASSES,
     Array,
@@ -33,10 +33,10 @@ from partitioning.checks import (
     refuse,
 )
 from partitioning.datasets.raw import read_arrays
-from partitioning.directory.types import Partition, UnresolvedHalo
+from partitioning.directory.partition import Partition, UnresolvedHalo
 from partitioning.errors import InputError
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
-from partitioning.site import ARRAYS, DESCRIPTION, Site
+from partitioning.site_description import ARRAYS, DESCRIPTION, Site
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     check_dense,
     check_edge_feat,
     check_edge_weight,
@@ -29,20 +29,20 @@ from partitioning.checks import (
 )
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files, pyg_files
-from partitioning.directory.arrays import (
+from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
+from partitioning.directory.npy_files import (
     check_no_leak,
     check_relations,
     content_of,
     read_arrays,
     read_links,
 )
-from partitioning.directory.ascending import degrees
-from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
-from partitioning.directory.types import HALO_IDS, Partition
+from partitioning.directory.partition import HALO_IDS, Partition
+from partitioning.directory.sorted_rows import degrees
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, load_npy, reading
+from partitioning.file_io import file_checksum, load_npy, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
-from partitioning.names import Names
+from partitioning.node_names import Names
 from partitioning.random_rows import random_rows
 from partitioning.thread_pool import BLOCK, in_blocks
 
@@ -198,16 +198,16 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
 
 
 def _class_for(meta: Meta) -> type[PartitionDirectory]:
-    from partitioning.hetero.directory import HeteroDirectory  # it is a PartitionDirectory
+    from partitioning.directory.hetero_files import HeteroDirectory  # it is a PartitionDirectory
 
     return HeteroDirectory if isinstance(meta, HeteroMeta) else PartitionDirectory
 
 
 def _of_dgl(path: Path, file: Path, meta: Meta | None) -> PartitionDirectory:
-    from partitioning.hetero import dgl_parts  # as above
+    from partitioning.directory import hetero_dgl_files
 
-    if dgl_parts.is_hetero(file):
-        return dgl_parts.open_directory(path, file)
+    if hetero_dgl_files.is_hetero(file):
+        return hetero_dgl_files.open_directory(path, file)
     config = dgl_files.read_config(file)
     return PartitionDirectory(path, config["num_parts"], meta, config["node_bounds"], config)
 

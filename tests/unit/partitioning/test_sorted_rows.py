@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import torch_threads
 
-from partitioning.directory import ascending
-from partitioning.directory.ascending import degrees, row_pointers, runs
+from partitioning.directory import sorted_rows
+from partitioning.directory.sorted_rows import degrees, row_pointers, runs
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -21,7 +21,7 @@ def test_pointers_and_degrees_are_those_of_a_count(data: st.DataObject, threads:
     entries = torch.tensor(sorted(rows) if is_sorted else rows, dtype=torch.int32)
     weight = torch.arange(len(rows), dtype=torch.float32)
     block = data.draw(st.integers(1, 9))  # so that rows begin, end and fall where blocks do
-    with torch_threads(threads), mock.patch.object(ascending, "BLOCK", block):
+    with torch_threads(threads), mock.patch.object(sorted_rows, "BLOCK", block):
         pointers = row_pointers(entries, num_rows)
         found = degrees(entries, None, num_rows)
         weighted = degrees(entries, weight, num_rows)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     Array,
     check_dense,
     check_edge_weight,
@@ -28,14 +28,13 @@ from partitioning.checks import (
 )
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
-from partitioning.directory.read import FEATURE_NAMES, LABEL_NAMES
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition, PartEdges, PartNodes
+from partitioning.directory.read_directory import FEATURE_NAMES, LABEL_NAMES
 from partitioning.errors import InputError
-from partitioning.files import read_json
-from partitioning.graph_data import EDGE_NAMES, MASKS, is_labelled
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.graph_data import EdgeType
-from partitioning.hetero.types import HeteroPartition, PartEdges, PartNodes
-from partitioning.names import Names
+from partitioning.file_io import read_json
+from partitioning.graph_data import EDGE_NAMES, MASKS, EdgeType, is_labelled
+from partitioning.node_names import Names
 
 log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
