@@ -27,7 +27,7 @@ class GCN(LinearConvolution):
         dropout: rate, of the aggregate.
     """
 
-    normalised = True
+    normalized = True
     uses_out_degree = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:

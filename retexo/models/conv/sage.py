@@ -39,7 +39,7 @@ class SAGEMean(LinearConvolution):
         root_weight: whether there is W_self; False where the stage has the node's own row beside the mean.
     """
 
-    normalised = True
+    normalized = True
 
     def __init__(
         self, num_in: int, num_out: int, dropout: float, *, root_weight: bool = True
