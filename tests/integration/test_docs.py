@@ -49,7 +49,7 @@ NOT_RUN = {
     "torchrun": "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments",
     "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
     r"python benchmarks/": HOURS,
-    r"python main\.py \+experiment=paper": HOURS,
+    r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
     "python -m pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
