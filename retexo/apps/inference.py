@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows

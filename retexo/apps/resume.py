@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.files import read_json
+from partitioning.file_io import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
 from retexo.results.runs import shortest

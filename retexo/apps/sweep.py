@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from partitioning.errors import InputError
-from partitioning.files import exclusive, open_regular, read_bytes
+from partitioning.file_io import exclusive, open_regular, read_bytes
 from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS

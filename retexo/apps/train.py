@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retexo.apps import resume
-from retexo.apps.partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.errors import TrainingError

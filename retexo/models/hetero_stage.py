@@ -22,7 +22,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.hetero.graph_data import EdgeType
+from partitioning.graph_data import EdgeType
 from retexo.models.conv_registry import build_convolution, check_model
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution

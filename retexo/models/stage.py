@@ -12,9 +12,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.models.conv_registry import build_convolution, check_model, options_of
-from retexo.models.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
-from retexo.models.matrix import dropout, product
+from retexo.models.conv_registry import build_convolution, check_model, find_options_class
+from retexo.models.convolution import Convolution, Inputs, LayerShape, make_norm, xavier
+from retexo.models.matrix import dropout, matmul
 from retexo.models.scorer import Scorer
 from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
 
@@ -84,7 +84,7 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
                 )
         return found
 
-    return ModelSettings(**read(ModelSettings), options=read(options_of(content["name"])))
+    return ModelSettings(**read(ModelSettings), options=read(find_options_class(content["name"])))
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
@@ -123,7 +123,7 @@ class Stage(nn.Module):
         self.hidden_dim = conv.output_dim
         if not conv.adds_skips:
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
-        self.norm = normalisation(model.norm, self.hidden_dim) if num_classes is not None else None
+        self.norm = make_norm(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
         self.is_last, self.passes_aggregate = is_last, passes_aggregate
         self.dropout_rate = model.dropout
@@ -188,9 +188,7 @@ class Stage(nn.Module):
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
-        parts = [
-            product(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips
-        ]
+        parts = [matmul(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
         return out if self.norm is None else torch.relu_(self.norm(out))
@@ -199,7 +197,7 @@ class Stage(nn.Module):
         if self.head is None:
             return hidden
         read = dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden
-        return product(read, self.head.weight.T, self.head.bias)
+        return matmul(read, self.head.weight.T, self.head.bias)
 
     def _whole(self, out: Tensor) -> Tensor:
         """In the precision of the parameters."""

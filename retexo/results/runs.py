@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.files import read_text
+from partitioning.file_io import read_text
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import PER_LAYER, REST, default, keys
 

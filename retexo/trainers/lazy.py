@@ -8,8 +8,8 @@ from torch import Tensor
 
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
-from retexo.rounds.loop import run_rounds
 from retexo.rounds.objective import LayerObjective
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.context import RunContext, TrainResult
 from retexo.trainers.layerwise import LAYERS, Layers, each_layer

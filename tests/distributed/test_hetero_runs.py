@@ -23,7 +23,7 @@ from support import need_dgl, random_graph, thirds, write_partitions
 from test_resume import assert_same_run, dies_at
 from test_secure_run import in_the_open
 
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from retexo import load_run
 from retexo.apps import evaluate, plan, predict, train

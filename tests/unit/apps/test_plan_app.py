@@ -24,7 +24,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from partitioning.errors import InputError
-from partitioning.files import exclusive
+from partitioning.file_io import exclusive
 from retexo.apps import report, sweep
 from retexo.errors import TrainingError
 from retexo.settings.app_settings import SweepSettings
