@@ -79,7 +79,7 @@ def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> Model
         None,
         "layer",
         False,
-        "previous",
+        False,
         "activation",
         options,
     )

@@ -16,6 +16,7 @@ from retexo.models.conv_registry import build_convolution, check_model, find_opt
 from retexo.models.convolution import Convolution, Inputs, LayerShape, make_norm, xavier
 from retexo.models.matrix import dropout, matmul
 from retexo.models.scorer import Scorer
+from retexo.settings.aliases import rename_settings
 from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
 
 
@@ -73,6 +74,8 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
     Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
     """
 
+    content = rename_settings({"model": content})["model"]
+
     def read(settings: type) -> dict[str, Any]:
         found = {}
         for field in fields(settings):
@@ -111,7 +114,7 @@ class Stage(nn.Module):
         skips: Mapping[Skip, nn.Parameter] | None = None,
         features: bool = False,
         is_last: bool = False,
-        passes_aggregate: bool = False,
+        outputs_aggregate: bool = False,
     ) -> None:
         """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each.
 
@@ -125,7 +128,7 @@ class Stage(nn.Module):
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
         self.norm = make_norm(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
-        self.is_last, self.passes_aggregate = is_last, passes_aggregate
+        self.is_last, self.outputs_aggregate = is_last, outputs_aggregate
         self.dropout_rate = model.dropout
         self.skip_rates = [
             model.dropout if name == "rows" and not features else model.features_dropout
@@ -146,7 +149,7 @@ class Stage(nn.Module):
         """D of `embed`."""
         if self.is_last and self.head is not None:
             return self.head.out_features
-        return self.conv.projected_width if self.passes_aggregate else self.hidden_dim
+        return self.conv.projected_width if self.outputs_aggregate else self.hidden_dim
 
     @property
     def output_widths(self) -> tuple[int, int]:
@@ -181,7 +184,7 @@ class Stage(nn.Module):
             return self._whole(self._passed(inputs, hidden)), logits
 
     def _passed(self, inputs: Inputs, hidden: Tensor) -> Tensor:
-        passed = self.conv.weighted_aggregate(inputs) if self.passes_aggregate else hidden
+        passed = self.conv.weighted_aggregate(inputs) if self.outputs_aggregate else hidden
         assert passed is not None
         return passed
 
@@ -293,12 +296,12 @@ def _build_stage(
         },
         features=not layer,
         is_last=is_last,
-        passes_aggregate=model.passes == "aggregate" and kind.linear_aggregation and not is_last,
+        outputs_aggregate=model.output == "aggregate" and kind.linear_aggregation and not is_last,
     )
 
 
 def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
     """What a stage reads past its convolution."""
-    if layer == 0 or model.inputs == "previous":
-        return ("rows",) if model.own_half else ()
+    if layer == 0 or not model.input_skip:
+        return ("rows",) if model.self_weight else ()
     return ("features", "aggregate") if linear else ("features", "rows")

@@ -23,7 +23,7 @@ from retexo.models.stage import Architecture, build_stages
 from retexo.plan.traffic import TrafficEstimate
 from retexo.settings.run_settings import TrainSettings
 
-END_TO_END: dict[str, Any] = {"own_half": False, "inputs": "previous", "passes": "activation"}
+END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
 SAMPLING_RATE = 0.1
 """Of boundary node sampling, as its authors use it."""
 

@@ -94,13 +94,13 @@ def each_layer(
     layers: Layers,
     fit: Fit = lambda objective: None,
     *,
-    readout: str = "validation",
+    output_heads: str = "validation",
 ) -> Iterator[Any]:
-    """The outputs of the stages, one after the other; with readout=last only the last one's logits are made."""
+    """The outputs of the stages, one after the other; with output_heads=last only the last one's logits are made."""
     given = layers.first(context, stages)
     for layer, stage in enumerate(stages):
         output = layers.run(
-            context, layer, stage, given, fit, logits=readout != "last" or stage.is_last
+            context, layer, stage, given, fit, logits=output_heads != "last" or stage.is_last
         )
         given = replace(given, rows=output.rows)
         yield output

@@ -252,7 +252,7 @@ def _from_neighbours(context: Context, layer: int, stage: Stage) -> tuple[bool, 
     if isinstance(conv, LinearConvolution) and conv.self_loop_scale(none, none) is not None:
         return (False,) * len(names)
     passes_sums = (
-        layer > 0 and context.settings.model.passes == "aggregate" and conv.linear_aggregation
+        layer > 0 and context.settings.model.output == "aggregate" and conv.linear_aggregation
     )
     return tuple(name != "features" and (name != "rows" or passes_sums) for name in names)
 

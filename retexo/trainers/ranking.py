@@ -239,7 +239,7 @@ def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Ten
     that of paths."""
     num_layers = len(stages)
     answer = Answer((num_layers - 1,))
-    if context.settings.readout != "validation" or not context.graph_info.num_val:
+    if context.settings.output_heads != "validation" or not context.graph_info.num_val:
         return answer
 
     def best(candidates: list[Answer]) -> Answer:

@@ -230,8 +230,8 @@ def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
     ("overrides", "passed"),
     [
         (("model=sage",), None),
-        (("model=sage", "model.own_half=false"), None),
-        (("model=sage", "model.inputs=previous"), None),
+        (("model=sage", "model.self_weight=false"), None),
+        (("model=sage", "model.input_skip=false"), None),
         (("model=sage", "base=published"), 0),
         (("model=rgcn_union",), -1),
     ],

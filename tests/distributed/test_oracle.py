@@ -55,10 +55,10 @@ LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 POWERSGD = "gradient.compression=powersgd"
 SKIPS = (
-    "model.own_half=true",
-    "model.inputs=all",
-    "model.passes=aggregate",
-    "readout=validation",
+    "model.self_weight=true",
+    "model.input_skip=true",
+    "model.output=aggregate",
+    "output_heads=validation",
     "smoothing.steps=3",
 )
 FEW_ROUNDS = 3
@@ -87,7 +87,7 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "sage-pool-skips": ("dense", (*MODELS["sage-pool"], *SKIPS)),
     "gcn-skips-hops": ("third", (*MODELS["gcn"], *SKIPS, "smoothing.reach=hops")),
     "gat-skips-hops": ("third", (*MODELS["gat-mean"], *SKIPS, "smoothing.reach=hops")),
-    "gcn-own-half": ("dense", (*MODELS["gcn"], "model.own_half=true")),
+    "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
     "gcn-powersgd-whole": (

@@ -56,10 +56,10 @@ EXCHANGES = {
     "plain": ("exchange=plain",),
 }
 SKIPS = (
-    "model.own_half=true",
-    "model.inputs=all",
-    "model.passes=aggregate",
-    "readout=validation",
+    "model.self_weight=true",
+    "model.input_skip=true",
+    "model.output=aggregate",
+    "output_heads=validation",
     "smoothing.steps=2",
 )
 LOCAL, LOW_RANK = (

@@ -17,7 +17,7 @@ from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":
-    width = layer.num_out if layer.model.own_half else layer.model.hidden_dim
+    width = layer.num_out if layer.model.self_weight else layer.model.hidden_dim
     return GIN(layer.num_in, layer.num_out, layer.model.dropout, width, layer.model.norm)
 
 

@@ -25,7 +25,7 @@ def build(layer: LayerShape, options: SAGEOptions) -> "SAGEMean | SAGEPool":
     if options.aggregator == "pool":
         return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
     return SAGEMean(
-        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.own_half
+        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.self_weight
     )
 
 

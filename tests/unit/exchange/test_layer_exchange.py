@@ -972,10 +972,10 @@ def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, free
     """But not where a node's own row is read, too. What is trained and embedded then, the oracle knows."""
     whole = random_whole([0, 1], (TRAIN, VAL, TEST))
     published = (
-        "model.own_half=false",
-        "model.inputs=previous",
-        "model.passes=activation",
-        "readout=last",
+        "model.self_weight=false",
+        "model.input_skip=false",
+        "model.output=activation",
+        "output_heads=last",
     )
     options = "hidden_dim=64", "num_rounds=[2]", "stopping=none", "smoothing.steps=0", "device=cpu"
     run = train_settings(
