@@ -1,7 +1,7 @@
 """From a configuration to the dataclasses of settings: names, types, defaults and roles are read from these."""
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,6 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from partitioning.errors import InputError
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import Setting, definitions
+from retexo.settings.flatten import nest
 from retexo.settings.run_settings import Settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -41,32 +42,6 @@ REST = ".*"
 def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     """Dotted names of the settings that have a role."""
     return frozenset(key for key, (defined, _) in DEFINED.items() if role(defined))
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        *groups, last = key.split(".")
-        place = nested
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = value
-    return nested
-
-
-def without(
-    settings: Mapping[str, Any], names: Collection[str], prefix: str = ""
-) -> dict[str, Any]:
-    """Nested settings without those of these dotted names, nor groups of which nothing is left."""
-    kept: dict[str, Any] = {}
-    for name, value in settings.items():
-        key = f"{prefix}{name}"
-        if key not in names:
-            inner = without(value, names, f"{key}.") if isinstance(value, Mapping) else value
-            if inner != {} or value == {}:
-                kept[name] = inner
-    return kept
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:
@@ -156,20 +131,12 @@ def plain(value: Any, name: str = "") -> Any:
 def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with one value that stands for a list as a list of it."""
     made = dict(given)
-    features = made.get("features")
-    if not prefix and features is not None and not _is_group(features):
-        made["features"] = {"kind": features}
-    for name, value in list(made.items()):
+    for name, value in given.items():
         if isinstance(value, Mapping):
             made[name] = as_lists(value, f"{prefix}{name}.")
         elif prefix + name in LISTS and value is not None and not isinstance(value, list):
             made[name] = [value]
     return made
-
-
-def _is_group(features: Any) -> bool:
-    """Whether `features` holds the settings features.*; else it stands for features.kind."""
-    return isinstance(features, Mapping) and all(f"features.{name}" in DEFINED for name in features)
 
 
 def _at(nested: Any, key: str) -> Any:
