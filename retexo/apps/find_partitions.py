@@ -11,7 +11,12 @@ from partitioning.directory.read_directory import MissingPartitions, PartitionDi
 from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
-from retexo.apps.partition_data import directory_of, is_of_file, made_with, requested_settings
+from retexo.apps.partition_request import (
+    directory_of,
+    is_file_value,
+    requested_settings,
+    stored_request,
+)
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import DEFINED, keys
 from retexo.worker.graph import check_directory
@@ -138,14 +143,14 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
     """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
     assert directory.meta is not None
     given = requested_settings(settings.partition)
-    request = made_with(directory.meta, given)
+    request = stored_request(directory.meta, given)
     if isinstance(directory.meta, HeteroMeta):
         request["target"] = directory.meta.target  # also where it went without saying
     for name in sorted(settings.given & given.keys()):
         here, there = given[name], request.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":
             continue
-        if is_of_file(here) and here["sha256"] is None:  # the data need not be where training is
+        if is_file_value(here) and here["sha256"] is None:  # the data need not be where training is
             continue
         if here != there:
             raise InputError(
@@ -156,5 +161,7 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
 
 def _shown(value: Any) -> str:
     return (
-        f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if is_of_file(value) else str(value)
+        f"{value['name']} (sha256 {str(value['sha256'])[:8]})"
+        if is_file_value(value)
+        else str(value)
     )

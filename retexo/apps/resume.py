@@ -57,10 +57,10 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
         summary = read_json(path)
         if summary["status"] != "done":
             return None
-        made_with = without(dict(summary["settings"]), PER_NODE)
+        stored_request = without(dict(summary["settings"]), PER_NODE)
     except (ValueError, KeyError, TypeError):
         return None
-    _check_settings(run_dir, settings, made_with)
+    _check_settings(run_dir, settings, stored_request)
     return summary
 
 
@@ -160,7 +160,7 @@ def check_same(
     source = _source(resume, run_dir)
     if resume is None or not (source / RUN_FILE).is_file():
         return
-    before, made_with = _recorded(source)
+    before, stored_request = _recorded(source)
     for name, here in run.items():
         there = before.get(name)
         if here != there:
@@ -168,11 +168,11 @@ def check_same(
             raise InputError(
                 f"resume={resume}: the run in {source} has {name} {_shown(there)}, here {_shown(here)}; {remedy}"
             )
-    _check_settings(source, settings, made_with)
+    _check_settings(source, settings, stored_request)
 
 
-def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
-    now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(made_with)
+def _check_settings(source: Path, settings: dict[str, Any], stored_request: dict[str, Any]) -> None:
+    now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(stored_request)
     for name in sorted(now.keys() | then.keys()):
         here, there = (known.get(name, default(name, known)) for known in (now, then))
         if name in LISTS:

@@ -24,7 +24,7 @@ from pathlib import Path
 from partitioning.errors import InputError
 from partitioning.file_io import exclusive, open_regular, read_bytes
 from retexo.apps import report
-from retexo.apps.partition_data import directory_of, requested_settings
+from retexo.apps.partition_request import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS
 from retexo.errors import TrainingError
 from retexo.launch.start_workers import terminate_as_exit

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -43,9 +42,7 @@ class Shape:
                 True,
             )
         read = (
-            of_target(directory.read_hetero(part))
-            if isinstance(directory, HeteroDirectory)
-            else directory.read(part)
+            of_target(directory.read_hetero(part)) if directory.is_hetero else directory.read(part)
             for part in parts
         )
         held = [partition for partition in read if partition.num_inner]

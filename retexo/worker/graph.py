@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition, Partition, PartNodes
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -65,7 +64,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             f"model={settings.model.name}: {directory.path} has no relations; choose another model, or "
             "partition a heterogeneous graph with task=link_prediction task.relation="
         )
-    relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
+    relational, hetero = is_relational(settings), directory.is_hetero
     if relational != hetero:
         kinds = {name: check_model(default_model(name, 1, 1)) for name in CONVOLUTIONS}
         known = (
@@ -206,11 +205,7 @@ Part = Partition | HeteroPartition
 
 
 def read_part(directory: PartitionDirectory, rank: int) -> Part:
-    return (
-        directory.read_hetero(rank)
-        if isinstance(directory, HeteroDirectory)
-        else directory.read(rank)
-    )
+    return directory.read_hetero(rank) if directory.is_hetero else directory.read(rank)
 
 
 def without_ledger(part: Part) -> Part:
