@@ -21,8 +21,9 @@ from partitioning.datasets import objects as objects
 from partitioning.datasets.node_features import with_features
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import Meta
+from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.verify import verify_directory
-from partitioning.directory.write_directory import CHUNK, write, writing
+from partitioning.directory.write_directory import write, writing
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines

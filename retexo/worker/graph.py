@@ -16,7 +16,7 @@ from retexo.hetero import context as hetero_context
 from retexo.hetero import registry as hetero_registry
 from retexo.hetero import smoothing
 from retexo.hetero.lazy import infer_hetero
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Answer, Architecture, Stage
@@ -66,7 +66,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
         )
     relational, hetero = is_relational(settings), directory.is_hetero
     if relational != hetero:
-        kinds = {name: check_model(default_model(name, 1, 1)) for name in CONVOLUTIONS}
+        kinds = {name: check_model(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
         known = (
             name
             for name, each in kinds.items()

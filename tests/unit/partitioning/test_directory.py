@@ -25,7 +25,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory import dgl_files, write_directory
+from partitioning.directory import dgl_files, sort_edges, write_directory
 from partitioning.directory.meta import content_digest
 from partitioning.directory.partition import EdgeStatistics, Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
@@ -170,11 +170,11 @@ def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         )
 
 
-@pytest.mark.parametrize("chunk", [7, write_directory.CHUNK])
+@pytest.mark.parametrize("chunk", [7, sort_edges.CHUNK])
 def test_equal_to_what_dgl_makes_of_the_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(write_directory, "CHUNK", chunk)
+    monkeypatch.setattr(sort_edges, "CHUNK", chunk)
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
     assert theirs.meta is None
@@ -202,7 +202,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
-    monkeypatch.setattr(write_directory, "CHUNK", 13)
+    monkeypatch.setattr(sort_edges, "CHUNK", 13)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
     for rank, (part, bounds) in enumerate(
         (whole.path / f"part{rank}", whole.bounds[rank:]) for rank in range(3)
