@@ -14,7 +14,7 @@ from partitioning.directory.read_directory import MissingPartitions, PartitionDi
 from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
-from retexo.apps.partition_data import (
+from retexo.apps.partition_request import (
     directory_of,
     is_file_value,
     requested_settings,
