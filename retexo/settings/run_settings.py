@@ -300,8 +300,9 @@ class SmoothingSettings(Checked):
     steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0), earlier=0)
     reach: str = setting(
         "smoothing.reach",
-        "computed",
-        "what it starts from: answers of nodes in a split; or of all that reach these in so many hops, computed for it",
+        "hops",
+        "whose predictions it starts from. hops: all nodes within that many hops. computed: nodes in "
+        "a split only, so that the result depends on the split",
         one_of(*REACHES),
         earlier="computed",
     )

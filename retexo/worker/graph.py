@@ -287,12 +287,11 @@ def make_inference_context(
     """
     answered = checkpoint.answer
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    smoothing_now = replace(
-        settings.smoothing, steps=answered.steps if answered.alpha < 1 else 0, reach=answered.reach
-    )
+    use = "train" if use == "evaluate" and settings.exchange.rounded else use
+    steps = answered.steps if answered.alpha < 1 or use == "train" else 0
+    smoothing_now = replace(settings.smoothing, steps=steps, reach=answered.reach)
     settings = replace(settings, smoothing=smoothing_now)
     graph.check_fits(checkpoint, settings, graph_info)
-    use = "train" if use == "evaluate" and settings.exchange.rounded else use
     with clock.phase("plan"):
         context = graph.make_context(
             settings, graph_info, comm, stages[0].conv, clock=clock, use=use

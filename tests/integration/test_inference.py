@@ -344,6 +344,24 @@ def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, rea
     )
 
 
+@pytest.mark.parametrize(("reach", "same"), [("hops", True), ("computed", False)])
+def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same: bool) -> None:
+    """Two splits and two assignments of one graph, exact rows: with reach=hops one answer."""
+    folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
+    described = json.loads((folder / "checkpoint" / "model.json").read_text())
+    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": reach}
+    (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
+    run = load_run(folder)
+    first, second = (
+        run.predict(
+            write_partitions(tmp_path / name, random_graph(), masks, scattered(40, parts), parts)
+        )
+        for name, masks, parts in (("a", sparse_masks(40), 2), ("b", thirds(40), 3))
+    )
+    near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
+    assert near == same
+
+
 WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})
 
 

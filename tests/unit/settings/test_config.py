@@ -140,7 +140,7 @@ def test_defaults() -> None:
     assert (train.output_heads, train.smoothing.steps, train.smoothing.reach) == (
         "validation",
         5,
-        "computed",
+        "hops",
     )
     exact = compose(["+experiment=exact"]).train
     assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
@@ -447,7 +447,7 @@ CHANGED = {
     "model.output": "aggregate",
     "dropout": 0.2,
     "output_heads": "validation",
-    "smoothing.steps": 5,
+    "smoothing.steps": 7,
     "smoothing.reach": "hops",
     "learning_rate": [0.01],
     "num_rounds": [90],
