@@ -15,16 +15,16 @@ from retexo.models import accumulate
 from retexo.rounds import message, objective, update
 from retexo.rounds import reduction as reductions
 from retexo.trainers import layerwise
-from retexo.worker import context, train
+from retexo.worker import make_context, train
 from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
     "read the part": [(train, "read_graph")],
-    "plan": [(context, "make_plan")],
+    "plan": [(make_context, "make_plan")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
     "exchange: decode": [(layer_exchange, "decode"), (accumulate.Accumulator, "add")],
-    "aggregate": [(layerwise, "make_layer_objective")],
-    "embed": [(layerwise, "_embed")],
+    "aggregate": [(layerwise.LayerInput, "make_objective")],
+    "embed": [(layerwise.LayerInput, "embed_nodes")],
     "round: gradient": [(update.SynchronousSGD, "compute"), (update.LocalSGD, "compute")],
     "round: validation": [(objective.LayerObjective, "val_counts")],
     "round: compression": [
