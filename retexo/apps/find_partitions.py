@@ -1,7 +1,10 @@
 """The partition directory that settings name: found, opened, and compared with what the command line says."""
 
 import glob
+import hashlib
+import json
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,14 +69,19 @@ def open_local(settings: Settings) -> PartitionDirectory:
 
 
 def open_directory(settings: Settings) -> PartitionDirectory:
-    """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it.
+    """Find the partitions: in our own layout, then the public Retexo code's, then DGL's.
 
-    Where there are none they are made, if this is the only node and nothing has to be downloaded. Raises InputError
-    where there are none otherwise, or where a setting on the command line says that they were made otherwise.
+    Where there are none and this is the only node, they are made, unless data has to be downloaded.
+    A job of --multirun downloads them, too, and shares what it makes with other jobs.
+
+    Raises:
+        InputError: There are no partitions, or the command line asks for other ones.
     """
     partition = settings.partition
     if partition.dataset.name == "parts":
         return open_sites(settings)
+    if settings.is_multirun_job and settings.train.cluster.num_nodes == 1:
+        return _open_shared(settings)
     try:
         directory = find(_candidates(settings), partition.num_partitions)
     except MissingPartitions as error:
@@ -88,6 +96,23 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     if directory.meta is not None:
         _check_same_data(settings, directory)
     return directory
+
+
+def _open_shared(settings: Settings) -> PartitionDirectory:
+    """The partitions of a job of --multirun, which are made once for all jobs that agree on them.
+
+    Partitions that are there already are used if they fit the command line, seeds included.
+    """
+    partition = settings.partition
+    request = requested_settings(partition)
+    with suppress(MissingPartitions):
+        directory = find(_candidates(settings), partition.num_partitions)
+        if directory.meta is None or not _differing(settings, directory, request):
+            return directory
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    shared = replace(partition, dir=str(Path(partition.dir) / digest[:12]))
+    partition_data.run(shared)
+    return find([directory_of(shared)], partition.num_partitions)
 
 
 def _candidates(settings: Settings) -> list[Path]:
@@ -135,23 +160,39 @@ def _not_found(settings: Settings) -> InputError:
 
 
 def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
-    """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
+    """InputError where the command line asks for other partitions than meta.json describes."""
+    differing = _differing(settings, directory, requested_settings(settings.partition))
+    for name, (here, there) in differing.items():
+        raise InputError(
+            f"{name}={_shown(here)}: {directory.path} was made with {name}={_shown(there)}; "
+            "leave it out, or partition again (app=partition_data overwrite=true)"
+        )
+
+
+def _differing(
+    settings: Settings, directory: PartitionDirectory, requested: dict[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Settings of the command line that differ from meta.json: name -> values here and there.
+
+    A job of --multirun with another `seed` has other split and partition seeds, too.
+    """
     assert directory.meta is not None
-    given = requested_settings(settings.partition)
-    request = made_with(directory.meta, given)
+    there = made_with(directory.meta, requested)
     if isinstance(directory.meta, HeteroMeta):
-        request["target"] = directory.meta.target  # also where it went without saying
-    for name in sorted(settings.given & given.keys()):
-        here, there = given[name], request.get(name)
-        if name == "split" and settings.partition.dataset.split.kind == "default":
-            continue
-        if is_of_file(here) and here["sha256"] is None:  # the data need not be where training is
-            continue
-        if here != there:
-            raise InputError(
-                f"{name}={_shown(here)}: {directory.path} was made with {name}={_shown(there)}; leave it out, "
-                "or partition again (app=partition_data overwrite=true)"
-            )
+        there["target"] = directory.meta.target  # also where it is the default
+    given = set(settings.given)
+    if settings.is_multirun_job and "seed" in given:
+        given |= keys(lambda setting: setting.is_seed)
+    if settings.partition.dataset.split.kind == "default":
+        given.discard("split")
+    found = {}
+    for name in sorted(given & requested.keys()):
+        here = requested[name]
+        # The data need not be on the machine that trains.
+        is_elsewhere = is_of_file(here) and here["sha256"] is None
+        if not is_elsewhere and here != there.get(name):
+            found[name] = (here, there.get(name))
+    return found
 
 
 def _shown(value: Any) -> str:

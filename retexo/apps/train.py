@@ -33,12 +33,16 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     check(settings.train)
     settings = with_parts_found(settings)
-    source = settings.train.resume
     shared = shared_settings(settings)
-    done = resume.finished(source, run_dir, shared)
+    source = settings.train.resume
+    is_new_job = settings.is_multirun_job and source is None
+    done = resume.finished("auto" if is_new_job else source, run_dir, shared)
     if done is not None:
-        logger.info("resume=auto: the run in %s is done", run_dir)
+        logger.info("%s: this run is done already", run_dir)
         return done
+    if is_new_job:
+        settings = resume.continue_job(settings, run_dir)
+        source = settings.train.resume
     resume.check_place(source, run_dir, settings.train.cluster.local_ranks)
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)

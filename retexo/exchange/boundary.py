@@ -16,21 +16,21 @@ from partitioning.directory.partition import Partition
 from partitioning.directory.sorted_rows import runs
 from partitioning.thread_pool import AT_LOCK, in_blocks, in_threads
 from retexo.arrays import (
-    BLOCK,
+    BLOCK_SIZE,
     ByteArray,
     IndexArray,
     Int32Array,
     IntArray,
     Mask,
     WeightArray,
-    compact,
-    occurring,
-    pointers,
-    taken,
+    counts_to_pointers,
+    ids_to_mask,
+    take,
+    unique_inverse,
 )
-from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
+from retexo.exchange.coding.elias_fano import decode_sorted, encode_sorted, encoded_size
 
-TRAIN_WAVE, INFER_WAVE = 0, 1
+TRAIN_PHASE, INFER_PHASE = 0, 1
 """See retexo.exchange.exchange_plan."""
 
 
@@ -51,38 +51,40 @@ class Boundary:
     """int32 [E] in [0, L), ascending for each target."""
     weight: WeightArray | None = None
     """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
-    _rows_of: dict[tuple[int, int], Mask] = field(default_factory=dict)
+    _source_masks: dict[tuple[int, int], Mask] = field(default_factory=dict)
     """What `rows_of` found, for the next layer."""
 
     @property
-    def num_sources(self) -> IntArray:
+    def num_edges(self) -> IntArray:
         """Edges of each target, [R]."""
         return np.diff(self.target_ptr)
 
     @property
     def target(self) -> IndexArray:
         """int32 [E] in [0, R), ascending; made anew."""
-        return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_sources)
+        return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_edges)
 
-    def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> slice:
+    def targets_in_phase(self, layer: int, phase: int, num_layers: int) -> slice:
         """Those that count in a wave of a layer, and so do all their edges."""
         first, last = (
-            (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
+            (num_layers + 1, num_layers + 1) if phase == TRAIN_PHASE else (layer + 1, num_layers)
         )
         return slice(
             int((self.required_layers > last).sum()), int((self.required_layers >= first).sum())
         )
 
-    def edges_of(self, targets: slice) -> slice:
+    def edge_range(self, targets: slice) -> slice:
         """The edges of some targets."""
         return slice(int(self.target_ptr[targets.start]), int(self.target_ptr[targets.stop]))
 
-    def rows_of(self, targets: slice) -> Mask:
+    def source_mask(self, targets: slice) -> Mask:
         """Which rows have an edge into some targets, bool [L]; not to be changed."""
         key = targets.start, targets.stop
-        if key not in self._rows_of:
-            self._rows_of[key] = occurring(self.source[self.edges_of(targets)], len(self.rows))
-        return self._rows_of[key]
+        if key not in self._source_masks:
+            self._source_masks[key] = ids_to_mask(
+                self.source[self.edge_range(targets)], len(self.rows)
+            )
+        return self._source_masks[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,18 +113,18 @@ class EdgeSubset:
         return EdgeSubset(self.rows, self.targets, none, none)
 
 
-def incoming_boundaries(
+def find_incoming_boundaries(
     partition: Partition, required_layers: ByteArray, partial_sums: bool
 ) -> list[Boundary]:
     """The required edges from each peer, sorted by target, then row."""
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
-    find = _required_edges if partial_sums else _required_layers
+    find = _find_required_edges if partial_sums else _find_shared_targets
     # The targets there may be: nodes, or needs that destinations share.
     layers = required_layers if partial_sums else np.arange(256, dtype=np.uint8)
 
     def of_peer(edges: _Edges, first: int) -> Boundary:
         halo, target, weight = edges
-        rows, source = compact(halo)
+        rows, source = unique_inverse(halo)
         target_ptr = runs(target)
         targets = target[target_ptr[:-1]].astype(np.int64)
         ids = targets if partial_sums else np.full(len(targets), -1)
@@ -137,7 +139,7 @@ _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
 """Halo nodes counted from the first of their owner, and targets, in the order of a boundary; weights; all [E]."""
 
 
-def _required_edges(
+def _find_required_edges(
     partition: Partition, required_layers: ByteArray, first_halo: IntArray
 ) -> list[_Edges]:
     """The required edges from each peer, to inner nodes."""
@@ -156,15 +158,15 @@ def _required_edges(
         """What of each array belongs to them, by the owner of the source, then by how many layers require them; and how
         many there are of each group."""
         cut = src[block] >= num_inner
-        cut &= taken(required, dst[block])
+        cut &= take(required, dst[block])
         found = [np.compress(cut, each[block]) for each in arrays]
         group = np.searchsorted(first_of_others, found[0], "right").astype(of_group)
         group *= most
-        group += most - taken(required_layers, found[1])
+        group += most - take(required_layers, found[1])
         order = np.argsort(group, kind="stable")
         return [each[order] for each in found], np.bincount(group, minlength=num_groups)
 
-    found = in_blocks(of_block, len(src), BLOCK)
+    found = in_blocks(of_block, len(src), BLOCK_SIZE)
     counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
     ends = (
         np.cumsum(counts.T).reshape(num_groups, len(found)).T
@@ -172,12 +174,12 @@ def _required_edges(
     edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
 
     def put(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
-        for first, size, end in zip(pointers(count), count, ends, strict=False):
+        for first, size, end in zip(counts_to_pointers(count), count, ends, strict=False):
             for every, piece in zip(edges, pieces, strict=True):
                 every[end - size : end] = piece[first : first + size]
 
     in_threads(put, [pieces for pieces, _ in found], counts, ends, at_most=AT_LOCK)
-    of_groups = pointers(counts.sum(axis=0))
+    of_groups = counts_to_pointers(counts.sum(axis=0))
 
     def falls(block: slice) -> IntArray:
         """Edges below the one before."""
@@ -187,7 +189,7 @@ def _required_edges(
         place += block.start + 1
         return place
 
-    fallen = in_blocks(falls, len(edges[0]), BLOCK)
+    fallen = in_blocks(falls, len(edges[0]), BLOCK_SIZE)
     in_order = all(
         np.isin(each, of_groups).all() for each in fallen
     )  # as edges of a directory of ours are
@@ -203,11 +205,11 @@ def _required_edges(
     return in_threads(of_peer, of_groups[:-1:most], of_groups[most::most], first_halo)
 
 
-def _required_layers(
+def _find_shared_targets(
     partition: Partition, required_layers: ByteArray, first_halo: IntArray
 ) -> list[_Edges]:
     """For how many layers the halo nodes of each peer are required, as targets that destinations share."""
-    src, required = partition.src.numpy(), taken(required_layers, partition.dst.numpy())
+    src, required = partition.src.numpy(), take(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
     found = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
     found[np.compress(cut, src) - partition.num_inner, np.compress(cut, required)] = True
@@ -220,7 +222,7 @@ def _required_layers(
     return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 
 
-def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
+def _split_keys(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
     """int32 target and node of each number target * num_nodes + node."""
     target, node = np.empty((2, len(key)), np.int32)
 
@@ -228,7 +230,7 @@ def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexAr
         number = key[block] // max(num_nodes, 1)
         target[block], node[block] = number, key[block] - number * num_nodes
 
-    in_blocks(split, len(key), BLOCK)
+    in_blocks(split, len(key), BLOCK_SIZE)
     return target, node
 
 
@@ -257,28 +259,29 @@ class BoundaryCode:
     def size(self) -> int:
         """Bytes."""
         return (
-            code_size(self.num_edges, self._universe) + (self.num_targets * self._planes + 7) // 8
+            encoded_size(self.num_edges, self._universe)
+            + (self.num_targets * self._planes + 7) // 8
         )
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
-        key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_sources)
+        key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_edges)
         number = halo_index[boundary.rows].astype(np.int32)
 
         def add(edges: slice) -> None:
-            key[edges] += taken(number, boundary.source[edges])
+            key[edges] += take(number, boundary.source[edges])
 
-        in_blocks(add, self.num_edges, BLOCK)
+        in_blocks(add, self.num_edges, BLOCK_SIZE)
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
-        code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
+        code = encode_sorted(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
 
     def read(self, code: Tensor) -> Boundary:
         """The boundary as the owner sees it. Raises ValueError for an invalid code."""
-        edges = code_size(self.num_edges, self._universe)
-        key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
-        target, node = _target_and_node(key, self.num_inner)
-        rows, source = compact(node)
+        edges = encoded_size(self.num_edges, self._universe)
+        key = decode_sorted(code[:edges].numpy(), self.num_edges, self._universe)
+        target, node = _split_keys(key, self.num_inner)
+        rows, source = unique_inverse(node)
         target_ptr = runs(target)
         if len(target_ptr) != self.num_targets + 1:
             raise ValueError("some of its targets have no edge")

@@ -20,12 +20,12 @@ from retexo.arrays import (
     IndexArray,
     IntArray,
     Mask,
-    compact,
-    counted,
-    sparse_matrix,
-    taken,
+    bincount,
+    csr_from_counts,
+    take,
+    unique_inverse,
 )
-from retexo.exchange.flows import Blocks, flows
+from retexo.exchange.fractional_flow import RowBlocks, scaling_passes
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -35,17 +35,17 @@ EXACT_LIMIT = 500_000
 # Where all weights are equal, the matching of so many edges takes 2 s; of 5 million of the shape of ogbn-products, 6 s,
 # seven times as long as the approximation.
 MATCHING_LIMIT = 2_000_000
-GOOD_ENOUGH = 1.002
+ACCEPTED_RATIO = 1.002
 """What a cover that is not exact weighs, in terms of the least, where that can be shown."""
-SIDE_ENOUGH = 1.01
+ACCEPTED_SIDE_RATIO = 1.01
 """What one side alone may weigh, in terms of the least, of more edges than an exact solver takes. To show that it is
 within .2 % takes ten passes in place of four, .2 s for 7 million edges; a gigabit link sends 1 % of such a message, of
 220 MB, in .02 s."""
-SIDE_SHOWN = 1.005
+SIDE_BOUND_RATIO = 1.005
 """What is shown of it where that takes one pass more: a bound that nearly the same edges can go by later."""
-SIDE_PASSES = 5
+MAX_SIDE_PASSES = 5
 """In which to show that; random graphs need two to five, with degrees as in ogbn-products four to five."""
-ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
+ONE_SIDE_MIN_EDGES, ONE_SIDE_MAX_PASSES = 50_000, 20
 """Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
@@ -95,16 +95,16 @@ def minimum_cover(
     Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
     """
     _check(left, right, left_weight, right_weight)
-    enough = tolerated(len(left), max(exact_limit, matching_limit))
+    enough = acceptable_ratio(len(left), max(exact_limit, matching_limit))
     if enough > 1:
-        whole_side = _whole_side(left, right, left_weight, right_weight, at_least, enough)
+        whole_side = _certify_whole_side(left, right, left_weight, right_weight, at_least, enough)
         if whole_side is not None:
             return whole_side
     num_left = len(left_weight)
     weight = np.concatenate([left_weight, right_weight]).astype(np.int64)
-    edges = _distinct(left, right, num_left, len(weight))
+    edges = _distinct_edges(left, right, num_left, len(weight))
     residual = weight.copy()
-    degree = counted(edges.ravel(), len(weight))
+    degree = bincount(edges.ravel(), len(weight))
     core, leaves, paid = _prune(edges, residual, degree)
     chosen = (degree > 0) & (residual == 0)
     core_bound = _solve_core(core, residual, chosen, exact_limit, matching_limit)
@@ -113,11 +113,11 @@ def minimum_cover(
     return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
 
 
-def tolerated(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> float:
+def acceptable_ratio(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> float:
     """What may be sent for so many edges, in terms of the least, where to find less takes longer than to send it."""
-    if num_edges <= ONE_SIDE_FROM:
+    if num_edges <= ONE_SIDE_MIN_EDGES:
         return 1.0
-    return SIDE_ENOUGH if num_edges > exact else GOOD_ENOUGH
+    return ACCEPTED_SIDE_RATIO if num_edges > exact else ACCEPTED_RATIO
 
 
 def _check(
@@ -138,7 +138,7 @@ def _check(
             )
 
 
-def _whole_side(
+def _certify_whole_side(
     left: IndexArray,
     right: IndexArray,
     left_weight: IntArray,
@@ -153,18 +153,18 @@ def _whole_side(
     if (right[1:] < right[:-1]).any():
         return None
     ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
-    blocks = Blocks.of(
-        sparse_matrix(ones, left, counted(right, len(right_weight)), len(left_weight))
+    blocks = RowBlocks.from_graph(
+        csr_from_counts(ones, left, bincount(right, len(right_weight)), len(left_weight))
     )
     used_right, used_left = (degree > 0 for degree in blocks.degrees)
     left_weight, right_weight = left_weight * used_left, right_weight * used_right
     if ((left_weight == 0) & used_left).any() or ((right_weight == 0) & used_right).any():
         return None
-    take_left, take_right, weight = _one_side(left_weight, right_weight)
+    take_left, take_right, weight = _lighter_side(left_weight, right_weight)
     bound = at_least
     if weight > enough * bound:
-        for bound, _ in islice(flows(blocks, right_weight, left_weight), SIDE_PASSES):
-            if weight <= min(enough, SIDE_SHOWN) * bound:
+        for bound, _ in islice(scaling_passes(blocks, right_weight, left_weight), MAX_SIDE_PASSES):
+            if weight <= min(enough, SIDE_BOUND_RATIO) * bound:
                 break
     return (
         Cover(take_left & used_left, take_right & used_right, weight, bound)
@@ -173,7 +173,9 @@ def _whole_side(
     )
 
 
-def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: int) -> IndexArray:
+def _distinct_edges(
+    left: IndexArray, right: IndexArray, num_left: int, num_vertices: int
+) -> IndexArray:
     """Return the distinct edges, int32 or int64 [2, E], the right vertices numbered after the left ones."""
     dtype = np.int32 if num_vertices < _INT32_MAX else np.int64
     if bool(((left[1:] > left[:-1]) | ((left[1:] == left[:-1]) & (right[1:] > right[:-1]))).all()):
@@ -202,26 +204,26 @@ def _prune(
     while True:
         before = edges.shape[1]
         for hub_side in (0, 1):
-            edges = _unsettled(edges, residual)
+            edges = _unsettled_edges(edges, residual)
             hub, leaf = edges[hub_side], edges[1 - hub_side]
-            pendant = taken(counted(leaf, len(residual)) == 1, leaf)
+            pendant = take(bincount(leaf, len(residual)) == 1, leaf)
             batch = _Leaves(hub[pendant], leaf[pendant])
-            paid += _pay(batch, residual)
+            paid += _pay_leaves(batch, residual)
             batches.append(batch)
-        edges = _unsettled(edges, residual)
+        edges = _unsettled_edges(edges, residual)
         # A long chain loses two leaves a pass: stop where a pass costs more than the edges it still removes.
         if before - edges.shape[1] <= before // 100:
             return edges, batches, paid
 
 
-def _unsettled(edges: IndexArray, residual: IntArray) -> IndexArray:
+def _unsettled_edges(edges: IndexArray, residual: IntArray) -> IndexArray:
     """Return the edges, [2, E], of which neither end is taken."""
     left = residual > 0
-    keep = taken(left, edges[0]) & taken(left, edges[1])
+    keep = take(left, edges[0]) & take(left, edges[1])
     return edges if keep.all() else np.compress(keep, edges, axis=1)
 
 
-def _pay(batch: _Leaves, residual: IntArray) -> int:
+def _pay_leaves(batch: _Leaves, residual: IntArray) -> int:
     """Take the weight of the leaves off their hubs, as far as it goes; return the weight paid. Changes residual."""
     owed = np.zeros_like(residual)
     np.add.at(owed, batch.hub, residual[batch.leaf])
@@ -237,17 +239,17 @@ def _solve_core(
     """Cover the edges that pruning left, [2, E], ascending; marks what it takes, returns the lower bound."""
     if edges.shape[1] == 0:
         return 0
-    left, left_index = compact(edges[0], edges.dtype)
-    right, right_index = compact(edges[1], edges.dtype)
+    left, left_index = unique_inverse(edges[0], edges.dtype)
+    right, right_index = unique_inverse(edges[1], edges.dtype)
     ones = np.ones(edges.shape[1], dtype=np.int32)
-    graph = sparse_matrix(ones, right_index, counted(left_index), len(right))
+    graph = csr_from_counts(ones, right_index, bincount(left_index), len(right))
     unit = int(np.gcd(np.gcd.reduce(weight[left]), np.gcd.reduce(weight[right])))
     left_weight, right_weight = weight[left] // unit, weight[right] // unit
     heaviest = max(int(left_weight.max()), int(right_weight.max()))
     by_matching = heaviest == 1 and graph.nnz <= matching_limit
     if not (by_matching or (graph.nnz <= exact_limit and heaviest < _INT32_MAX)):
         take_left, take_right, bound = _scaling_cover(graph, left_weight, right_weight)
-    elif (side := _side_cover(graph, left_weight, right_weight)) is not None:
+    elif (side := _certify_lighter_side(graph, left_weight, right_weight)) is not None:
         take_left, take_right, bound = side
     elif by_matching:
         take_left, take_right, bound = _matching_cover(graph)
@@ -262,7 +264,7 @@ def _matching_cover(graph: csr_array) -> Solution:
     """Cover graph [L, R] with the fewest vertices: as many as a maximum matching has edges (Koenig 1931)."""
     partner = maximum_bipartite_matching(graph, perm_type="column").astype(np.int64)
     matched = np.flatnonzero(partner >= 0)
-    take_left, take_right = _cut(graph, partner < 0, matched, partner[matched])
+    take_left, take_right = _minimum_cut(graph, partner < 0, matched, partner[matched])
     return take_left, take_right, len(matched)
 
 
@@ -288,11 +290,11 @@ def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
     used = flow[:num_left, num_left:source].tocoo()
     positive = used.data > 0
     back_left, back_right = used.row[positive].astype(np.int64), used.col[positive].astype(np.int64)
-    take_left, take_right = _cut(graph, fed < left_weight, back_left, back_right)
+    take_left, take_right = _minimum_cut(graph, fed < left_weight, back_left, back_right)
     return take_left, take_right, int(result.flow_value)
 
 
-def _cut(
+def _minimum_cut(
     graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: IntArray
 ) -> tuple[Mask, Mask]:
     """Return the left vertices that no residual path reaches and the right ones that one does: the minimum cut.
@@ -323,9 +325,11 @@ def _scaling_cover(
     lower bound; right vertices with low prices are the crowded ones, hence worth taking: the best threshold on the
     price gives the cover, or one side does. Stops where the cover is GOOD_ENOUGH, or one side is SIDE_ENOUGH.
     """
-    best, bound = _one_side(left_weight, right_weight), 0
-    enough = SIDE_ENOUGH
-    passes = flows(Blocks.of(graph.astype(np.float64)), left_weight, right_weight)
+    best, bound = _lighter_side(left_weight, right_weight), 0
+    enough = ACCEPTED_SIDE_RATIO
+    passes = scaling_passes(
+        RowBlocks.from_graph(graph.astype(np.float64)), left_weight, right_weight
+    )
     for step, (bound, price) in enumerate(islice(passes, rounds), start=1):
         if step % 10 == 0:
             best = min(
@@ -333,13 +337,13 @@ def _scaling_cover(
                 _threshold_cover(graph, price, left_weight, right_weight),
                 key=lambda cover: cover[2],
             )
-            enough = GOOD_ENOUGH
+            enough = ACCEPTED_RATIO
         if best[2] <= enough * bound:
             break
     return best[0], best[1], bound
 
 
-def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
+def _lighter_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
     """All of the side that weighs less, int64 [L] and [R]; no bound."""
     left, right = int(left_weight.sum()), int(right_weight.sum())
     is_left = left <= right
@@ -350,15 +354,19 @@ def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
     )
 
 
-def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution | None:
+def _certify_lighter_side(
+    graph: csr_array, left_weight: IntArray, right_weight: IntArray
+) -> Solution | None:
     """One side of many edges, if that is shown to be good enough while two passes take a tenth of the gap."""
-    if graph.nnz <= ONE_SIDE_FROM:
+    if graph.nnz <= ONE_SIDE_MIN_EDGES:
         return None
-    take_left, take_right, weight = _one_side(left_weight, right_weight)
+    take_left, take_right, weight = _lighter_side(left_weight, right_weight)
     before = np.inf
-    passes = flows(Blocks.of(graph.astype(np.float32)), left_weight, right_weight)
-    for bound, _ in islice(passes, 1, ONE_SIDE_PASSES, 2):
-        if weight <= GOOD_ENOUGH * bound:
+    passes = scaling_passes(
+        RowBlocks.from_graph(graph.astype(np.float32)), left_weight, right_weight
+    )
+    for bound, _ in islice(passes, 1, ONE_SIDE_MAX_PASSES, 2):
+        if weight <= ACCEPTED_RATIO * bound:
             return take_left, take_right, bound
         if weight - bound > 0.9 * before:
             break
@@ -378,7 +386,7 @@ def _threshold_cover(
     order = np.argsort(price, kind="stable")
     place = np.empty(num_right, dtype=np.int32)
     place[order] = np.arange(num_right, dtype=np.int32)
-    dearest = np.maximum.reduceat(taken(place, graph.indices), graph.indptr[:-1])
+    dearest = np.maximum.reduceat(take(place, graph.indices), graph.indptr[:-1])
     # Entry k is the weight with the k cheapest right vertices taken: theirs, and that of every left vertex whose
     # dearest neighbour comes at place k or later.
     needed_until = np.zeros(num_right + 1, dtype=np.int64)

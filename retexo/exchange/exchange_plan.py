@@ -30,22 +30,22 @@ from torch import Tensor
 
 from partitioning.directory.partition import Partition
 from partitioning.thread_pool import in_threads
-from retexo.arrays import IntArray, Mask, occurring
+from retexo.arrays import IntArray, Mask, ids_to_mask
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic_meter import SETUP
 from retexo.errors import TrainingError
 from retexo.exchange.boundary import (
-    INFER_WAVE,
-    TRAIN_WAVE,
+    INFER_PHASE,
+    TRAIN_PHASE,
     Boundary,
     BoundaryCode,
-    incoming_boundaries,
+    find_incoming_boundaries,
 )
-from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
-from retexo.exchange.coding.weights import largest_code, read_weights, write_weights
+from retexo.exchange.coding.elias_fano import decode_sorted, encode_sorted, encoded_size
+from retexo.exchange.coding.weights import decode_weights, encode_weights, max_encoded_size
 from retexo.exchange.cover import minimum_cover
-from retexo.exchange.selection import FewestVectors
+from retexo.exchange.message_selection import VectorBound
 
 Use = Literal["train", "evaluate", "predict", "nothing"]
 
@@ -67,14 +67,14 @@ class ExchangePlan:
     """Whether partial sums may be sent."""
     all_halo_rows: bool
     """exchange=plain: every row of every halo node, dense, in one wave."""
-    waves: tuple[int, ...]
+    phases: tuple[int, ...]
     """Those in which something is sent."""
-    fewest: dict[tuple[int, int], FewestVectors] = field(default_factory=dict)
+    fewest: dict[tuple[int, int], VectorBound] = field(default_factory=dict)
     """What was shown while messages were chosen, by peer and wave."""
 
-    def in_one_wave(self) -> Self:
+    def merge_phases(self) -> Self:
         """What goes in both waves in INFER_WAVE alone; nothing was shown of it yet, whatever this plan served."""
-        if len(self.waves) == 1:
+        if len(self.phases) == 1:
             return replace(self, fewest={})
 
         def merged(boundary: Boundary) -> Boundary:
@@ -83,7 +83,7 @@ class ExchangePlan:
             )
 
         outgoing, incoming = (tuple(map(merged, each)) for each in (self.outgoing, self.incoming))
-        return replace(self, outgoing=outgoing, incoming=incoming, waves=(INFER_WAVE,), fewest={})
+        return replace(self, outgoing=outgoing, incoming=incoming, phases=(INFER_PHASE,), fewest={})
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class PlanOptions:
         return replace(self, use="evaluate", all_nodes=False, partial_sums=partial_sums)
 
     @property
-    def waves(self) -> tuple[int, ...]:
+    def phases(self) -> tuple[int, ...]:
         if self.all_halo_rows:
-            return (TRAIN_WAVE,)
-        return (TRAIN_WAVE, INFER_WAVE) if self.use == "train" else (INFER_WAVE,)
+            return (TRAIN_PHASE,)
+        return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)
 
 
 def make_plan(
@@ -122,15 +122,17 @@ def make_plan(
 
     targets: bool [I] nodes whose output is computed, in place of those of options.use (one wave, INFER_WAVE).
     """
-    return plan_of(partition, options, _required_layers(partition, options, comm, targets), comm)
+    return make_plan_from_required_layers(
+        partition, options, _find_required_layers(partition, options, comm, targets), comm
+    )
 
 
-def plan_of(
+def make_plan_from_required_layers(
     partition: Partition, options: PlanOptions, required_layers: Tensor, comm: Communicator
 ) -> ExchangePlan:
     """The same where it is known already by how many layers each node is required (see ExchangePlan)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
-    incoming = incoming_boundaries(partition, required_layers.numpy(), partial_sums)
+    incoming = find_incoming_boundaries(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
 
@@ -155,9 +157,9 @@ def plan_of(
 
     outgoing = in_threads(read_request, range(comm.world_size), codes, received)
     if partition.asked_for is not None:
-        _check_asked_for(outgoing, partition.asked_for)
+        _check_requested_rows(outgoing, partition.asked_for)
     if partial_sums and partition.edge_weight is not None:
-        incoming, outgoing = _tell_weights(incoming, outgoing, options, comm)
+        incoming, outgoing = _share_weights(incoming, outgoing, options, comm)
     return ExchangePlan(
         outgoing=tuple(outgoing),
         incoming=tuple(incoming),
@@ -167,11 +169,11 @@ def plan_of(
         largest_part=max(options.part_sizes),
         partial_sums=partial_sums,
         all_halo_rows=options.all_halo_rows,
-        waves=options.waves,
+        phases=options.phases,
     )
 
 
-def _check_asked_for(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) -> None:
+def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) -> None:
     """TrainingError where another site wants rows of nodes that it has not named at the start."""
     for peer, (boundary, named) in enumerate(zip(outgoing, asked_for, strict=True)):
         if not np.isin(boundary.rows, named.numpy()).all():
@@ -180,7 +182,7 @@ def _check_asked_for(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) 
             )
 
 
-def _required_layers(
+def _find_required_layers(
     partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None
 ) -> Tensor:
     """ExchangePlan.required_layers."""
@@ -199,13 +201,13 @@ def _required_layers(
     if targets is None and options.all_nodes:
         return required_layers
     for layer in range(last - 1, 0, -1):
-        halo = require_sources(partition, required_layers, layer)
+        halo = mark_required_sources(partition, required_layers, layer)
         for nodes in request_halo_nodes(partition, halo, options.part_sizes, comm):
             required_layers[nodes[required_layers[nodes] < layer]] = layer
     return required_layers
 
 
-def require_sources(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
+def mark_required_sources(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
     """Mark what `layer` aggregates of this part as embedded by the layers before; the halo nodes it takes, bool [H].
 
     required_layers: uint8 [I], changed in place.
@@ -229,10 +231,12 @@ def request_halo_nodes(
     own = [(int(count), num_inner) for count in announced]
     for peer, (count, _) in enumerate(own):
         check_announced(peer, "nodes", count, num_inner)
-    return [torch.from_numpy(nodes) for nodes in exchange_ascending(lists, part_sizes, own, comm)]
+    return [
+        torch.from_numpy(nodes) for nodes in exchange_sorted_lists(lists, part_sizes, own, comm)
+    ]
 
 
-def exchange_ascending(
+def exchange_sorted_lists(
     lists: Sequence[IntArray],
     limits: Sequence[int],
     announced: Sequence[tuple[int, int]],
@@ -240,43 +244,43 @@ def exchange_ascending(
 ) -> list[IntArray]:
     """Send each peer ascending int64 numbers below a limit; by peer, those that it sent: announced are how many, and
     their limit."""
-    codes = [torch.from_numpy(write_ascending(*each)) for each in zip(lists, limits, strict=True)]
-    received = comm.all_to_all(codes, [code_size(*each) for each in announced], SETUP)
+    codes = [torch.from_numpy(encode_sorted(*each)) for each in zip(lists, limits, strict=True)]
+    received = comm.all_to_all(codes, [encoded_size(*each) for each in announced], SETUP)
     lists_here = []
     for peer, (code, each) in enumerate(zip(received, announced, strict=True)):
         with reading_from(peer, "list of nodes"):
-            lists_here.append(read_ascending(code.numpy(), *each))
+            lists_here.append(decode_sorted(code.numpy(), *each))
     return lists_here
 
 
-def _tell_weights(
+def _share_weights(
     incoming: list[Boundary], outgoing: list[Boundary], options: PlanOptions, comm: Communicator
 ) -> tuple[list[Boundary], list[Boundary]]:
     """Send the owner of the sources the weights of the edges that it may sum; both boundaries with those that it has.
 
     A destination with one edge there is none to sum for.
     """
-    incoming, codes = _weights_to_tell(incoming, options)
+    incoming, codes = _encode_shared_weights(incoming, options)
     sizes = [
         int(size)
         for size in comm.all_to_all(
             [torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP
         )
     ]
-    of_peers = [_may_be_summed(boundary) for boundary in outgoing]
+    of_peers = [_summable_edges(boundary) for boundary in outgoing]
     for peer, (size, told) in enumerate(zip(sizes, of_peers, strict=True)):
-        check_announced(peer, "bytes of weights", size, largest_code(int(told.sum())))
+        check_announced(peer, "bytes of weights", size, max_encoded_size(int(told.sum())))
     received = comm.all_to_all(codes, sizes, SETUP)
     for peer, (boundary, told, code) in enumerate(zip(outgoing, of_peers, received, strict=True)):
         weight = np.full(len(boundary.source), np.nan, np.float32)
         if len(code):
             with reading_from(peer, "list of weights"):
-                weight[told] = read_weights(code.numpy(), int(told.sum()))
+                weight[told] = decode_weights(code.numpy(), int(told.sum()))
         outgoing[peer] = replace(boundary, weight=weight)
     return incoming, outgoing
 
 
-def _weights_to_tell(
+def _encode_shared_weights(
     incoming: list[Boundary], options: PlanOptions
 ) -> tuple[list[Boundary], list[Tensor]]:
     """The boundaries with the weights that their owners are told, and those weights as bytes; none where it costs more
@@ -284,41 +288,41 @@ def _weights_to_tell(
     told_boundaries, codes = [], []
     for peer, boundary in enumerate(incoming):
         assert boundary.weight is not None
-        told = _may_be_summed(boundary)
-        codes.append(torch.from_numpy(write_weights(boundary.weight[told])))
-        if len(codes[peer]) >= _saved_bytes(boundary, told, options):
+        told = _summable_edges(boundary)
+        codes.append(torch.from_numpy(encode_weights(boundary.weight[told])))
+        if len(codes[peer]) >= _bytes_saved_by_sums(boundary, told, options):
             told[:], codes[peer] = False, codes[peer][:0]
         weight = np.where(told, boundary.weight, np.float32(np.nan))
         told_boundaries.append(replace(boundary, weight=weight))
     return told_boundaries, codes
 
 
-def _may_be_summed(boundary: Boundary) -> Mask:
+def _summable_edges(boundary: Boundary) -> Mask:
     """Edges of a target with several, bool [E]."""
-    return np.repeat(boundary.num_sources > 1, boundary.num_sources)
+    return np.repeat(boundary.num_edges > 1, boundary.num_edges)
 
 
-def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
+def _bytes_saved_by_sums(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
     """What both waves of a layer cost without sums, less what they cost with those of the edges `told`."""
     saved, all_targets = 0, boundary.target
     rows_held, held = np.zeros((2, len(boundary.rows)), bool)
-    for wave in options.waves:
-        targets = boundary.targets_in_wave(0, wave, options.num_layers)
-        edges = boundary.edges_of(targets)
+    for phase in options.phases:
+        targets = boundary.targets_in_phase(0, phase, options.num_layers)
+        edges = boundary.edge_range(targets)
         source, target = boundary.source[edges], all_targets[edges]
         left = ~held[source]
-        forced = occurring(source[left & ~told[edges]], len(held))
+        forced = ids_to_mask(source[left & ~told[edges]], len(held))
         left &= ~forced[source]
         ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
         cover = minimum_cover(source[left], target[left], *ones)
-        rows = boundary.rows_of(targets) & ~rows_held
-        saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[wave]
+        rows = boundary.source_mask(targets) & ~rows_held
+        saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[phase]
         held |= forced | cover.left_mask
         rows_held |= rows
     return saved
 
 
-def global_out_degree(
+def compute_global_out_degree(
     partition: Partition, part_sizes: tuple[int, ...], comm: Communicator
 ) -> Tensor:
     """Out-degrees in the whole graph, [I + H] as in_degree, for a directory that does not store them.

@@ -18,25 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import Mask, picked, taken
+from retexo.arrays import Mask, take, take_weights
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.boundary import INFER_WAVE, Boundary, EdgeSubset
+from retexo.exchange.boundary import INFER_PHASE, Boundary, EdgeSubset
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import ExchangePlan
-from retexo.exchange.selection import (
+from retexo.exchange.message_selection import (
     DENSE,
     CutEdges,
-    FewestVectors,
     LocalRows,
     MessageFormat,
+    MessageVectors,
     Piece,
     Selection,
-    Vectors,
-    all_rows,
-    select,
+    VectorBound,
+    select_all_rows,
+    select_vectors,
 )
 from retexo.models.block import HaloRows, ReceivedMessage, Sources
 
@@ -46,7 +46,7 @@ MAX_BATCH_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
-class Message:
+class OutgoingMessage:
     """What a peer is sent in a wave."""
 
     selection: Selection
@@ -56,9 +56,9 @@ class Message:
     """[K] of uint8, each made when it is asked for; but the first is there."""
 
     @classmethod
-    def of(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
+    def build(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
         """Sums whose sizes, which a header tells, are not known are made for them, but for the first piece twice."""
-        vectors = Vectors.of(local, selection, edges)
+        vectors = MessageVectors.from_selection(local, selection, edges)
         first, *others = vectors.pieces(count)
         made = [vectors.write(first)]
         sizes = [len(made[0]), *map(vectors.size, others)]
@@ -68,7 +68,7 @@ class Message:
         return cls(selection, sizes, pieces)
 
     @classmethod
-    def nothing(cls, count: int) -> Self:
+    def empty(cls, count: int) -> Self:
         """In so many pieces."""
         none = np.zeros(0, bool)
         return cls(
@@ -82,7 +82,7 @@ class Message:
 class _Batch:
     """What is exchanged with some peers, by rank; with the others nothing."""
 
-    messages: list[Message]
+    messages: list[OutgoingMessage]
     outgoing: list[EdgeSubset]
     """What the messages are chosen for; and what those that come are."""
     incoming: list[EdgeSubset]
@@ -110,53 +110,53 @@ class LayerExchange:
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
         self._no_sources = Sources(
-            HaloRows.none(plan.num_halo, local.rows.shape[1], local.rows.dtype),
-            HaloRows.none(plan.num_halo, local.projected_width, local.rows.dtype),
+            HaloRows.empty(plan.num_halo, local.rows.shape[1], local.rows.dtype),
+            HaloRows.empty(plan.num_halo, local.projected_width, local.rows.dtype),
         )
         self._sources = self._no_sources
 
-    def sends_projected_alone(self) -> bool:
+    def sends_only_projected(self) -> bool:
         """Whether all that INFER_WAVE sends is sent after the weights, whatever is chosen."""
         nodes = np.concatenate([boundary.rows for boundary in self._plan.outgoing])
-        return not self._plan.all_halo_rows and self.local.projected_is_shorter(nodes)
+        return not self._plan.all_halo_rows and self.local.is_shorter_projected(nodes)
 
-    def run(self, wave: int) -> Sources:
+    def run(self, phase: int) -> Sources:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
-        self._sources = self._sources.extended(
-            [arrival for piece in self._arriving(wave) for arrival in piece]
+        self._sources = self._sources.append(
+            [arrival for piece in self._receive(phase) for arrival in piece]
         )
         return self._sources
 
-    def stream(self, wave: int) -> Iterator[Sources]:
+    def stream(self, phase: int) -> Iterator[Sources]:
         """The same piece by piece: the rows that earlier waves left here, then what comes now, which is not kept.
 
         Sums of earlier waves are let go at once: their targets have them.
         """
-        self._sources = self._sources.without_sums()
-        return self._stream(wave)
+        self._sources = self._sources.drop_sums()
+        return self._stream(phase)
 
-    def _stream(self, wave: int) -> Iterator[Sources]:
+    def _stream(self, phase: int) -> Iterator[Sources]:
         yield self._sources
-        for piece in self._arriving(wave):
-            sources = self._no_sources.extended(piece)
+        for piece in self._receive(phase):
+            sources = self._no_sources.append(piece)
             piece.clear()
             yield sources
             del sources
 
-    def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
+    def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
         """What comes in a wave, piece by piece; of several machines each while the next is on its way.
 
         Then a piece is made while the one before is on its way, and the messages to a batch of peers while those before
         are sent. Workers of one machine would take the cores from each other, and a tenth more time.
         """
         if not self._comm.between_nodes:
-            for piece in self._started(wave, self._batches(wave), _now):
+            for piece in self._start_transfers(phase, self._peer_batches(phase), _call_now):
                 yield piece()  # with no name here, so that the consumer can release it
             return
         started: deque[Callable[[], list[ReceivedMessage]]] = deque()
         with ThreadPoolExecutor(1) as line:  # alone sends until all has come
-            for piece in self._started(
-                wave, ahead(self._batches(wave)), lambda *call: line.submit(*call).result
+            for piece in self._start_transfers(
+                phase, prefetch(self._peer_batches(phase)), lambda *call: line.submit(*call).result
             ):
                 started.append(piece)
                 if len(started) > 1:
@@ -164,14 +164,14 @@ class LayerExchange:
             while started:
                 yield started.popleft()()
 
-    def _started(
-        self, wave: int, batches: Iterator[_Batch], start: Callable[..., Callable[[], Any]]
+    def _start_transfers(
+        self, phase: int, batches: Iterator[_Batch], start: Callable[..., Callable[[], Any]]
     ) -> Iterator[Callable[[], list[ReceivedMessage]]]:
         """Send and receive; each item waits for a piece from all peers of a batch.
 
         start: calls a function with arguments, sooner or later; what it returns waits for the result.
         """
-        tag = MessageTag(self._kind, self._traffic_layer, wave)
+        tag = MessageTag(self._kind, self._traffic_layer, phase)
         all_to_all = partial(self._comm.all_to_all, consume=True)
         for batch in batches:
             sizes, announced = start(self._exchange_headers, batch)()
@@ -189,12 +189,12 @@ class LayerExchange:
                     from_sizes,
                     tag,
                 )
-                yield partial(self._arrivals, batch.incoming, announced, pieces, received)
+                yield partial(self._wait_for_piece, batch.incoming, announced, pieces, received)
                 del received  # it holds what came
 
-    def _batches(self, wave: int) -> Iterator[_Batch]:
+    def _peer_batches(self, phase: int) -> Iterator[_Batch]:
         """What goes to some peers and comes from some, a batch after the other."""
-        if wave not in self._plan.waves:
+        if phase not in self._plan.phases:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
         step = peers_per_batch(
@@ -207,21 +207,23 @@ class LayerExchange:
             messages, outgoing = [], []
             for peer, boundary in enumerate(self._plan.outgoing):
                 edges = (
-                    self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
+                    self._missing_edges(boundary, peer, phase)
+                    if peer in receivers
+                    else EdgeSubset.empty()
                 )
-                messages.append(self._make_message(edges, peer, wave))
+                messages.append(self._make_message(edges, peer, phase))
                 outgoing.append(edges.without_edges())
                 del edges  # while messages are sent
             incoming = [
-                self._ends(boundary, wave) if peer in senders else EdgeSubset.empty()
+                self._rows_and_targets(boundary, phase) if peer in senders else EdgeSubset.empty()
                 for peer, boundary in enumerate(self._plan.incoming)
             ]
             yield _Batch(messages, outgoing, incoming)
 
-    def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
-        ends = self._ends(boundary, wave)
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        edges, counts = boundary.edges_of(targets), boundary.num_sources[targets]
+    def _missing_edges(self, boundary: Boundary, peer: int, phase: int) -> EdgeSubset:
+        ends = self._rows_and_targets(boundary, phase)
+        targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
+        edges, counts = boundary.edge_range(targets), boundary.num_edges[targets]
         source, target = (
             boundary.source[edges],
             np.repeat(np.arange(len(counts), dtype=np.int32), counts),
@@ -229,57 +231,62 @@ class LayerExchange:
         weight = None if boundary.weight is None else boundary.weight[edges]
         held = self._held_there[peer]
         if held.any():
-            missing = ~taken(held, source)
+            missing = ~take(held, source)
             source, target = np.compress(missing, source), np.compress(missing, target)
-            weight = picked(weight, missing)
+            weight = take_weights(weight, missing)
         if len(ends.rows) < len(boundary.rows):
-            source = taken(np.cumsum(boundary.rows_of(targets), dtype=np.int32) - 1, source)
+            source = take(np.cumsum(boundary.source_mask(targets), dtype=np.int32) - 1, source)
         return replace(ends, source=source, target=target, weight=weight)
 
-    def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
+    def _rows_and_targets(self, boundary: Boundary, phase: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+        targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         none = np.zeros(0, np.int32)
-        places = np.flatnonzero(boundary.rows_of(targets)), np.arange(targets.start, targets.stop)
+        places = (
+            np.flatnonzero(boundary.source_mask(targets)),
+            np.arange(targets.start, targets.stop),
+        )
         return EdgeSubset(*places, none, none)
 
-    def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
+    def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
         """What this worker sends a peer of all rows and targets of the wave."""
         if not len(edges.rows):
-            return Message.nothing(self._num_pieces)
+            return OutgoingMessage.empty(self._num_pieces)
         held, nodes = (
             self._held_there[peer][edges.rows],
             self._plan.outgoing[peer].rows[edges.rows].astype(np.int32),
         )
         cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~held)
         if self._plan.all_halo_rows:
-            return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
-        selection = self._select(cut, edges, peer, wave)
-        message = Message.of(self.local, selection, cut, self._num_pieces)
+            return OutgoingMessage.build(
+                self.local, _select_missing_rows(DENSE, held, edges), cut, self._num_pieces
+            )
+        selection = self._select(cut, edges, peer, phase)
+        message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         if (
-            sum(message.sizes) > int(cut.with_edge.sum()) * self._row_bytes
+            sum(message.sizes) > int(cut.has_edge.sum()) * self._row_bytes
         ):  # of whole sums values cancelled, of the rest not
-            selection = all_rows(DENSE, cut)
-            message = Message.of(self.local, selection, cut, self._num_pieces)
+            selection = select_all_rows(DENSE, cut)
+            message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         return message
 
-    def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, wave: int) -> Selection:
+    def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, phase: int) -> Selection:
         """Of rows that are not held; what was shown of an earlier layer need not be shown again."""
         boundary, known = self._plan.outgoing[peer], self._plan.fewest
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
-        rows[edges.rows[cut.with_edge]] = targets[edges.targets] = True
-        shown = known.get((peer, wave))
-        fewest = 0 if shown is None else shown.of(rows, targets)
-        selection = select(
+        rows[edges.rows[cut.has_edge]] = targets[edges.targets] = True
+        shown = known.get((peer, phase))
+        fewest = 0 if shown is None else shown.bound_for(rows, targets)
+        selection = select_vectors(
             self.local,
             cut,
             partial_sums=self._plan.partial_sums,
-            projected=wave == INFER_WAVE,
+            projected=phase == INFER_PHASE,
             fewest=fewest,
-            before=None if shown is None else shown.selection_of(rows, targets),
+            before=None if shown is None else shown.reusable_selection(rows, targets),
         )
         if selection.fewest > fewest:
-            known[peer, wave] = FewestVectors(rows, targets, selection)
+            known[peer, phase] = VectorBound(rows, targets, selection)
         return selection
 
     @property
@@ -305,7 +312,8 @@ class LayerExchange:
         ]
         if self._plan.all_halo_rows:
             known = [
-                _all_not_held(DENSE, *known) for known in zip(held, batch.incoming, strict=True)
+                _select_missing_rows(DENSE, *known)
+                for known in zip(held, batch.incoming, strict=True)
             ]
             pieces = [each.pieces(self._num_pieces) for each in known]
             return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
@@ -322,7 +330,7 @@ class LayerExchange:
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
-    def _arrivals(
+    def _wait_for_piece(
         self,
         incoming: list[EdgeSubset],
         selections: Sequence[Selection],
@@ -350,7 +358,7 @@ class LayerExchange:
         return arrivals
 
 
-class KnownHalo(LayerExchange):
+class KnownHaloExchange(LayerExchange):
     """The exchange of rows that each worker knows of its halo nodes already: nothing is sent."""
 
     def __init__(
@@ -361,7 +369,7 @@ class KnownHalo(LayerExchange):
         known = replace(self._no_sources.unprojected, values=halo, halo=torch.arange(len(halo)))
         self._sources = replace(self._no_sources, unprojected=known)
 
-    def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
+    def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
         return iter(())
 
 
@@ -378,7 +386,7 @@ def _decode_from(
         return decode(message, shape, dtype, row_format, out)
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T]) -> Iterator[T]:
     """The same items, each made in a thread while the one before is used."""
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(next, items, None)
@@ -387,7 +395,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def _now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+def _call_now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
     """Call a function; what is returned returns the result, once."""
     return [function(*arguments)].pop
 
@@ -402,7 +410,7 @@ def pieces_per_message(largest_part: int, row_bytes: int) -> int:
     return max(1, min(largest_part, -(-largest_part * row_bytes // MAX_BATCH_BYTES)))
 
 
-def _all_not_held(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
+def _select_missing_rows(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
     return Selection(message_format, ~held, np.zeros(len(edges.targets), bool))
 
 
@@ -419,7 +427,7 @@ def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -
 
 
 def _pack_header(
-    header: struct.Struct, message: Message, edges: EdgeSubset, partial_sums: bool
+    header: struct.Struct, message: OutgoingMessage, edges: EdgeSubset, partial_sums: bool
 ) -> Tensor:
     if not _header_size(header, edges, partial_sums):
         return torch.empty(0, dtype=torch.uint8)
@@ -440,9 +448,9 @@ def _unpack_header(
     start = received[: header.size].numpy().tobytes()
     code, *sizes = header.unpack(start or bytes(header.size))  # DENSE, and no bytes
     if not (partial_sums and start):
-        return sizes, _all_not_held(MessageFormat.of_code(code), held, edges)
+        return sizes, _select_missing_rows(MessageFormat.from_code(code), held, edges)
     count = len(edges.rows) + len(edges.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
     return sizes, Selection(
-        MessageFormat.of_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :]
+        MessageFormat.from_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :]
     )

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from retexo.models.block import Block
-from retexo.models.matrix import row_sums
+from retexo.models.matrix import sum_rows
 
-COMPILED_FROM = 1 << 15
+MIN_COMPILED_EDGES = 1 << 15
 """Edges whose products take longer than it takes to import numba."""
 
 
@@ -34,11 +34,11 @@ class _Sum(torch.autograd.Function):
         with (
             torch.enable_grad()
         ):  # the bag's own gradient of the weights, but not that of the rows, which sorts anew
-            total = row_sums(
+            total = sum_rows(
                 rows.detach(),
                 edges.column,
                 edges.row_ptr,
-                None if leaf is None else edges.ordered(leaf),
+                None if leaf is None else edges.reorder(leaf),
             )
         ctx.block, ctx.leaf, ctx.total = block, leaf, total
         return total.detach()
@@ -48,18 +48,18 @@ class _Sum(torch.autograd.Function):
         gradient, leaf, of_rows, of_weight = gradient.contiguous(), ctx.leaf, None, None
         if ctx.needs_input_grad[0]:
             edges = ctx.block.out_edges
-            of_rows = row_sums(
+            of_rows = sum_rows(
                 gradient,
                 edges.column,
                 edges.row_ptr,
-                None if leaf is None else edges.ordered(leaf.detach()),
+                None if leaf is None else edges.reorder(leaf.detach()),
             )
         if ctx.needs_input_grad[1]:
             (of_weight,) = torch.autograd.grad(ctx.total, leaf, gradient)
         return of_rows, of_weight, None
 
 
-def head_sums(block: Block, rows: Tensor, alpha: Tensor) -> Tensor:
+def edge_sum_per_head(block: Block, rows: Tensor, alpha: Tensor) -> Tensor:
     """As edge_sum for each of K weights of an edge, [E, K], sorted by destination, of rows without gradient:
     [K, N_dst, D]."""
     total: Tensor = _HeadSums.apply(rows, alpha, block)  # type: ignore[no-untyped-call]
@@ -72,21 +72,21 @@ class _HeadSums(torch.autograd.Function):
         edges = block.in_edges
         ctx.block, ctx.rows = block, rows
         return torch.stack(
-            [row_sums(rows, edges.column, edges.row_ptr, share) for share in alpha.T.contiguous()]
+            [sum_rows(rows, edges.column, edges.row_ptr, share) for share in alpha.T.contiguous()]
         )
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         block, rows = ctx.block, ctx.rows.to(torch.promote_types(ctx.rows.dtype, torch.float32))
         edges, gradient = block.in_edges, gradient.to(rows.dtype)
-        if rows.device.type != "cpu" or len(edges.column) < COMPILED_FROM:
+        if rows.device.type != "cpu" or len(edges.column) < MIN_COMPILED_EDGES:
             products = torch.stack(
                 [(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient], dim=1
             )
         else:
-            from retexo.models.numba_kernels import edge_products
+            from retexo.models.numba_kernels import dot_edge_ends
 
-            products = edge_products(edges.row_ptr, edges.column, rows, gradient.permute(1, 2, 0))
+            products = dot_edge_ends(edges.row_ptr, edges.column, rows, gradient.permute(1, 2, 0))
         return None, products.to(ctx.rows.dtype), None
 
 
@@ -132,16 +132,16 @@ class _Max(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
-        from retexo.models.numba_kernels import max_of_rows
+        from retexo.models.numba_kernels import max_in_edges
 
-        top, source = max_of_rows(block.in_edges.row_ptr, block.in_edges.column, rows)
+        top, source = max_in_edges(block.in_edges.row_ptr, block.in_edges.column, rows)
         ctx.num_rows = len(rows)
         ctx.save_for_backward(source)
         return top
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        from retexo.models.numba_kernels import add_to_sources
+        from retexo.models.numba_kernels import scatter_max_gradient
 
         (source,) = ctx.saved_tensors
-        return add_to_sources(gradient, source, ctx.num_rows), None
+        return scatter_max_gradient(gradient, source, ctx.num_rows), None

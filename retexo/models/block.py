@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.sorted_rows import row_pointers
-from retexo.arrays import repeated
+from retexo.arrays import repeat_interleave
 
-EDGES_AT_ONCE = 1 << 21
+MAX_CHUNK_EDGES = 1 << 21
 """In-edges that a chunk of nodes has at most."""
 
 
@@ -53,14 +53,14 @@ class HaloRows:
     """int64 [S] the inner node of each partial sum."""
 
     @classmethod
-    def none(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
+    def empty(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
         """Nothing received yet."""
         nothing = torch.zeros(0, dtype=torch.int64)
         return cls(
             torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing
         )
 
-    def extended(self, arrivals: Sequence[ReceivedMessage]) -> "HaloRows":
+    def append(self, arrivals: Sequence[ReceivedMessage]) -> "HaloRows":
         """With the vectors of the arrivals appended; they are F wide."""
         if not arrivals:
             return self
@@ -86,7 +86,7 @@ class HaloRows:
         sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])
         return HaloRows(values, halo, torch.cat(sums), sum_dst)
 
-    def without_sums(self) -> "HaloRows":
+    def drop_sums(self) -> "HaloRows":
         """The rows alone."""
         if not len(self.sums):
             return self
@@ -105,15 +105,15 @@ class Sources:
     projected: HaloRows
     """Values [m, D]: the same after the layer's weights."""
 
-    def extended(self, arrivals: Sequence[ReceivedMessage]) -> "Sources":
+    def append(self, arrivals: Sequence[ReceivedMessage]) -> "Sources":
         """With the arrivals appended, each to the vectors of its kind."""
         projected = [arrival for arrival in arrivals if arrival.projected]
         unprojected = [arrival for arrival in arrivals if not arrival.projected]
-        return Sources(self.unprojected.extended(unprojected), self.projected.extended(projected))
+        return Sources(self.unprojected.append(unprojected), self.projected.append(projected))
 
-    def without_sums(self) -> "Sources":
+    def drop_sums(self) -> "Sources":
         """The rows alone."""
-        return Sources(self.unprojected.without_sums(), self.projected.without_sums())
+        return Sources(self.unprojected.drop_sums(), self.projected.drop_sums())
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ class EdgesByNode:
         )  # no more nodes than edges have a number
         return cls(row_ptr.to(dtype), others.to(dtype), order)
 
-    def ordered(self, of_edges: Tensor) -> Tensor:
+    def reorder(self, of_edges: Tensor) -> Tensor:
         """What is [E, ...] in the order of the block, in this one."""
         return of_edges if self.order is None else of_edges[self.order]
 
@@ -192,9 +192,9 @@ class Block:
         if feat is not None:
             total = feat.new_zeros(self.num_dst, feat.shape[1]).index_add_(0, self.dst, feat)
             mean = total / torch.bincount(self.dst, minlength=self.num_dst).clamp(min=1)[:, None]
-            feat = edges.ordered(torch.cat((feat, mean)))
+            feat = edges.reorder(torch.cat((feat, mean)))
         return replace(
-            self, src=edges.column.long(), dst=edges.ordered(dst), weight=None, edge_feat=feat
+            self, src=edges.column.long(), dst=edges.reorder(dst), weight=None, edge_feat=feat
         )
 
     def to(self, device: torch.device) -> "Block":
@@ -248,14 +248,14 @@ class InEdges:
             row_ptr = torch.searchsorted(dst, torch.arange(len(in_degree) + 1, dtype=dst.dtype))
         return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
-    def block(self, nodes: Tensor, sources: Sources) -> Block:
+    def cut_block(self, nodes: Tensor, sources: Sources) -> Block:
         """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
 
         An edge of a halo node whose row was not received is left out: a partial sum contains it.
         """
-        return self.numbered(sources).block(nodes)
+        return self.number_sources(sources).cut_block(nodes)
 
-    def numbered(self, sources: Sources) -> "NumberedEdges":
+    def number_sources(self, sources: Sources) -> "NumberedEdges":
         """The edges with numbered sources, to cut several blocks from."""
         num_inner, num_unprojected = len(self.in_degree), len(sources.unprojected.values)
         unprojected, projected = sources.unprojected.halo, sources.projected.halo
@@ -272,9 +272,11 @@ class InEdges:
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
-        return torch.arange(int(row_ptr[-1])).add_(repeated(begin - row_ptr[:-1], degree)), row_ptr
+        return torch.arange(int(row_ptr[-1])).add_(
+            repeat_interleave(begin - row_ptr[:-1], degree)
+        ), row_ptr
 
-    def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
+    def chunks(self, nodes: Tensor, edges: int = MAX_CHUNK_EDGES) -> list[Tensor]:
         """The nodes, int64 [n], in pieces of about `edges` in-edges at most."""
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         piece = (degree.cumsum(0) - degree) // edges
@@ -294,10 +296,10 @@ class NumberedEdges:
     out_degree: Tensor
     """float [I + n + m] by number."""
 
-    def block(self, nodes: Tensor) -> Block:
+    def cut_block(self, nodes: Tensor) -> Block:
         """As InEdges.block."""
         edge, row_ptr = self.edges.in_edges(nodes)
-        dst = repeated(torch.arange(len(nodes)), row_ptr.diff())
+        dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, self.edges.src.index_select(0, edge))
         of_edges = (self.edges.weight, self.edges.edge_feat)
         weight, feat = (None if data is None else data[edge[src >= 0]] for data in of_edges)
@@ -344,7 +346,7 @@ class NumberedEdges:
         )
 
 
-def rows_of(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
+def gather_source_rows(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
     """The rows [num_unprojected, F] of a block's sources, and the projected ones [N_src - num_unprojected, D].
 
     Args:

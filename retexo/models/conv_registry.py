@@ -35,24 +35,24 @@ CONVOLUTIONS: dict[str, ConvolutionModule] = {
 }
 
 
-def find(name: str) -> ConvolutionModule:
+def find_convolution(name: str) -> ConvolutionModule:
     """The module of model=NAME; InputError where there is none."""
     if name not in CONVOLUTIONS:
         raise InputError(f"model={name}: no such model; choose one of {', '.join(CONVOLUTIONS)}")
     return CONVOLUTIONS[name]
 
 
-def options_of(name: str) -> type:
+def find_options_class(name: str) -> type:
     """The dataclass of the settings model.* that are its own; InputError where there is no such model."""
-    find(name)
+    find_convolution(name)
     return OPTIONS.get(("model", name), NoOptions)
 
 
 def build_convolution(layer: LayerShape) -> Convolution:
     """The convolution of one layer; InputError for an unknown model, or settings that it cannot have."""
     name = layer.model.name
-    options: Any = typed_options("model", layer.model.options, options_of(name))
-    return find(name).build(layer, options)
+    options: Any = typed_options("model", layer.model.options, find_options_class(name))
+    return find_convolution(name).build(layer, options)
 
 
 def check_model(model: ModelSettings) -> Convolution:
@@ -61,9 +61,9 @@ def check_model(model: ModelSettings) -> Convolution:
         return build_convolution(LayerShape(1, model.hidden_dim, False, model))
 
 
-def default_model(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
+def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
     """One head, no dropout, and the defaults of its own settings."""
-    own: Any = options_of(name)
+    own: Any = find_options_class(name)
     options = {field.name: field.metadata["setting"].default for field in fields(own)}
     return ModelSettings(
         name,
@@ -74,7 +74,7 @@ def default_model(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
         None,
         "layer",
         False,
-        "previous",
+        False,
         "activation",
         options,
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.models.block import Block
-from retexo.models.matrix import Matrix, RowIndex, dropout, product, take
+from retexo.models.matrix import Matrix, RowIndex, dropout, matmul, take_rows
 from retexo.settings.run_settings import ModelSettings
 
 
@@ -74,7 +74,7 @@ class Inputs:
         matrices = (*self.matrices, *self.skips)
         return all(isinstance(each, Tensor) and each.device.type == "cpu" for each in matrices)
 
-    def in_bf16(self) -> "Inputs":
+    def to_bf16(self) -> "Inputs":
         """The same with dense matrices and products in bfloat16."""
 
         def converted(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
@@ -91,8 +91,8 @@ class Inputs:
         assert self.block is None
         assert not self.blocks
         assert not len(self.projected)
-        matrices = tuple(take(matrix, rows) for matrix in self.matrices)
-        skips = tuple(take(matrix, rows) for matrix in self.skips)
+        matrices = tuple(take_rows(matrix, rows) for matrix in self.matrices)
+        skips = tuple(take_rows(matrix, rows) for matrix in self.skips)
         return replace(self, matrices=matrices, skips=skips, num_rows=matrices[0].shape[0])
 
 
@@ -149,7 +149,7 @@ class Convolution(nn.Module):
 
     def project(self, rows: Matrix) -> Tensor:
         """A neighbour's row after that weight, without dropout: [n, F] -> [n, D]."""
-        return product(rows, self.neighbour_weight)
+        return matmul(rows, self.neighbour_weight)
 
     @property
     def projected_width(self) -> int:
@@ -165,12 +165,12 @@ class Convolution(nn.Module):
         """[N_dst, K] the aggregate after `neighbour_weight`, without dropout; None where aggregation is not linear."""
         return None
 
-    def dropped(self, matrix: Matrix, rate: float | None = None) -> Matrix:
+    def apply_dropout(self, matrix: Matrix, rate: float | None = None) -> Matrix:
         """The matrix after dropout, drawn anew in each round of training; rate: None for the convolution's."""
         return dropout(matrix, self.dropout_rate if rate is None else rate, self.training)
 
 
-def normalisation(kind: str, width: int) -> nn.Module:
+def make_norm(kind: str, width: int) -> nn.Module:
     """What model.norm says, of vectors [n, width]."""
     return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
 

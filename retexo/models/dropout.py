@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 
-def drop(values: Tensor, rate: float) -> Tensor:
+def fast_dropout(values: Tensor, rate: float) -> Tensor:
     """Dropout with a rate in 65,536ths.
 
     With torch's own dropout commands on Cora, PubMed and an eighth of products' shape took 1.03, 1.46 and 1.52 of the

@@ -9,7 +9,7 @@ from torch import Tensor
 from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block
 from retexo.models.convolution import Convolution, Inputs
-from retexo.models.matrix import Matrix, as_matrix, is_sparse, product
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, matmul
 
 
 def neighbour_sum(
@@ -74,7 +74,7 @@ def _sparse_sum(
     return adjacency @ sp.csr_array(rows.numpy())
 
 
-NOT_PROJECTED = torch.zeros(0, 0)
+NO_PROJECTED_ROWS = torch.zeros(0, 0)
 """[0, 0]"""
 
 
@@ -87,7 +87,7 @@ class LinearConvolution(Convolution):
     """
 
     linear_aggregation = fixed_inputs = True
-    normalised: ClassVar[bool] = False
+    normalized: ClassVar[bool] = False
     """Whether the factors of a sum shrink with the degrees, so that it can be taken hop after hop (SGC, SIGN)."""
     root_weight: bool = False
     """Whether a node's own row is an input besides the aggregate, with a weight of its own (PyG's root_weight)."""
@@ -109,7 +109,9 @@ class LinearConvolution(Convolution):
             self.self_loop_scale(block.in_degree, out_degree[:count]),
         )
         return self.inputs(
-            own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED
+            own,
+            neighbour_sum(block, rows, self.source_scale(out_degree), *scales),
+            NO_PROJECTED_ROWS,
         )
 
     def inputs(self, own: Tensor | None, aggregate: Matrix, projected: Tensor) -> Inputs:
@@ -117,12 +119,12 @@ class LinearConvolution(Convolution):
         matrices = (aggregate,) if own is None else (as_matrix(own), aggregate)
         return Inputs(matrices, aggregate.shape[0], projected)
 
-    def weighted(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
+    def apply_weight(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
         """[n, F] @ [F, D], or the aggregate of projected rows [n, D], + [D]"""
         return (
             projected + bias
             if len(projected)
-            else product(self.dropped(aggregate), self.neighbour_weight, bias)
+            else matmul(self.apply_dropout(aggregate), self.neighbour_weight, bias)
         )
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor:
@@ -130,5 +132,5 @@ class LinearConvolution(Convolution):
         return (
             inputs.projected
             if len(inputs.projected)
-            else product(inputs.matrices[-1], self.neighbour_weight)
+            else matmul(inputs.matrices[-1], self.neighbour_weight)
         )

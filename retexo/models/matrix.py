@@ -12,22 +12,22 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.models.dropout import drop
+from retexo.models.dropout import fast_dropout
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 warnings.filterwarnings(
     "ignore", message="Sparse invariant checks are implicitly disabled"
 )  # SciPy made the indices
 
-MAX_SCANNED = 1 << 20
+SCAN_CHUNK_VALUES = 1 << 20
 """Values of a chunk in which zeros are counted; dense rows are recognised after few chunks."""
-SPARSE_BELOW = 0.15
+MAX_SPARSE_DENSITY = 0.15
 """Share of stored values up to which rows are kept sparse."""
-_IS_THERE = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-HAS_ONEDNN = _IS_THERE and torch.backends.cpu.get_cpu_capability() == "AVX512"
+_ONEDNN_BUILT = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+USE_ONEDNN = _ONEDNN_BUILT and torch.backends.cpu.get_cpu_capability() == "AVX512"
 """Whether oneDNN may multiply in float32 (`product`). Without it commands on PubMed and an eighth of products' shape took
 1.09 and 1.06 of the CPU seconds on an AMD EPYC with AVX-512 (the least of three runs in turn, at 8666332)."""
-PIXELS = 128
+ROWS_PER_IMAGE = 128
 """Rows in an image that it convolves: the gradient of weights takes .75 to .95 of what it takes of one long image."""
 
 
@@ -70,7 +70,7 @@ class SparseMatrix:
 
     def dropout(self, rate: float) -> "SparseMatrix":
         """Drop each stored value with probability `rate` and scale up the others; zeros stay zeros anyway."""
-        values = drop(self.values, rate)
+        values = fast_dropout(self.values, rate)
         return SparseMatrix(
             self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows
         )
@@ -89,11 +89,11 @@ class SparseMatrix:
     # As sums of rows: of 47 columns and more in a third to a half of the time of torch's sparse product.
 
     def product(self, weight: Tensor) -> Tensor:
-        return row_sums(weight, self.columns, self.row_ptr, self.values)
+        return sum_rows(weight, self.columns, self.row_ptr, self.values)
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
         values = self.values.index_select(0, self.by_column)  # a third of the time of []
-        return row_sums(gradient, self.rows, self.column_ptr, values)
+        return sum_rows(gradient, self.rows, self.column_ptr, values)
 
 
 class _Product(torch.autograd.Function):
@@ -117,14 +117,14 @@ Matrix = Tensor | SparseMatrix
 """An input of a layer, [R, F]."""
 
 
-def dense(matrix: Matrix) -> Tensor:
+def to_dense(matrix: Matrix) -> Tensor:
     """[R, F]"""
     return matrix if isinstance(matrix, Tensor) else matrix.to_dense()
 
 
-def product(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """[R, F] @ [F, D] + [D] -> [R, D]"""
-    if isinstance(matrix, Tensor) and HAS_ONEDNN and _is_long(matrix, weight):
+    if isinstance(matrix, Tensor) and USE_ONEDNN and _pays_off_with_onednn(matrix, weight):
         return _onednn_product(matrix, weight, bias)
     if bias is None:
         return matrix @ weight
@@ -135,7 +135,7 @@ def product(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tenso
     )
 
 
-def _is_long(matrix: Tensor, weight: Tensor) -> bool:
+def _pays_off_with_onednn(matrix: Tensor, weight: Tensor) -> bool:
     """Whether it takes longer than what oneDNN does before one, as measured for widths from 3 on."""
     return (
         len(matrix) >= 512
@@ -154,7 +154,7 @@ def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     without it torch would not take oneDNN in a process of one thread.
     """
     num_rows, (num_in, num_out) = len(matrix), weight.shape
-    length = PIXELS if num_rows % PIXELS == 0 else num_rows
+    length = ROWS_PER_IMAGE if num_rows % ROWS_PER_IMAGE == 0 else num_rows
     pixels = matrix.reshape(-1, length, 1, num_in).permute(
         0, 3, 1, 2
     )  # channels last, as the rows lie
@@ -163,7 +163,7 @@ def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     return out.permute(0, 2, 3, 1).reshape(num_rows, num_out)
 
 
-def take(matrix: Matrix, rows: RowIndex) -> Matrix:
+def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:
     """The chosen rows of [R, F]."""
     if isinstance(matrix, Tensor):
         return matrix[rows]
@@ -186,7 +186,7 @@ def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
     """Dropout in training mode, else the matrix itself."""
     if not training or rate == 0:
         return matrix
-    return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else drop(matrix, rate)
+    return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else fast_dropout(matrix, rate)
 
 
 def is_sparse(rows: Tensor) -> bool:
@@ -194,9 +194,9 @@ def is_sparse(rows: Tensor) -> bool:
     if rows.requires_grad or not rows.numel():
         return False
     nonzero = 0
-    for chunk in torch.split(rows, max(1, MAX_SCANNED // rows.shape[1])):
+    for chunk in torch.split(rows, max(1, SCAN_CHUNK_VALUES // rows.shape[1])):
         nonzero += int(np.count_nonzero(chunk.numpy() != 0))  # eight times as fast as torch's
-        if nonzero > SPARSE_BELOW * rows.numel():
+        if nonzero > MAX_SPARSE_DENSITY * rows.numel():
             return False
     return True
 
@@ -206,18 +206,18 @@ def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
     if isinstance(rows, Tensor):
         sparse = rows.device.type == "cpu" and is_sparse(rows)
         return SparseMatrix.from_scipy(sp.csr_array(rows.numpy())) if sparse else rows
-    if rows.nnz > SPARSE_BELOW * rows.shape[0] * rows.shape[1]:
+    if rows.nnz > MAX_SPARSE_DENSITY * rows.shape[0] * rows.shape[1]:
         return torch.from_numpy(rows.toarray())
     rows.sort_indices()
     return SparseMatrix.from_scipy(rows)
 
 
-def without_memory(rows: Tensor) -> Tensor:
+def placeholder_rows(rows: Tensor) -> Tensor:
     """What stands for rows that are released, [R, F]: NaN, and one value in memory."""
     return rows.new_full((1, 1), torch.nan).expand(rows.shape)
 
 
-def row_sums(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | None) -> Tensor:
+def sum_rows(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | None) -> Tensor:
     """Weighted sums of rows; torch's embedding bag, on a CPU as fast as DGL's products and faster than SciPy's.
 
     Args:

@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 
-def max_of_rows(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def max_in_edges(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Of rows [N_src, D], not negative, the largest over in-edges, [N_dst, D], 0 for none, and whose it is.
 
     That is int32 [N_dst, D], -1 where the maximum is 0; of equal rows it is the first edge's. row_ptr [N_dst + 1].
@@ -29,14 +29,14 @@ def max_of_rows(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor, 
     return top, source
 
 
-def add_to_sources(gradient: Tensor, source: Tensor, num_rows: int) -> Tensor:
+def scatter_max_gradient(gradient: Tensor, source: Tensor, num_rows: int) -> Tensor:
     """The gradient of the rows, [num_rows, D], from that of the maxima, [N_dst, D], and whose they are."""
     total = gradient.new_zeros(num_rows, gradient.shape[1])
     _in_threads(_add, total.shape[1], source.numpy(), gradient.contiguous().numpy(), total.numpy())
     return total
 
 
-def edge_products(row_ptr: Tensor, column: Tensor, rows: Tensor, others: Tensor) -> Tensor:
+def dot_edge_ends(row_ptr: Tensor, column: Tensor, rows: Tensor, others: Tensor) -> Tensor:
     """The product of the rows of an edge's two ends, [E, K], of sources [N_src, D] and destinations [N_dst, D, K]."""
     products = rows.new_empty(len(column), others.shape[2])
     arrays = [each.contiguous().numpy() for each in (row_ptr, column, rows, others)]

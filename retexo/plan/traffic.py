@@ -21,7 +21,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.models.hetero_stage import (
     AnyArchitecture,
     HeteroArchitecture,
@@ -29,10 +29,10 @@ from retexo.models.hetero_stage import (
     projected_width,
 )
 from retexo.models.stage import Architecture, Stage
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
-from retexo.rounds.message import build_message
+from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
+from retexo.rounds.round_message import build_message
 from retexo.settings.run_settings import GradientSettings, TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock, Context
@@ -43,7 +43,7 @@ from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
 from retexo.worker.measure import measurements
 
-WAVES = {TRAIN_WAVE: "rounds", INFER_WAVE: "embed"}
+WAVES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def architecture_of(
 ) -> Architecture:
     """As the workers agree on it."""
     width = max(partition.features.shape[1] for partition in partitions)
-    classes = max(num_classes(partition, directory) for partition in partitions)
+    classes = max(count_classes(partition, directory) for partition in partitions)
     of_edges = max(
         0 if partition.edge_feat is None else partition.edge_feat.shape[1]
         for partition in partitions
@@ -155,7 +155,7 @@ def network_of(
         return architecture_of(
             settings, directory, [part for part in parts if isinstance(part, Partition)]
         )
-    classes = max(num_classes(labelled_nodes_of(part), directory) for part in hetero)
+    classes = max(count_classes(labelled_nodes_of(part), directory) for part in hetero)
     return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
 
 
@@ -201,13 +201,13 @@ def _dry_run_layers(
     given: Any = kind.first(context, stages)
     for layer, stage in enumerate(stages):
         exchanges = given.open_exchanges(context, layer, stage)
-        received = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+        received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
         _step(context, given.make_objective(context, layer, stage, received), steps)
         if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
             # Which rows are held then depends on the embeddings: none, at worst.
             exchanges = given.open_exchanges(context, layer, stage)
         for each in exchanges.values():
-            each.run(INFER_WAVE)
+            each.run(INFER_PHASE)
         rows, num_logits = _rows_without_zeros(context, layer, stage, given)
         yield _no_zeros(len(context.labels), num_logits)
         given = replace(given, rows=rows)
@@ -261,7 +261,7 @@ def _entries(
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
-        wave = WAVES[tag.wave] if kind in ("features", "embeddings") else None
+        wave = WAVES[tag.phase] if kind in ("features", "embeddings") else None
         times = (
             max_count_messages(settings, layer, validates=validates)
             if kind == "metrics" and layer is not None
@@ -278,7 +278,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     """How often a layer's counts are sent by themselves at most: at its end, and each time that it might have ended.
 
     With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
-    `patience`. See retexo.rounds.loop.run_rounds.
+    `patience`. See retexo.rounds.training_loop.run_rounds.
     """
     patience, limit = (
         settings.stopping.patience_of(layer, settings.model.num_layers),

@@ -45,7 +45,7 @@ class GraphInfo:
     """Of links that OGB has a split of: hits@K or mrr."""
     num_candidates: int = 0
     """Of links the nodes that can be destinations; 0 where all can."""
-    holders: tuple[int, ...] = (0, 0, 0)
+    num_ranks_by_split: tuple[int, ...] = (0, 0, 0)
     """How many ranks have training, validation and test nodes."""
 
     @property
@@ -84,7 +84,7 @@ def agree_on_graph_info(
         digest_to_int(settings),
         *(task or NodeClassification).num_seeds(partition),
         partition.features.shape[1],
-        num_classes(partition, directory),
+        count_classes(partition, directory),
         partition.num_inner,
         int(partition.multilabel),
         int(partition.out_degree is not None)
@@ -130,14 +130,14 @@ def agree_on_graph_info(
         degrees_stored=bool((everyone[:, 9] & 1).min()),
         weighted=bool((everyone[:, 9] & 2).any()),
         num_edge_features=int(edge_widths.max()),
-        holders=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
+        num_ranks_by_split=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
         num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 
 
-def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
+def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
     """As the directory says; else the width of multi-label labels, or the largest label of the partition plus one."""
     if directory.stated_classes is not None:
         return directory.stated_classes

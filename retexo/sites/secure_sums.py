@@ -31,7 +31,9 @@ def hide_shares(comm: Communicator, graph_info: GraphInfo, about: str) -> None:
 
     about: what only this run has.
     """
-    for name, count in zip(("training", "validation", "test"), graph_info.holders, strict=True):
+    for name, count in zip(
+        ("training", "validation", "test"), graph_info.num_ranks_by_split, strict=True
+    ):
         if 0 < count < FEWEST_SITES:
             raise InputError(
                 f"gradient.secure=true: {count} of {comm.world_size} partitions have {name} nodes, so that a sum tells "
@@ -52,7 +54,7 @@ class SecureSum:
     limits: Tensor = field(default_factory=lambda: torch.empty(0))
     """float64 [matrices] largest entry of a share in the next round, each a power of two."""
 
-    def of(self, sizes: Sequence[int]) -> "SecureSum":
+    def for_sizes(self, sizes: Sequence[int]) -> "SecureSum":
         limits = torch.full((len(sizes),), self.first_limit, dtype=torch.float64)
         return SecureSum(self.comm, self.tag, self.first_limit, list(sizes), limits)
 

@@ -76,7 +76,7 @@ class LinkSeeds:
     layer: int
     _step: tuple[int, int] = field(default=(0, 0))
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """A round begins. Its pairs and nodes depend only on seed, layer, round and step, also in a resumed run."""
         self._step = number, 0
 

@@ -13,7 +13,7 @@ import itertools
 import numpy as np
 import torch
 
-from retexo.exchange.autograd import BoundarySample
+from retexo.exchange.differentiable_exchange import BoundarySample
 from retexo.exchange.exchange_plan import ExchangePlan, Use
 from retexo.models.block import HaloRows, Sources
 from retexo.models.hetero_stage import PLAIN_NODE

@@ -23,7 +23,7 @@ from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import Schema
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import LayerObjective, batch_size_of, val_step_of
+from retexo.rounds.objective import LayerObjective, choose_batch_size, choose_val_stride
 from retexo.rounds.recovery import Recovery
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.out_edges import OutEdges, RelationMeans
@@ -140,14 +140,14 @@ class Context:
     @property
     def batch_size(self) -> int | None:
         """Training nodes of this worker in one step; None for all."""
-        return batch_size_of(
+        return choose_batch_size(
             self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train
         )
 
     @property
-    def val_step(self) -> int:
-        """See retexo.rounds.objective.val_step_of."""
-        return val_step_of(self.settings, self.graph_info.num_train, self.graph_info.num_val)
+    def val_stride(self) -> int:
+        """See retexo.rounds.objective.choose_val_stride."""
+        return choose_val_stride(self.settings, self.graph_info.num_train, self.graph_info.num_val)
 
     @property
     def computed(self) -> Tensor:

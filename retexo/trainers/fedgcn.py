@@ -17,8 +17,8 @@ from retexo.exchange.exchange_plan import Use
 from retexo.models.block import HaloRows
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
-from retexo.models.linear import NOT_PROJECTED
-from retexo.models.matrix import as_matrix, dense
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import as_matrix, to_dense
 from retexo.models.stage import Stage
 from retexo.settings.options import FedGCNOptions
 from retexo.settings.run_settings import TrainSettings
@@ -72,7 +72,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
         given = LayerInput(context.features)
         inputs = layerwise.layer_inputs(context, stages[0], nodes, given, features)
         for rows, matrix in zip(own, inputs.matrices, strict=True):
-            rows[nodes] = dense(matrix).cpu()
+            rows[nodes] = to_dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
         none = torch.full((context.partition.num_halo,), -1)
         return Aggregates(own, [rows[:0] for rows in own], none)
@@ -96,7 +96,7 @@ def aggregate_pass(
         for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
     )
     count = len(nodes) + len(halo)
-    fixed = {PLAIN_NODE: Inputs(matrices, count, NOT_PROJECTED)} if count else {}
+    fixed = {PLAIN_NODE: Inputs(matrices, count, NO_PROJECTED_ROWS)} if count else {}
     steps = [network_pass.Step({PLAIN_NODE: count}, fixed)]
     for layer in range(1, len(stages)):
         received = {PLAIN_NODE: _number_halo(context, halo)} if layer == 1 else {}

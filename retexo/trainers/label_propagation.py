@@ -19,10 +19,15 @@ from torch import Tensor
 
 from partitioning.directory.partition import Partition
 from retexo.comm.traffic_meter import SETUP, WHOLE_RUN
-from retexo.exchange.exchange_plan import ExchangePlan, make_plan, plan_of, request_halo_nodes
-from retexo.models.accumulate import Accumulator
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    make_plan,
+    make_plan_from_required_layers,
+    request_halo_nodes,
+)
 from retexo.models.conv.gcn import GCN
-from retexo.models.matrix import dense
+from retexo.models.matrix import to_dense
+from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
 from retexo.trainers.relational_propagation import propagate_along_paths
@@ -45,7 +50,7 @@ def _propagate_plain(context: Context, start: Tensor, steps: int) -> Iterator[Te
         if reaches_hops:
             plan = _plan_hops(context)
         elif _plan_has_all_edges(context):
-            plan = context.plan.in_one_wave()
+            plan = context.plan.merge_phases()
         else:
             plan = _plan_from_sources(context, sources, computed)
     scale = context.source_scale(gcn)
@@ -63,10 +68,12 @@ def _propagate_plain(context: Context, start: Tensor, steps: int) -> Iterator[Te
         )
         received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
         with context.phase("aggregate"):
-            accumulator = Accumulator(gcn, context.edges, nodes, sent, None, torch.device("cpu"))
+            accumulator = AggregateAccumulator(
+                gcn, context.edges, nodes, sent, None, torch.device("cpu")
+            )
             accumulator.add(received)
             after = torch.full_like(rows, torch.nan)
-            after[nodes] = dense(accumulator.inputs().matrices[0])
+            after[nodes] = to_dense(accumulator.inputs().matrices[0])
             after[alone] += own_scale * rows[alone]
         rows = after
         yield rows
@@ -82,12 +89,12 @@ def _plan_hops(context: Context) -> ExchangePlan:
     """The network's plan, which goes on for K layers; one with partial sums where that has none."""
     plan, first = context.plan, context.settings.model.num_layers
     if plan.partial_sums or plan.all_halo_rows:
-        return plan.in_one_wave()
+        return plan.merge_phases()
     required_layers = plan.required_layers.clamp(first, plan.num_layers) - first
     options = replace(
         context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first
     )
-    return plan_of(context.partition, options, required_layers, context.comm)
+    return make_plan_from_required_layers(context.partition, options, required_layers, context.comm)
 
 
 def _plan_from_sources(context: Context, sources: Tensor, computed: Tensor) -> ExchangePlan:

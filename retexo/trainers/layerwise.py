@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.layer_exchange import KnownHalo, LayerExchange
-from retexo.exchange.selection import LocalRows
-from retexo.models.accumulate import Accumulator
-from retexo.models.block import NumberedEdges, Sources, rows_of
+from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
+from retexo.exchange.message_selection import LocalRows
+from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, dense, is_sparse
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
 from retexo.models.stage import Stage
+from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context
 
@@ -49,7 +49,7 @@ class AnyLayerInput(Protocol):
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerObjective:
-        """What the rounds of the layer train on; received: the rows of TRAIN_WAVE by type."""
+        """What the rounds of the layer train on; received: the rows of TRAIN_PHASE by type."""
 
     def embed_nodes(
         self,
@@ -78,7 +78,7 @@ def run_layer(
     context.clock.progress.at(layer)
     exchanges = given.open_exchanges(context, layer, stage)
     with context.phase("exchange"):
-        received = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+        received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
     with context.phase("aggregate"):
         objective = given.make_objective(context, layer, stage, received)
     del received
@@ -155,7 +155,7 @@ class LayerInput:
             val=labelled(context.partition.val_mask),
             graph_info=context.graph_info,
             batch_size=context.batch_size,
-            val_step=context.val_step,
+            val_stride=context.val_stride,
         )
 
     @torch.no_grad()
@@ -204,7 +204,9 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
     unprojected = LocalRows.unprojected(rows, scale, precision)
     if layer == 0 and context.halo_features is not None:
-        return KnownHalo(context.plan, layer, unprojected, context.comm, context.halo_features)
+        return KnownHaloExchange(
+            context.plan, layer, unprojected, context.comm, context.halo_features
+        )
     keeps_aggregate = layer == 0 and given.aggregate is not None  # of rows without weights
     if keeps_aggregate or not stage.conv.takes_projected:
         return LayerExchange(context.plan, layer, unprojected, context.comm)
@@ -213,7 +215,7 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     def project(rows: Matrix) -> Tensor:
         # Sparse products are supported on the CPU only.
         return stage.conv.project(
-            rows if context.device.type == "cpu" else dense(rows).to(context.device)
+            rows if context.device.type == "cpu" else to_dense(rows).to(context.device)
         ).cpu()
 
     local = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
@@ -231,10 +233,10 @@ def labelled_nodes(
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
     if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
         inputs = layer_inputs(context, stage, nodes, given, sources) if len(nodes) else None
-        return LabelledNodes.of(nodes, labels, inputs, batch_size)
+        return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
-    edges = context.edges.numbered(sources)
+    edges = context.edges.number_sources(sources)
     return LabelledNodes(
         nodes,
         labels,
@@ -251,19 +253,20 @@ def layer_inputs(
     if isinstance(conv, LinearConvolution) and not (
         context.device.type == "cpu" and given.has_sparse_rows
     ):
-        accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
+        accumulator = AggregateAccumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _complete(context, stage, nodes, given, accumulator.inputs())
-    return _block_inputs(context, stage, nodes, given, context.edges.numbered(sources))
+    return _block_inputs(context, stage, nodes, given, context.edges.number_sources(sources))
 
 
 def _block_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
 ) -> Inputs:
     """The same from the in-edges of the nodes, as a block."""
-    block = edges.block(nodes)
+    block = edges.cut_block(nodes)
     unprojected, projected = (
-        vectors.to(context.device) for vectors in rows_of(block, given.rows, edges.sources)
+        vectors.to(context.device)
+        for vectors in gather_source_rows(block, given.rows, edges.sources)
     )
     inputs = stage.conv.prepare(block.to(context.device), unprojected, projected)
     return _complete(context, stage, nodes, given, inputs)
@@ -274,16 +277,16 @@ def _complete(
 ) -> Inputs:
     """A convolution's inputs with the stage's skips, in the precision of the products."""
     if given.aggregate is not None and given.rows is given.features:  # the first layer
-        given.aggregate[nodes] = dense(inputs.matrices[-1]).cpu()
+        given.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
     inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
-    return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
+    return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Some nodes at a time with their inputs; vectors from other workers are summed as they arrive."""
-    conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_WAVE)
+    conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
         projected = local.projected if local.projected_width < given.rows.shape[1] else None
@@ -293,10 +296,12 @@ def _inputs_from_sums(
             or "rows" in stage.skips
             or given.rows is context.features
         )
-        if not read and exchange.sends_projected_alone():
+        if not read and exchange.sends_only_projected():
             local.release()
             given.rows = local.rows
-        accumulator = Accumulator(conv, context.edges, nodes, given.rows, projected, context.device)
+        accumulator = AggregateAccumulator(
+            conv, context.edges, nodes, given.rows, projected, context.device
+        )
     while True:
         with context.phase("exchange"):
             sources = next(arriving, None)
@@ -319,6 +324,6 @@ def _inputs_from_rows(
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """The same for a convolution that needs its neighbours' rows."""
     with context.phase("exchange"):
-        edges = context.edges.numbered(exchange.run(INFER_WAVE))
+        edges = context.edges.number_sources(exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
     return ((chunk, _block_inputs(context, stage, chunk, given, edges)) for chunk in chunks)

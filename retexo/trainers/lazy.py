@@ -15,8 +15,8 @@ from torch import Tensor
 from retexo.exchange.exchange_plan import Use
 from retexo.models.hetero_stage import TypedLayer
 from retexo.models.stage import Answer, Stage
-from retexo.rounds.loop import run_rounds
 from retexo.rounds.objective import LayerObjective
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
@@ -47,7 +47,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             )
 
     # Without enumerate, which would keep the output before.
-    for output in each_layer(context, stages, fit, heads=context.settings.readout):
+    for output in each_layer(context, stages, fit, heads=context.settings.output_heads):
         context.release_features()  # later layers read them from the first layer's input
         context.save_layer(len(rounds) - 1, stages[len(rounds) - 1])
         if output.logits is not None:

@@ -15,13 +15,13 @@ from torch import Tensor
 from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.autograd import BoundarySample, HaloExchange, make_halo_exchange
+from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
 from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import TypedLayer, stages_by_type
-from retexo.models.linear import NOT_PROJECTED
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
@@ -69,7 +69,7 @@ class Step:
                 blocks.append(block)
                 matrices.append(tables[source][places])
         if not stage.conv.relational:
-            return stage.embed(stage.conv.prepare(blocks[0], matrices[0], NOT_PROJECTED))
+            return stage.embed(stage.conv.prepare(blocks[0], matrices[0], NO_PROJECTED_ROWS))
         skips = (rows[name][self.own_rows[name]],) if name in rows else ()
         if stage.conv.linear_aggregation:
             matrices = [block_mean(*each) for each in zip(blocks, matrices, strict=True)]
@@ -78,7 +78,7 @@ class Step:
             Inputs(
                 tuple(matrices),
                 self.num_rows[name],
-                NOT_PROJECTED,
+                NO_PROJECTED_ROWS,
                 skips=skips,
                 blocks=tuple(blocks),
             )
@@ -295,7 +295,7 @@ def _first_inputs_by_type(
         if not rows.shape[1]:
             continue
         destinations = out_edges.destinations(nodes)
-        none = HaloRows.none(out_edges.partition.num_halo, rows.shape[1], rows.dtype)
+        none = HaloRows.empty(out_edges.partition.num_halo, rows.shape[1], rows.dtype)
         received = features.get(name, Sources(none, none))
         if layer.conv.linear_aggregation:
             means = context.relation_means(name, rows, nodes)
@@ -303,7 +303,7 @@ def _first_inputs_by_type(
             rows_of_relation |= {each: rows.new_zeros(0, rows.shape[1]) for each in destinations}
             rows_of_relation |= means.by_relation()
             continue
-        edges = out_edges.edges.numbered(received)
+        edges = out_edges.edges.number_sources(received)
         for each, ids in destinations.items():
             block, rows_of_relation[each] = out_edges.cut_block_and_rows(rows, edges, ids)
             blocks[each] = block.to(device)
@@ -314,7 +314,7 @@ def _first_inputs_by_type(
         fixed[to] = Inputs(
             tuple(as_matrix(rows_of_relation[each].to(device)) for each in into),
             len(ids),
-            NOT_PROJECTED,
+            NO_PROJECTED_ROWS,
             skips=(as_matrix(own[ids].to(device)),) if own.shape[1] else (),
             blocks=tuple(blocks[each] for each in into if each in blocks),
         )
@@ -342,12 +342,12 @@ def later_step(
     for name, _ in stages_by_type(layers[number - 1]):
         out_edges, has_row = context.types[name].out_edges, required[name] >= number
         places[name] = has_row.cumsum(0) - 1
-        no_rows = HaloRows.none(out_edges.partition.num_halo, 0, context.features.dtype)
+        no_rows = HaloRows.empty(out_edges.partition.num_halo, 0, context.features.dtype)
         vectors = received.get(name, no_rows)
         arrived = int(has_row.sum()) + torch.arange(len(vectors.values))
         no_pair_rows = arrived.new_zeros(out_edges.num_pairs)
         place = torch.cat((places[name], no_pair_rows, arrived))
-        numbered = out_edges.edges.numbered(Sources(vectors, no_rows))
+        numbered = out_edges.edges.number_sources(Sources(vectors, no_rows))
         for each, ids in out_edges.destinations(nodes).items():
             block = out_edges.cut_block(numbered, ids)
             edges[each] = block.to(device), place[block.nodes].to(device)
@@ -363,7 +363,7 @@ def later_step(
 def no_sources(context: Context) -> Sources:
     """Nothing received of a plain graph's halo nodes."""
     features = context.features
-    none = HaloRows.none(context.partition.num_halo, features.shape[1], features.dtype)
+    none = HaloRows.empty(context.partition.num_halo, features.shape[1], features.dtype)
     return Sources(none, none)
 
 

@@ -17,13 +17,18 @@ from torch import Tensor, nn
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
-from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, plan_of, request_halo_nodes
-from retexo.models.accumulate import Accumulator
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    PlanOptions,
+    make_plan_from_required_layers,
+    request_halo_nodes,
+)
 from retexo.models.block import Block, InEdges, NumberedEdges, Sources
 from retexo.models.conv.sage import SAGEMean
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import PLAIN_EDGE
-from retexo.models.matrix import as_matrix, dense, product
+from retexo.models.matrix import as_matrix, matmul, to_dense
+from retexo.models.streaming_aggregate import AggregateAccumulator
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +125,7 @@ class OutEdges:
 
     def cut_block(self, edges: NumberedEdges, destinations: Tensor) -> Block:
         """The in-edges of some destinations, int64 [n]; pairs are not among the block's nodes."""
-        block = edges.block(destinations)
+        block = edges.cut_block(destinations)
         if not self.num_pairs:
             return block
         numbers = block.nodes[block.num_dst :]
@@ -154,7 +159,9 @@ class OutEdges:
         self, required: Mapping[str, Tensor], options: PlanOptions, comm: Communicator
     ) -> ExchangePlan:
         """The exchange of the source type's rows; required: uint8 [I] of each type."""
-        return plan_of(self.partition, options, self.required_destinations(required), comm)
+        return make_plan_from_required_layers(
+            self.partition, options, self.required_destinations(required), comm
+        )
 
 
 def _join_weights(of_relations: list[tuple[Tensor | None, int]]) -> Tensor | None:
@@ -254,9 +261,11 @@ class RelationMeans:
             return
         if weight is not None:
             conv.weight_neigh = nn.Parameter(weight, requires_grad=False)
-            projected = product(as_matrix(rows), weight.cpu())
+            projected = matmul(as_matrix(rows), weight.cpu())
         destinations = torch.cat(list(self._destinations.values()))
-        self._sums = Accumulator(conv, out_edges.edges, destinations, rows, projected, device)
+        self._sums = AggregateAccumulator(
+            conv, out_edges.edges, destinations, rows, projected, device
+        )
 
     def add(self, received: Sources) -> None:
         """Add rows and sums received from other partitions; each edge is covered at most once."""
@@ -268,6 +277,6 @@ class RelationMeans:
         if not self._destinations:
             return {}
         inputs = self._sums.inputs()
-        means = inputs.projected if len(inputs.projected) else dense(inputs.matrices[-1])
+        means = inputs.projected if len(inputs.projected) else to_dense(inputs.matrices[-1])
         counts = [len(ids) for ids in self._destinations.values()]
         return dict(zip(self._destinations, torch.split(means, counts), strict=True))

@@ -40,7 +40,7 @@ def choose_heads(
     smoothing, num_layers = context.settings.smoothing, context.settings.model.num_layers
     stages = range(num_layers - len(logits), num_layers)
     candidates = [Answer((num_layers - 1,))]
-    if context.settings.readout == "validation" and context.graph_info.num_val:
+    if context.settings.output_heads == "validation" and context.graph_info.num_val:
         candidates = [Answer((stage,)) for stage in stages]
         candidates += [Answer(tuple(range(first, num_layers))) for first in stages[:-1]]
     answer, val = candidates[0], context.partition.val_mask

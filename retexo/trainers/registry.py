@@ -55,16 +55,16 @@ TRAINERS: dict[str, Trainer] = {
 ONLY_LAZY: dict[str, Any] = {
     "batch_size": None,
     "compute.precision": "fp32",
-    "model.own_half": False,
-    "model.inputs": "previous",
-    "model.passes": "activation",
+    "model.self_weight": False,
+    "model.input_skip": False,
+    "model.output": "activation",
     "smoothing.reach": "computed",
 }
 """The only values of these settings that other trainers support."""
 HETEROGENEOUS_LAZY: dict[str, Any] = {
-    "model.own_half": True,
-    "model.inputs": "all",
-    "model.passes": "aggregate",
+    "model.self_weight": True,
+    "model.input_skip": True,
+    "model.output": "aggregate",
 }
 """The only values that trainer=lazy supports on a heterogeneous graph."""
 HETEROGENEOUS_OTHERS = {

@@ -15,14 +15,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from retexo.exchange.boundary import INFER_WAVE
+from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.selection import LocalRows
+from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import projected_width, projections
-from retexo.models.linear import NOT_PROJECTED
-from retexo.models.matrix import Matrix, as_matrix, dense, product
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context
@@ -78,7 +78,7 @@ class RelationalInput:
             if name in unread and context.settings.model.num_layers > 1:
 
                 def project(rows: Matrix, name: str = name) -> Tensor:
-                    return product(rows, projections(stage, schema, layer)[name].cpu())
+                    return matmul(rows, projections(stage, schema, layer)[name].cpu())
 
                 local = LocalRows(rows, None, project, projected_width(stage), precision)
             exchanges[name] = LayerExchange(context.types[name].plan, layer, local, context.comm)
@@ -108,7 +108,7 @@ class RelationalInput:
                 chunks = tuple(slice(start, start + batch_size) for start in starts)
                 return LabelledNodes(nodes, labels, lambda place: inputs_of(nodes[place]), chunks)
             inputs = inputs_of(nodes) if len(nodes) else None
-            return LabelledNodes.of(nodes, labels, inputs, batch_size)
+            return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
 
         return LayerObjective(
             layer=layer,
@@ -118,7 +118,7 @@ class RelationalInput:
             val=labelled(context.partition.val_mask),
             graph_info=context.graph_info,
             batch_size=batch_size,
-            val_step=context.val_step,
+            val_stride=context.val_stride,
         )
 
     @torch.no_grad()
@@ -176,7 +176,8 @@ def _number_edges(
     if stage.conv.linear_aggregation:
         return None
     return {
-        name: context.types[name].out_edges.edges.numbered(each) for name, each in received.items()
+        name: context.types[name].out_edges.edges.number_sources(each)
+        for name, each in received.items()
     }
 
 
@@ -208,8 +209,8 @@ def _target_inputs(
         passed = [means[name] for name in relations]
     matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *passed))
     own = (as_matrix(given.features[nodes].to(device)),) if given.features.shape[1] else ()
-    inputs = Inputs(matrices, len(nodes), NOT_PROJECTED, skips=own, blocks=tuple(blocks))
-    return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
+    inputs = Inputs(matrices, len(nodes), NO_PROJECTED_ROWS, skips=own, blocks=tuple(blocks))
+    return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 def _passed_by_target(
@@ -225,11 +226,11 @@ def _passed_by_target(
     if layer == 0:
         means = [given.means[name][nodes].to(context.device) for name in raw]
     else:
-        means = [dense(matrix) for matrix in inputs.matrices[len(raw) :]]
+        means = [to_dense(matrix) for matrix in inputs.matrices[len(raw) :]]
     if layer and inputs.blocks:
         means = [block_mean(*each) for each in zip(inputs.blocks, means, strict=True)]
     products = [
-        product(rows.to(weights[name[0]]), weights[name[0]])
+        matmul(rows.to(weights[name[0]]), weights[name[0]])
         for name, rows in zip(relations, means, strict=True)
     ]
     return torch.stack(products).sum(dim=0)
@@ -272,7 +273,7 @@ def _exchange_rest(
             _add_as_received(context, exchanges[name], [of_target, of_others])
         else:
             with context.phase("exchange"):
-                received[name] = exchanges[name].run(INFER_WAVE)
+                received[name] = exchanges[name].run(INFER_PHASE)
             with context.phase("embed"):
                 of_target.add(received[name])
                 of_others.add(received[name])
@@ -286,7 +287,7 @@ def _add_as_received(
     context: Context, exchange: LayerExchange, sums: Sequence[RelationMeans]
 ) -> None:
     """Add the vectors received before and now, a piece at a time."""
-    arriving = exchange.stream(INFER_WAVE)
+    arriving = exchange.stream(INFER_PHASE)
     while True:
         with context.phase("exchange"):
             received = next(arriving, None)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from partitioning.graph_data import EdgeType
 from retexo.comm.traffic_meter import WHOLE_RUN
-from retexo.exchange.exchange_plan import ExchangePlan, plan_of
+from retexo.exchange.exchange_plan import ExchangePlan, make_plan_from_required_layers
 from retexo.models.hetero_stage import Schema
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
@@ -109,7 +109,9 @@ def _make_plans(context: Context, relations: frozenset[EdgeType]) -> dict[str, E
             for each, of_type in context.required_layers.items()
         }
         destinations = node_type.out_edges.required_destinations(required, relations)
-        plans[name] = plan_of(node_type.out_edges.partition, options, destinations, context.comm)
+        plans[name] = make_plan_from_required_layers(
+            node_type.out_edges.partition, options, destinations, context.comm
+        )
     return plans
 
 

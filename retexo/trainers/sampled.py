@@ -18,7 +18,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
-from retexo.rounds.loop import run_rounds
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.options import SampledOptions
 from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import typed_options

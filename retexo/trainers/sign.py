@@ -27,10 +27,10 @@ from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.block import Sources
 from retexo.models.conv_registry import check_model
-from retexo.models.convolution import normalisation, xavier
+from retexo.models.convolution import make_norm, xavier
 from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, dense, dropout, product
+from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.run_settings import ModelSettings, TrainSettings
@@ -56,7 +56,7 @@ def check(settings: TrainSettings) -> None:
     if not conv.relational:
         checks.refuse_models(
             settings,
-            lambda conv: isinstance(conv, LinearConvolution) and conv.normalised,
+            lambda conv: isinstance(conv, LinearConvolution) and conv.normalized,
             "aggregates hop after hop, by means or sums that are normalised",
         )
 
@@ -70,19 +70,17 @@ class SIGN(nn.Module):
         hidden = model.hidden_dim
         self.weights = nn.ParameterList([xavier(width, hidden) for width in widths])
         self.bias = nn.Parameter(torch.zeros(len(widths) * hidden))
-        self.norm = normalisation(model.norm, len(widths) * hidden)
+        self.norm = make_norm(model.norm, len(widths) * hidden)
         self.head = nn.Linear(len(widths) * hidden, num_classes)
         self.rate, self.input_rate = model.dropout, model.features_dropout
 
     def forward(self, hops: Sequence[Matrix]) -> Tensor:
         parts = [
-            product(dropout(rows, self.input_rate, self.training), weight)
+            matmul(dropout(rows, self.input_rate, self.training), weight)
             for rows, weight in zip(hops, self.weights, strict=True)
         ]
         hidden = torch.relu_(self.norm(torch.cat(parts, dim=1) + self.bias))
-        return product(
-            dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias
-        )
+        return matmul(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
@@ -174,7 +172,7 @@ def _aggregate(
     if not len(nodes[PLAIN_NODE]):
         return {}
     inputs = layerwise.layer_inputs(context, stage, nodes[PLAIN_NODE], LayerInput(rows), received)
-    return {PLAIN_EDGE: dense(inputs.matrices[-1])}
+    return {PLAIN_EDGE: to_dense(inputs.matrices[-1])}
 
 
 def _build_network(context: Context, hops: list[Tensor]) -> SIGN:

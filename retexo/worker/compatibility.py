@@ -12,7 +12,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.results.checkpoint import Checkpoint
-from retexo.rounds.graph_info import num_classes
+from retexo.rounds.graph_info import count_classes
 from retexo.worker.make_context import labelled_nodes_of
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Shape:
             return None
         return cls(
             num_features=max(partition.features.shape[1] for partition in held),
-            num_classes=max(num_classes(partition, directory) for partition in held),
+            num_classes=max(count_classes(partition, directory) for partition in held),
             multilabel=any(partition.multilabel for partition in held),
             named=False,
             exact=False,

@@ -11,7 +11,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
 from retexo.models.hetero_stage import AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Architecture, Stage
 from retexo.results.checkpoint import Checkpoint
@@ -61,7 +61,7 @@ def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory)
     heterogeneous = isinstance(directory, HeteroDirectory)
     if check_model(settings.model).relational == heterogeneous:
         return
-    models = {name: check_model(default_model(name, 1, 1)) for name in CONVOLUTIONS}
+    models = {name: check_model(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
     fitting = [
         f"node_classification_{name}"
         for name, each in models.items()
@@ -207,12 +207,11 @@ def make_inference_context(
     """
     heads = checkpoint.answer
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    smoothing = replace(
-        settings.smoothing, steps=heads.steps if heads.alpha < 1 else 0, reach=heads.reach
-    )
+    use = "train" if use == "evaluate" and settings.exchange.rounded else use
+    steps = heads.steps if heads.alpha < 1 or use == "train" else 0
+    smoothing = replace(settings.smoothing, steps=steps, reach=heads.reach)
     settings = replace(settings, smoothing=smoothing)
     graph.check_fits(checkpoint, settings, graph_info)
-    use = "train" if use == "evaluate" and settings.exchange.rounded else use
     with clock.phase("plan"):
         context = make_context(
             settings, graph.part, graph_info, comm, stages[0].conv, clock=clock, use=use

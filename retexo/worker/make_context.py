@@ -16,7 +16,7 @@ from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.exchange_plan import PlanOptions, Use, global_out_degree, make_plan
+from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import PLAIN_NODE, Schema
 from retexo.results.checkpoint import save_layer
@@ -195,7 +195,7 @@ def _out_degree(
         assert partition.out_degree is not None
         return partition.out_degree
     if used:
-        return global_out_degree(partition, graph_info.part_sizes, comm)
+        return compute_global_out_degree(partition, graph_info.part_sizes, comm)
     return torch.zeros(partition.num_inner + partition.num_halo)
 
 

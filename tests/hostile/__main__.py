@@ -46,7 +46,7 @@ from inputs import (
 from processes import end_of_group, fork, main, own_output, spawn_by_fork
 from support import snapshot
 
-from retexo.apps import evaluate, partition_data, plan, predict, report, sweep, train  # noqa: F401
+from retexo.apps import evaluate, partition_data, plan, predict, report, train  # noqa: F401
 from retexo.launch import fork_server
 
 # --- the runner --------------------------------------------------------------------------------------------------------

@@ -45,16 +45,16 @@ from retexo.exchange.coding.values import (
     ByteReader,
     Precision,
     as_bytes,
-    quantise,
-    read_values,
+    decode_values,
+    encode_values,
+    quantize,
     value_bytes,
-    write_values,
 )
 
 Encoding = Literal["dense", "sparse"]
 Rows = torch.Tensor | csr_array
 
-_CHUNK_CELLS = 1 << 22
+_CHUNK_VALUES = 1 << 22
 _MAX_WIDTH = 1 << 30
 
 
@@ -79,7 +79,7 @@ def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
                 np.full(len(chunk), value_bytes(chunk.shape[1], chunk.dtype, row_format.precision))
             )
         else:
-            sizes.append(sparse.sizes(chunk, row_format.precision))
+            sizes.append(sparse.row_sizes(chunk, row_format.precision))
     return np.concatenate(sizes)
 
 
@@ -89,7 +89,7 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
     rows: float32 or float64 [R, D], tensor or CSR (taken a few million cells at a time as a dense block).
     Raises ValueError for any other type or shape, and for values that "int8" or "int4" cannot hold.
     """
-    write = _write_dense if row_format.encoding == "dense" else sparse.write
+    write = _encode_dense if row_format.encoding == "dense" else sparse.encode
     if isinstance(rows, torch.Tensor) and row_format == RowFormat():
         _check(rows)
         return as_bytes(rows.detach().contiguous())
@@ -120,23 +120,23 @@ def decode(
         )
         return as_rows if out is None else out.copy_(as_rows)
     rows, start = torch.empty(shape, dtype=dtype) if out is None else out, 0
-    for chunk in _read_chunks(buffer, shape, dtype, row_format):
+    for chunk in _decode_chunks(buffer, shape, dtype, row_format):
         rows[start : start + len(chunk)] = chunk
         start += len(chunk)
     return rows
 
 
-def _write_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
+def _encode_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
     """A chunk of rows [R, D] as uint8 [B]: the scales of "int8" and "int4", then every value."""
-    codes, scales = quantise(rows, precision)
-    return write_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
+    codes, scales = quantize(rows, precision)
+    return encode_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
 
 
-def _read_dense(
+def _decode_dense(
     reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
     """What `_write_dense` wrote, dtype [R, D]."""
-    return read_values(reader, np.full(shape[0], shape[1]), dtype, precision).reshape(shape)
+    return decode_values(reader, np.full(shape[0], shape[1]), dtype, precision).reshape(shape)
 
 
 def _check(rows: Rows) -> None:
@@ -160,14 +160,14 @@ def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
 
 def _chunk_rows(width: int) -> int:
     """Return the rows of a chunk: part of the format, for sender and receiver cut a block alike."""
-    return max(1, _CHUNK_CELLS // max(1, width))
+    return max(1, _CHUNK_VALUES // max(1, width))
 
 
-def _read_chunks(
+def _decode_chunks(
     buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat
 ) -> Iterator[torch.Tensor]:
     reader = ByteReader(buffer)
-    read = _read_dense if row_format.encoding == "dense" else sparse.read
+    read = _decode_dense if row_format.encoding == "dense" else sparse.decode
     num_rows, width = shape
     step = _chunk_rows(width)
     for start in range(0, num_rows, step):

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from retexo.arrays import IntArray, Mask
-from retexo.exchange.coding.elias_fano import num_bits, read_lists, write_lists
+from retexo.exchange.coding.elias_fano import decode_lists, encode_lists, num_bits
 from retexo.exchange.coding.values import (
-    LARGEST,
+    MAX_CODES,
     ByteReader,
     Precision,
     as_bytes,
-    quantise,
-    read_values,
+    decode_values,
+    encode_values,
+    quantize,
     value_bytes,
-    write_values,
 )
 
 
@@ -57,30 +57,30 @@ class _Index:
     """[R] of the list or bitmap."""
 
 
-def sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
+def row_sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
     """Bytes of each row, int64 [R]."""
-    chunk, width = _take_apart(rows, precision), rows.shape[1]
+    chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
     values = np.where(chunk.valued, value_bytes(chunk.counts, rows.dtype, precision), 0)
-    return _header_dtype(width).itemsize + _index(chunk.counts, width).nbytes + values
+    return _header_dtype(width).itemsize + _choose_index(chunk.counts, width).nbytes + values
 
 
-def write(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
+def encode(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
     """Rows [R, D] as uint8 [B]."""
-    chunk, width = _take_apart(rows, precision), rows.shape[1]
-    index = _index(chunk.counts, width)
+    chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
+    index = _choose_index(chunk.counts, width)
     headers = torch.from_numpy(2 * chunk.counts + chunk.binary).to(_header_dtype(width))
     columns = np.nonzero(chunk.present.numpy()[index.is_list])[1]
-    lists = write_lists(columns, chunk.counts[index.is_list], index.low[index.is_list], width)
+    lists = encode_lists(columns, chunk.counts[index.is_list], index.low[index.is_list], width)
     bitmaps = np.packbits(chunk.present.numpy()[index.is_bitmap], axis=1, bitorder="little")
     valued = torch.from_numpy(chunk.valued)
-    scales = chunk.scales[valued] if precision in LARGEST else chunk.scales
+    scales = chunk.scales[valued] if precision in MAX_CODES else chunk.scales
     codes = chunk.codes.masked_select(chunk.present & valued[:, None])
-    values = write_values(codes, scales, chunk.counts[chunk.valued], precision)
+    values = encode_values(codes, scales, chunk.counts[chunk.valued], precision)
     arrays = (headers, torch.from_numpy(lists), torch.from_numpy(bitmaps), values)
     return torch.cat([as_bytes(array) for array in arrays])
 
 
-def read(
+def decode(
     reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
     """What `write` wrote, dtype [R, D]."""
@@ -89,9 +89,9 @@ def read(
     counts, binary = headers >> 1, (headers & 1).astype(np.bool_)
     if (counts > width).any():
         raise ValueError(f"a header announces {counts.max()} columns in rows of {width}")
-    present = _read_present(reader, counts, width)
+    present = _decode_mask(reader, counts, width)
     valued = (counts > 0) & ~binary
-    values = read_values(reader, counts[valued], dtype, precision)
+    values = decode_values(reader, counts[valued], dtype, precision)
     rows = torch.zeros(shape, dtype=dtype)
     rows.masked_scatter_(present & torch.from_numpy(valued)[:, None], values)
     return rows.masked_fill_(present & torch.from_numpy(binary)[:, None], 1)
@@ -101,31 +101,31 @@ def _header_dtype(width: int) -> torch.dtype:
     return torch.uint8 if width < 1 << 7 else torch.uint16 if width < 1 << 15 else torch.uint32
 
 
-def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
+def _prepare_chunk(rows: torch.Tensor, precision: Precision) -> _Chunk:
     """Decide what is written of rows [R, D]."""
-    codes, scales = quantise(rows, precision)
+    codes, scales = quantize(rows, precision)
     width = rows.shape[1]
     # NumPy's comparisons take a tenth of the time of torch's; it has no bfloat16.
     present = (codes.float() if codes.dtype == torch.bfloat16 else codes).numpy() != 0
-    counts, is_one = _row_counts(present), rows.numpy() == 1
+    counts, is_one = _count_true(present), rows.numpy() == 1
     binary = (
-        (counts > 0) & (_row_counts(is_one & present) == counts)
+        (counts > 0) & (_count_true(is_one & present) == counts)
         if is_one.any()
         else np.zeros(len(counts), bool)
     )
     skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
-    whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
+    whole = (counts > 0) & ~binary & (_choose_index(counts, width).nbytes >= skipped)
     present[whole] = True
     return _Chunk(codes, scales, torch.from_numpy(present), np.where(whole, width, counts), binary)
 
 
-def _row_counts(mask: Mask) -> IntArray:
+def _count_true(mask: Mask) -> IntArray:
     """How many of each row are true, int64 [R] of [R, D]; np.count_nonzero adds up int64, in twice the time."""
     counts: IntArray = mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
     return counts
 
 
-def _index(counts: IntArray, width: int) -> _Index:
+def _choose_index(counts: IntArray, width: int) -> _Index:
     """The shortest way to write which columns a row has, from its count, int64 [R], alone."""
     bitmap_bytes = (width + 7) // 8
     nbytes = np.full(len(counts), bitmap_bytes)
@@ -140,13 +140,13 @@ def _index(counts: IntArray, width: int) -> _Index:
     return _Index(~by_count & ~is_bitmap, is_bitmap, low, nbytes)
 
 
-def _read_present(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
+def _decode_mask(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
     """Which cells were written, bool [R, D], from counts int64 [R] and the lists and bitmaps that follow."""
-    index = _index(counts, width)
+    index = _choose_index(counts, width)
     present = np.zeros((len(counts), width), dtype=np.bool_)
     present[counts == width] = True
     lists = reader.take(int(index.nbytes[index.is_list].sum()), torch.uint8).numpy()
-    columns = read_lists(lists, counts[index.is_list], index.low[index.is_list], width)
+    columns = decode_lists(lists, counts[index.is_list], index.low[index.is_list], width)
     row = np.repeat(np.flatnonzero(index.is_list), counts[index.is_list])
     ascending = (np.diff(columns) > 0) | (np.diff(row) > 0)
     if (columns >= width).any() or not ascending.all():

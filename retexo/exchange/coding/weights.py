@@ -14,7 +14,7 @@ from retexo.arrays import ByteArray, WeightArray
 MAX_VALUES = 256
 
 
-def write_weights(weights: WeightArray) -> ByteArray:
+def encode_weights(weights: WeightArray) -> ByteArray:
     """uint8 [B] of float32 [n], in the shorter form."""
     values, index = np.unique(weights, return_inverse=True)
     bits = index[:, None] >> np.arange(_index_bits(len(values))) & 1
@@ -24,12 +24,12 @@ def write_weights(weights: WeightArray) -> ByteArray:
     return np.concatenate((np.array([len(values)], np.uint16).view(np.uint8), table))
 
 
-def largest_code(count: int) -> int:
+def max_encoded_size(count: int) -> int:
     """Bytes that `count` weights take at most."""
     return 2 + 4 * count
 
 
-def read_weights(code: ByteArray, count: int) -> WeightArray:
+def decode_weights(code: ByteArray, count: int) -> WeightArray:
     """float32 [count]. Raises ValueError for an invalid code."""
     if len(code) < 2:
         raise ValueError(f"{len(code)} bytes for {count} weights")

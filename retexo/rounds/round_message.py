@@ -19,10 +19,10 @@ from retexo.rounds.reduction import AllReduce, GradientReduction, build_reductio
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
 
-DIGIT = 4096
+DIGIT_BASE = 4096
 """Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
 
-WIRE: dict[str, WireFormat | None] = {
+WIRE_FORMATS: dict[str, WireFormat | None] = {
     "fp32": None,
     "bf16": torch.bfloat16,
     "int8": "int8",
@@ -31,7 +31,7 @@ WIRE: dict[str, WireFormat | None] = {
 """What gradient.precision sends; None: the gradient's own type."""
 
 
-class Message:
+class RoundMessage:
     """The one message of a round.
 
     Its tail, TAIL floats: the loss, how many workers were told to stop, then the digits of three validation counts.
@@ -80,7 +80,7 @@ class Message:
     def _fill(self, loss: float, val_counts: Tensor) -> None:
         self._tail.copy_(
             torch.tensor(
-                [loss, self.stop_requested, *to_digits(val_counts)], dtype=self._tail.dtype
+                [loss, self.stop_requested, *counts_to_digits(val_counts)], dtype=self._tail.dtype
             )
         )
 
@@ -88,37 +88,39 @@ class Message:
         """The sum of the losses, and the validation metric; also sets any_stop_requested."""
         loss, stop_requests, *digits = self._tail.tolist()
         self.any_stop_requested = stop_requests > 0
-        return loss, self._metric(from_digits(digits)) if self._graph_info.num_val else None
+        return loss, self._metric(digits_to_counts(digits)) if self._graph_info.num_val else None
 
 
 def build_message(
     objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters
-) -> Message:
+) -> RoundMessage:
     """The message of an objective's rounds, by gradient.precision and gradient.compression."""
     tag = MessageTag("gradients", objective.traffic_layer)
     if settings.gradient.secure:
         first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))
         secure_sum = SecureSum(comm, tag, first_limit)
-        return Message(objective, comm, build_reduction(settings.gradient, flat, secure_sum), flat)
-    wire = WIRE[settings.gradient.precision]
+        return RoundMessage(
+            objective, comm, build_reduction(settings.gradient, flat, secure_sum), flat
+        )
+    wire = WIRE_FORMATS[settings.gradient.precision]
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
     all_reduce = AllReduce(comm, tag, wire, zero_ranks)
-    return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
+    return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
 
 
 # Lists, for a few numbers: a tensor or an array takes longer to make than all that is done with them.
 
 
-def to_digits(counts: Tensor) -> list[int]:
+def counts_to_digits(counts: Tensor) -> list[int]:
     """Counts int64 [K] as digits, the high and the low one of each; in float32 the sum of 4,096 workers' is exact."""
-    return [digit for count in counts.tolist() for digit in divmod(count, DIGIT)]
+    return [digit for count in counts.tolist() for digit in divmod(count, DIGIT_BASE)]
 
 
-def from_digits(digits: Sequence[float]) -> Tensor:
+def digits_to_counts(digits: Sequence[float]) -> Tensor:
     """The sum of counts, int64 [K], from the sum of their digits, 2 K."""
     return torch.tensor(
         [
-            round(high) * DIGIT + round(low)
+            round(high) * DIGIT_BASE + round(low)
             for high, low in zip(digits[::2], digits[1::2], strict=True)
         ]
     )

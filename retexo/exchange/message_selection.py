@@ -21,18 +21,18 @@ from retexo.arrays import (
     IntArray,
     Mask,
     WeightArray,
-    counted,
-    occurring,
-    picked,
-    sparse_matrix,
-    taken,
+    bincount,
+    csr_from_counts,
+    ids_to_mask,
+    take,
+    take_weights,
 )
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
-from retexo.exchange.cover import minimum_cover, tolerated
-from retexo.models.matrix import Matrix, as_matrix, dense, is_sparse, row_sums, without_memory
+from retexo.exchange.cover import acceptable_ratio, minimum_cover
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, placeholder_rows, sum_rows, to_dense
 
-CHUNK_CELLS = 1 << 22
+MAX_CHUNK_VALUES = 1 << 22
 """Values of partial sums that are looked at at a time."""
 
 
@@ -53,7 +53,7 @@ class MessageFormat:
         return 2 * self.projected + self.sparse
 
     @classmethod
-    def of_code(cls, code: int) -> "MessageFormat":
+    def from_code(cls, code: int) -> "MessageFormat":
         return cls(bool(code & 2), bool(code & 1))
 
     def row_format(self, precision: Precision) -> RowFormat:
@@ -83,7 +83,7 @@ class LocalRows:
     @classmethod
     def unprojected(cls, rows: Tensor, scale: Tensor | None, precision: Precision) -> Self:
         """Rows that are sent before the weights alone."""
-        return cls(rows, scale, dense, rows.shape[1], precision)
+        return cls(rows, scale, to_dense, rows.shape[1], precision)
 
     @cached_property
     def sparse(self) -> sp.csr_array | None:
@@ -96,15 +96,17 @@ class LocalRows:
 
         Rows that nobody needs are NaN, which not every precision has a code for.
         """
-        step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
+        step = max(1, MAX_CHUNK_VALUES // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
         sizes = in_threads(
-            lambda place: row_sizes(self._countable(place), SPARSE.row_format(self.precision)),
+            lambda place: row_sizes(
+                self._rows_without_nan(place), SPARSE.row_format(self.precision)
+            ),
             places,
         )
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
-    def projected_is_shorter(self, nodes: IntArray) -> bool:
+    def is_shorter_projected(self, nodes: IntArray) -> bool:
         """Whether all rows of some nodes, int64 [n], take more bytes than they do after the weights."""
         widths = self.projected_width, self.rows.shape[1]
         after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
@@ -118,9 +120,9 @@ class LocalRows:
         """Free the rows as they are before the weights; their sizes and those after the weights stay."""
         assert self.sparse is None
         assert len(self.projected) == len(self.sparse_sizes)  # which are made here at the latest
-        self.rows = without_memory(self.rows)
+        self.rows = placeholder_rows(self.rows)
 
-    def _countable(self, place: slice) -> Rows:
+    def _rows_without_nan(self, place: slice) -> Rows:
         """Some rows, without NaN where the precision has no code for it."""
         if self.sparse is None:
             return self.rows[place] if self.precision == "full" else self.rows[place].nan_to_num()
@@ -138,7 +140,7 @@ class LocalRows:
             return self.projected
         return self.rows if self.sparse is None else self.sparse
 
-    def summing(
+    def sum_matrix(
         self,
         nodes: Int32Array,
         target: Int32Array,
@@ -148,9 +150,9 @@ class LocalRows:
         """[num_targets, I] adds up scaled and weighted rows of `nodes`, [E], by target, [E] ascending."""
         dtype = self.rows.numpy().dtype
         scale = None if self.scale is None else self.scale.numpy().astype(dtype, copy=False)
-        weight = np.ones(len(nodes), dtype) if scale is None else taken(scale, nodes)
+        weight = np.ones(len(nodes), dtype) if scale is None else take(scale, nodes)
         weight = weight if edge_weight is None else weight * edge_weight
-        return sparse_matrix(weight, nodes, counted(target, num_targets), len(self.rows))
+        return csr_from_counts(weight, nodes, bincount(target, num_targets), len(self.rows))
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
         """The rows of nodes [k], then the sums, [k + num_targets, F], or D wide."""
@@ -162,7 +164,7 @@ class LocalRows:
             torch.from_numpy(each.astype(np.int32, copy=False))
             for each in (summing.indices, summing.indptr)
         )
-        sums = row_sums(values, rows, row_ptr, torch.from_numpy(summing.data))
+        sums = sum_rows(values, rows, row_ptr, torch.from_numpy(summing.data))
         if not len(nodes):
             return sums
         made = values.new_empty(len(nodes) + len(sums), values.shape[1])
@@ -185,16 +187,16 @@ class CutEdges:
     """R"""
     weight: WeightArray | None = None
     """[E] as Boundary.weight."""
-    known_with_edge: Mask | None = None
+    known_has_edge: Mask | None = None
     """As with_edge, where that is known."""
 
     @cached_property
-    def with_edge(self) -> Mask:
+    def has_edge(self) -> Mask:
         """The rows that have one, bool [L]."""
-        known = self.known_with_edge
-        return occurring(self.source, len(self.nodes)) if known is None else known
+        known = self.known_has_edge
+        return ids_to_mask(self.source, len(self.nodes)) if known is None else known
 
-    def of_edges(self, kept: Mask) -> Self:
+    def keep_edges(self, kept: Mask) -> Self:
         """Some of them, bool [E]; all rows and targets keep their places."""
         source, target = (
             np.compress(kept, ends) for ends in (self.source, self.target)
@@ -203,8 +205,8 @@ class CutEdges:
             self,
             source=source,
             target=target,
-            weight=picked(self.weight, kept),
-            known_with_edge=None,
+            weight=take_weights(self.weight, kept),
+            known_has_edge=None,
         )
 
 
@@ -221,13 +223,13 @@ class Selection:
     """[R] bytes of each sum as it is sent, where no row is sent that would take part in it."""
     fewest: int = 0
     """Vectors that any other would send at least."""
-    of_one_size: bool = False
+    equal_sizes: bool = False
     """Whether it was chosen of vectors of one length, and so is what is chosen of those of another."""
 
     def pieces(self, count: int) -> list[Piece]:
         """Its vectors, rows first, in so many runs of about equal length."""
         rows, sums = np.flatnonzero(self.rows), np.flatnonzero(self.sums)
-        bounds = _bounds(len(rows) + len(sums), count)
+        bounds = _piece_bounds(len(rows) + len(sums), count)
         ends = zip(
             np.minimum(bounds, len(rows)),
             np.maximum(np.subtract(bounds, len(rows)), 0),
@@ -236,18 +238,18 @@ class Selection:
         return [(rows[a:b], sums[c:d]) for (a, c), (b, d) in pairwise(ends)]
 
 
-def _bounds(total: int, count: int) -> list[int]:
+def _piece_bounds(total: int, count: int) -> list[int]:
     """Where each of so many pieces of a message begins, and the end."""
     return [-(-total * number // count) for number in range(count + 1)]
 
 
-def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
+def select_all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
     """Every row that has an edge, and no sums."""
-    return Selection(message_format, edges.with_edge, np.zeros(edges.num_targets, bool))
+    return Selection(message_format, edges.has_edge, np.zeros(edges.num_targets, bool))
 
 
 @dataclass(frozen=True, eq=False)
-class FewestVectors:
+class VectorBound:
     """How many rows and sums some edges of a boundary take at least: what other edges of it, nearly the same, go by."""
 
     rows: Mask
@@ -256,13 +258,13 @@ class FewestVectors:
     selection: Selection
     """What was chosen of these edges, and how many that shows them to take."""
 
-    def selection_of(self, rows: Mask, targets: Mask) -> Selection | None:
+    def reusable_selection(self, rows: Mask, targets: Mask) -> Selection | None:
         """What is to be chosen of all edges between other rows and targets, where the length of vectors does not count;
         None where it was not chosen yet."""
         same = np.array_equal(rows, self.rows) and np.array_equal(targets, self.targets)
-        return self.selection if same and self.selection.of_one_size else None
+        return self.selection if same and self.selection.equal_sizes else None
 
-    def of(self, rows: Mask, targets: Mask) -> int:
+    def bound_for(self, rows: Mask, targets: Mask) -> int:
         """Of all edges between other rows and targets; one that is not among them saves a vector at most."""
         return (
             self.selection.fewest
@@ -271,7 +273,7 @@ class FewestVectors:
         )
 
 
-def select(
+def select_vectors(
     local: LocalRows,
     edges: CutEdges,
     *,
@@ -286,19 +288,21 @@ def select(
     the weights. fewest: vectors that are needed at least, where that is known. before: what was chosen of the same
     edges, with partial sums and vectors of one length.
     """
-    forced, needed = np.zeros(len(edges.nodes), bool), edges.with_edge
+    forced, needed = np.zeros(len(edges.nodes), bool), edges.has_edge
     if partial_sums and edges.weight is not None:
-        forced = occurring(edges.source[np.isnan(edges.weight)], len(edges.nodes))
-        edges = edges.of_edges(~taken(forced, edges.source))
+        forced = ids_to_mask(edges.source[np.isnan(edges.weight)], len(edges.nodes))
+        edges = edges.keep_edges(~take(forced, edges.source))
         fewest = fewest if not forced.any() else 0
-    candidates = _candidates(local, edges, needed, partial_sums, projected)
+    candidates = _candidate_formats(local, edges, needed, partial_sums, projected)
     if not partial_sums:
-        return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
+        return select_all_rows(
+            min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges
+        )
     if before is not None and len(candidates) == 1 and candidates[0].size:
         return replace(
             before,
             format=candidates[0].format,
-            sum_sizes=_sizes_of_sums(candidates[0], before.rows),
+            sum_sizes=_sum_sizes_without_rows(candidates[0], before.rows),
         )
     ends = edges.source, edges.target
     covers = [
@@ -317,7 +321,7 @@ def select(
     ]
     chosen, rows = candidates[best], covers[best].left_mask | forced
     sum_sizes, of_one_size = (
-        _sizes_of_sums(chosen, rows),
+        _sum_sizes_without_rows(chosen, rows),
         len(candidates) == 1 and bool(chosen.size),
     )
     return Selection(
@@ -326,7 +330,7 @@ def select(
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidate:
+class _FormatSizes:
     """A format with the bytes of each row, int64 [L], and of each target's whole sum, int64 [R]; 0 without an edge."""
 
     format: MessageFormat
@@ -335,7 +339,7 @@ class _Candidate:
     size: int = 0
     """Of each vector, where all have the same."""
 
-    def is_beaten(self, other: "_Candidate") -> bool:
+    def is_dominated(self, other: "_FormatSizes") -> bool:
         """Whether no row and no sum is shorter than in the other format; of equal ones the first code stays."""
         pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
         if any((own < others).any() for own, others in pairs):
@@ -346,46 +350,46 @@ class _Candidate:
         )
 
 
-def _sizes_of_sums(chosen: _Candidate, rows: Mask) -> IntArray | None:
+def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None:
     """Selection.sum_sizes."""
     return None if rows.any() else chosen.sum_sizes
 
 
-def _candidates(
+def _candidate_formats(
     local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
-) -> list[_Candidate]:
+) -> list[_FormatSizes]:
     """Formats without those that cannot be the best; see select. needed: rows that have an edge, covered or not."""
-    targets = occurring(edges.target, edges.num_targets)
+    targets = ids_to_mask(edges.target, edges.num_targets)
 
-    def dense(message_format: MessageFormat, width: int) -> _Candidate:
+    def to_dense(message_format: MessageFormat, width: int) -> _FormatSizes:
         size = value_bytes(width, local.rows.dtype, local.precision)
-        return _Candidate(message_format, needed * size, targets * size, size)
+        return _FormatSizes(message_format, needed * size, targets * size, size)
 
-    candidates = [dense(DENSE, local.rows.shape[1])]
+    candidates = [to_dense(DENSE, local.rows.shape[1])]
     if projected:
-        candidates.append(dense(PROJECTED, local.projected_width))
+        candidates.append(to_dense(PROJECTED, local.projected_width))
     row_sizes = local.sparse_sizes[edges.nodes] * needed
     shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
     saved = int(np.maximum(shortest - row_sizes, 0).sum())
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
-    if saved > (tolerated(len(edges.source)) - 1) * int(shortest.sum()):
+    if saved > (acceptable_ratio(len(edges.source)) - 1) * int(shortest.sum()):
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:
             sum_sizes = _sparse_sum_sizes(local, edges) * targets
-        candidates.append(_Candidate(SPARSE, row_sizes, sum_sizes))
+        candidates.append(_FormatSizes(SPARSE, row_sizes, sum_sizes))
     return [
         each
         for each in candidates
-        if not any(each.is_beaten(other) for other in candidates if other is not each)
+        if not any(each.is_dominated(other) for other in candidates if other is not each)
     ]
 
 
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
-    summing = local.summing(
-        taken(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight
+    summing = local.sum_matrix(
+        take(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight
     )
-    step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
+    step = max(1, MAX_CHUNK_VALUES // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
         sums = local.vectors(edges.nodes[:0], summing[first : first + step], projected=False)
@@ -394,28 +398,28 @@ def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class MessageVectors:
     """What is sent for a boundary: rows, then partial sums of those that are not sent."""
 
     local: LocalRows
     format: MessageFormat
     nodes: Int32Array
     """[k] inner nodes whose rows are sent."""
-    summing: sp.csr_array
+    sum_matrix: sp.csr_array
     """[s, I] as of LocalRows."""
     sum_sizes: IntArray | None
     """[s] bytes of each sum, where they are known."""
 
     @classmethod
-    def of(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
+    def from_selection(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
         """The selected rows, then the selected sums."""
         target = edges.target
         if selection.rows.any() or not selection.sums.all():  # else all is summed, where it is
-            kept = taken(selection.sums, edges.target) & ~taken(selection.rows, edges.source)
-            edges = edges.of_edges(kept)
-            target = taken(np.cumsum(selection.sums, dtype=np.int32) - 1, edges.target)
-        sources = taken(edges.nodes, edges.source)
-        summing = local.summing(sources, target, int(selection.sums.sum()), edges.weight)
+            kept = take(selection.sums, edges.target) & ~take(selection.rows, edges.source)
+            edges = edges.keep_edges(kept)
+            target = take(np.cumsum(selection.sums, dtype=np.int32) - 1, edges.target)
+        sources = take(edges.nodes, edges.source)
+        summing = local.sum_matrix(sources, target, int(selection.sums.sum()), edges.weight)
         sizes = None if selection.sum_sizes is None else selection.sum_sizes[selection.sums]
         return cls(local, selection.format, edges.nodes[selection.rows], summing, sizes)
 
@@ -423,7 +427,7 @@ class Vectors:
         """As Selection.pieces."""
         return [
             range(*both)
-            for both in pairwise(_bounds(len(self.nodes) + self.summing.shape[0], count))
+            for both in pairwise(_piece_bounds(len(self.nodes) + self.sum_matrix.shape[0], count))
         ]
 
     def size(self, piece: range) -> int:
@@ -442,5 +446,5 @@ class Vectors:
             return torch.empty(0, dtype=torch.uint8)
         first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))
         nodes = self.nodes[piece.start : piece.stop]
-        vectors = self.local.vectors(nodes, self.summing[first:end], self.format.projected)
+        vectors = self.local.vectors(nodes, self.sum_matrix[first:end], self.format.projected)
         return encode(vectors, self.format.row_format(self.local.precision))

@@ -1,6 +1,6 @@
 """The rounds of one layer, or of a network that is trained end to end, until it converges.
 
-A round is one step that all workers take together. Its message (retexo.rounds.message) carries each worker's update
+A round is one step that all workers take together. Its message (retexo.rounds.round_message) carries each worker's update
 and its counts on the validation nodes, which score the parameters that the round starts from; so the validation metric
 costs no message of its own. It also says whether a worker was told to stop: then all end after the same round.
 """
@@ -9,12 +9,12 @@ from retexo.comm.collectives import Communicator
 from retexo.errors import Stopped, TrainingError
 from retexo.results.run_log import RunLog
 from retexo.rounds.best_round import EarlyStopping
-from retexo.rounds.message import build_message
-from retexo.rounds.objective import Objective, patience_of
+from retexo.rounds.objective import Objective, choose_patience
 from retexo.rounds.parameters import check_same_result, flatten_parameters
 from retexo.rounds.recovery import Recovery
+from retexo.rounds.round_message import build_message
 from retexo.rounds.round_state import RoundState
-from retexo.rounds.update import LocalOptimizer, build_optimizer, build_update_rule
+from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
 from retexo.settings.run_settings import TrainSettings
 
 
@@ -37,10 +37,10 @@ def run_rounds(
         layer,
         LocalOptimizer(flat, optimizer, objective),
         build_message(objective, settings, comm, flat),
-        EarlyStopping(patience_of(settings, objective), settings.stopping.min_delta),
+        EarlyStopping(choose_patience(settings, objective), settings.stopping.min_delta),
         flat.values.clone(),
     )
-    if recovery and recovery.load_layer(layer, round_state.load_finished):
+    if recovery and recovery.load_layer(layer, round_state.load_finished_state):
         check_same_result(comm, objective)
         return round_state.number
     if recovery:
@@ -53,7 +53,7 @@ def run_rounds(
         )
     check_same_result(comm, objective)
     if recovery:
-        recovery.save_layer(layer, round_state.finished())
+        recovery.save_layer(layer, round_state.finished_state())
     return round_state.number
 
 
@@ -78,7 +78,7 @@ def _run_until_end(
             recovery.save_round(round_state.layer, number, round_state.state_dict())
         if message.any_stop_requested:
             raise Stopped(f"told to stop; layer {round_state.layer} is kept after {number} rounds")
-        objective.begin(number)
+        objective.begin_round(number)
         message.stop_requested = recovery is not None and recovery.stop_requested()
         val_counts = objective.val_counts()
         loss = None

@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.models.block import EDGES_AT_ONCE, HaloRows, InEdges, Sources
+from retexo.models.block import MAX_CHUNK_EDGES, HaloRows, InEdges, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.linear import NOT_PROJECTED, LinearConvolution
-from retexo.models.matrix import as_matrix, row_sums
+from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
+from retexo.models.matrix import as_matrix, sum_rows
 
-SUMS_AT_ONCE = 1 << 16
+MAX_SUMS_PER_STEP = 1 << 16
 """Partial sums that are added at a time; these are copied."""
-ADDED_AT_ONCE = 2
+NUM_IMMEDIATE_ADDS = 2
 """Received tables whose rows do not wait where all edges are one chunk: so the sums of small graphs keep their bits."""
 MAX_WAITING_BYTES = 1 << 26
 """Of received rows that wait for others, since for each addition of rows all edges are looked at."""
-EVERYTHING = slice(None)
+ALL_NODES = slice(None)
 
 
-class Accumulator:
+class AggregateAccumulator:
     """The inputs of a linear convolution at some inner nodes."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Accumulator:
         self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
         self._chunks = edges.chunks(nodes)
-        self._at_once = ADDED_AT_ONCE if len(self._chunks) == 1 else 0
+        self._at_once = NUM_IMMEDIATE_ADDS if len(self._chunks) == 1 else 0
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
         self._place = torch.full((len(edges.in_degree),), -1)
@@ -83,7 +83,7 @@ class Accumulator:
             if sum(waiting.nbytes for waiting, _ in self._waiting) >= MAX_WAITING_BYTES:
                 self._add_waiting()
 
-    def inputs(self, chosen: slice = EVERYTHING) -> Inputs:
+    def inputs(self, chosen: slice = ALL_NODES) -> Inputs:
         """The inputs of nodes[chosen], once everything is added."""
         self._add_waiting()
         conv, edges, nodes = self._conv, self._edges, self._nodes[chosen]
@@ -97,7 +97,9 @@ class Accumulator:
             total = own_rows.add_(total)
         own = None if self._rows is None else self._rows[nodes].to(self._device)
         unprojected, projected = (
-            (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
+            (total.new_zeros(len(total), 0), total)
+            if self._projects
+            else (total, NO_PROJECTED_ROWS)
         )
         return conv.inputs(own, unprojected, projected)
 
@@ -129,20 +131,20 @@ class Accumulator:
         first = 0
         for chunk in self._chunks:
             edge, row_ptr = self._in_edges(chunk)
-            row = _chosen(self._edges.src, edge)
+            row = _index_or_slice(self._edges.src, edge)
             if row_of is not None:
                 row = row_of.index_select(0, row)  # of int32, by far faster than []
             received = row < len(values)
             kept = torch.cat(
                 (torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32))
             )
-            row = _compressed(row, received)
+            row = _compress(row, received)
             weight = None if scale is None else scale.index_select(0, row)
             if self._edges.weight is not None:
-                of_edge = _compressed(_chosen(self._edges.weight, edge), received)
+                of_edge = _compress(_index_or_slice(self._edges.weight, edge), received)
                 weight = of_edge if weight is None else weight.mul_(of_edge)
             weight = None if weight is None else weight.to(self._device)
-            sums = row_sums(values, row.to(self._device), kept[row_ptr].to(self._device), weight)
+            sums = sum_rows(values, row.to(self._device), kept[row_ptr].to(self._device), weight)
             if len(sums) > len(chunk):
                 sums = sums.index_select(0, (chunk - chunk[0]).to(self._device))
             self._total[first : first + len(chunk)] += sums
@@ -154,7 +156,7 @@ class Accumulator:
         first, last = int(nodes[0]), int(nodes[-1])
         row_ptr = self._edges.row_ptr[first : last + 2]
         begin, end = int(row_ptr[0]), int(row_ptr[-1])
-        if last - first < 2 * len(nodes) and end - begin <= 2 * EDGES_AT_ONCE:
+        if last - first < 2 * len(nodes) and end - begin <= 2 * MAX_CHUNK_EDGES:
             return slice(begin, end), row_ptr - begin
         return self._edges.in_edges(nodes)
 
@@ -169,16 +171,18 @@ class Accumulator:
         if end - first == len(sums):  # they ascend: all that come in one message
             self._total.index_add_(0, target.to(self._device), values[first:end])
             return
-        pieces = (torch.split(places.to(self._device), SUMS_AT_ONCE) for places in (target, sums))
+        pieces = (
+            torch.split(places.to(self._device), MAX_SUMS_PER_STEP) for places in (target, sums)
+        )
         for target, sums in zip(*pieces, strict=True):
             self._total.index_add_(0, target, values.index_select(0, sums))
 
 
-def _chosen(values: Tensor, places: slice | Tensor) -> Tensor:
+def _index_or_slice(values: Tensor, places: slice | Tensor) -> Tensor:
     """values[places], [n]; of int64 places by index_select, in less time."""
     return values[places] if isinstance(places, slice) else values.index_select(0, places)
 
 
-def _compressed(values: Tensor, mask: Tensor) -> Tensor:
+def _compress(values: Tensor, mask: Tensor) -> Tensor:
     """values[mask], by numpy's compress in less time; both [n] on the host."""
     return torch.from_numpy(np.compress(mask.numpy(), values.numpy()))

@@ -16,18 +16,18 @@ from scipy.sparse import csr_array
 from partitioning.thread_pool import in_blocks, in_threads
 from retexo.arrays import FloatArray, IntArray
 
-OVERRELAXATION = (1, 3)
+STEP_EXPONENTS = (1, 3)
 """Exponents of the steps of the prices, in turn: half the passes of 1 alone; 3 alone diverges."""
-_PRICES = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
+_PRICE_LIMITS = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
 """By type: the least price, beside the dearest, and by how much a step changes one at most, before its exponent."""
-VERTICES = 1 << 16
+VERTICES_PER_BLOCK = 1 << 16
 """Prices that change at a time: they and what they change by stay in a core's cache."""
-BLOCK_EDGES, MOST_BLOCKS = 1 << 24, 8
+EDGES_PER_BLOCK, MAX_BLOCKS = 1 << 24, 8
 """Edges whose sums take one thread, and how many threads at most: each has a sum for every column."""
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class RowBlocks:
     """A graph [L, R] of ones, of the type to compute in, as blocks of rows that are added up by a thread each.
 
     How many there are depends on the graph alone, so that no sum depends on the number of threads.
@@ -38,11 +38,11 @@ class Blocks:
     """Of as many edges each, about."""
 
     @classmethod
-    def of(cls, graph: csr_array) -> "Blocks":
-        count = min(MOST_BLOCKS, -(-graph.nnz // BLOCK_EDGES))
+    def from_graph(cls, graph: csr_array) -> "RowBlocks":
+        count = min(MAX_BLOCKS, -(-graph.nnz // EDGES_PER_BLOCK))
         between = np.searchsorted(graph.indptr, np.linspace(0, graph.nnz, count + 1)[1:-1]).tolist()
         rows = [slice(*ends) for ends in pairwise([0, *between, graph.shape[0]])]
-        return cls(rows, [_rows_of(graph, some) for some in rows])
+        return cls(rows, [_slice_rows(graph, some) for some in rows])
 
     @cached_property
     def degrees(self) -> tuple[FloatArray, FloatArray]:
@@ -56,11 +56,11 @@ class Blocks:
         def add(some: slice) -> None:
             total[some] = sum(each[some] for each in of_columns)
 
-        in_blocks(add, len(total), VERTICES)
+        in_blocks(add, len(total), VERTICES_PER_BLOCK)
         return of_rows.astype(np.float64), total
 
 
-def _rows_of(graph: csr_array, rows: slice) -> csr_array:
+def _slice_rows(graph: csr_array, rows: slice) -> csr_array:
     """Some rows, in the same memory; csr_array would copy these arrays if it were made of them."""
     first, end = graph.indptr[rows.start], graph.indptr[rows.stop]
     found = csr_array((rows.stop - rows.start, graph.shape[1]), dtype=graph.dtype)
@@ -69,8 +69,8 @@ def _rows_of(graph: csr_array, rows: slice) -> csr_array:
     return found
 
 
-def flows(
-    blocks: Blocks, left_weight: IntArray, right_weight: IntArray
+def scaling_passes(
+    blocks: RowBlocks, left_weight: IntArray, right_weight: IntArray
 ) -> Iterator[tuple[int, FloatArray]]:
     """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, [R].
 
@@ -78,7 +78,7 @@ def flows(
     err (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, eq. 4.4).
     """
     dtype = blocks.graphs[0].dtype
-    least, most = _PRICES[dtype.char]
+    least, most = _PRICE_LIMITS[dtype.char]
     left_kept, right_kept = (
         np.maximum(0, 1 - (degree + 8) * float(np.finfo(dtype).eps)) for degree in blocks.degrees
     )
@@ -109,9 +109,11 @@ def flows(
     around = [
         blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows
     ]  # sums of the prices of a row's columns
-    for exponent in cycle(OVERRELAXATION):
+    for exponent in cycle(STEP_EXPONENTS):
         offers = in_threads(offer, blocks.rows, blocks.graphs, around)
-        settled = in_blocks(partial(settle, price, offers, exponent), len(price), VERTICES)
+        settled = in_blocks(
+            partial(settle, price, offers, exponent), len(price), VERTICES_PER_BLOCK
+        )
         flowing, highest = zip(*settled, strict=True)
         price /= max(highest)
         np.maximum(price, least, out=price)

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, occurring, picked
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, ids_to_mask, take_weights
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import Boundary
@@ -32,9 +32,9 @@ class HaloExchange:
 
     message: SparseMatrix
     """[K, n] makes the vectors for all peers, by rank, of this worker's rows."""
-    to_peers: list[int]
+    num_sent: list[int]
     """HaloRows for each peer, and from each."""
-    from_peers: list[int]
+    num_received: list[int]
     received: HaloRows
     """Where the vectors that arrive belong; they have no values, [M, 0]."""
 
@@ -64,12 +64,12 @@ class _AllToAll(torch.autograd.Function):
         tag: MessageTag,
     ) -> Tensor:
         ctx.exchange, ctx.comm, ctx.tag = exchange, comm, tag
-        return _all_to_all(vectors, exchange.to_peers, exchange.from_peers, comm, tag)
+        return _all_to_all(vectors, exchange.num_sent, exchange.num_received, comm, tag)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         exchange = ctx.exchange
-        back = _all_to_all(gradient, exchange.from_peers, exchange.to_peers, ctx.comm, ctx.tag)
+        back = _all_to_all(gradient, exchange.num_received, exchange.num_sent, ctx.comm, ctx.tag)
         return back, gradient.new_zeros(()), None, None, None
 
 
@@ -111,34 +111,34 @@ def make_halo_exchange(
         rows_sent, rows_received = (
             (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
         )
-        sent = _SentVectors.of(outgoing, layer, plan.partial_sums, rows_sent)
-        received = _SentVectors.of(incoming, layer, plan.partial_sums, rows_received)
+        sent = _SelectedVectors.choose(outgoing, layer, plan.partial_sums, rows_sent)
+        received = _SelectedVectors.choose(incoming, layer, plan.partial_sums, rows_received)
         pieces.append(sent.matrix(outgoing.rows, place, int(nodes.sum()), scale))
         halo, targets = (
             torch.from_numpy(ids)
             for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
         nothing = like.new_empty(len(halo) + len(targets), 0)
-        arrivals.append(ReceivedMessage(halo, targets, read=partial(_as_it_is, nothing)))
+        arrivals.append(ReceivedMessage(halo, targets, read=partial(_read_empty, nothing)))
     message = sp.csr_array(
         sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype
     )
     message.sort_indices()
     return HaloExchange(
         SparseMatrix.from_scipy(message, like.device),
-        to_peers=[piece.shape[0] for piece in pieces],
-        from_peers=[len(part.halo) + len(part.sum_dst) for part in arrivals],
-        received=HaloRows.none(plan.num_halo, 0, like.dtype).extended(arrivals),
+        num_sent=[piece.shape[0] for piece in pieces],
+        num_received=[len(part.halo) + len(part.sum_dst) for part in arrivals],
+        received=HaloRows.empty(plan.num_halo, 0, like.dtype).append(arrivals),
     )
 
 
-def _as_it_is(vectors: Tensor, out: Tensor | None = None) -> Tensor:
+def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
     """ReceivedMessage.read of vectors that hold no values."""
     return vectors if out is None else out
 
 
 @dataclass(frozen=True, eq=False)
-class _SentVectors:
+class _SelectedVectors:
     """Of a boundary the rows [L] and targets [R] that something is sent for, bool, and the edges that sums cover."""
 
     rows: Mask
@@ -149,9 +149,9 @@ class _SentVectors:
     """Of these edges, known to the sender."""
 
     @classmethod
-    def of(
+    def choose(
         cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None
-    ) -> "_SentVectors":
+    ) -> "_SelectedVectors":
         required = boundary.required_layers[boundary.target] > layer
         source = boundary.source
         if sampled is not None:
@@ -159,7 +159,7 @@ class _SentVectors:
         source, target, weight = (
             source[required],
             boundary.target[required],
-            picked(boundary.weight, required),
+            take_weights(boundary.weight, required),
         )
         rows, targets = (
             np.zeros(len(boundary.rows), bool),
@@ -170,14 +170,14 @@ class _SentVectors:
             return cls(rows, targets, source[:0], target[:0], None)
         left, right = source, target
         if weight is not None:
-            rows = occurring(source[np.isnan(weight)], len(rows))
+            rows = ids_to_mask(source[np.isnan(weight)], len(rows))
             left, right = source[~rows[source]], target[~rows[source]]
         cover = minimum_cover(
             left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64)
         )
         rows = cover.left_mask | rows
         rest = ~rows[source]
-        return cls(rows, cover.right_mask, source[rest], target[rest], picked(weight, rest))
+        return cls(rows, cover.right_mask, source[rest], target[rest], take_weights(weight, rest))
 
     def matrix(
         self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None
