@@ -167,7 +167,7 @@ class LinkObjective(_OfPairs, LayerObjective):
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
     @property
-    def read(self) -> LabelledNodes:
+    def nodes_per_round(self) -> LabelledNodes:
         return self.hand
 
     def losses(self) -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ is unbiased. F features.
 from dataclasses import replace
 
 from partitioning.dgl_import import require_dgl
-from partitioning.directory.dgl_files import config_file
+from partitioning.directory.dgl_config import config_file
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
@@ -63,7 +63,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             f"dataset_name=parts: {NAME} lets all workers read all rows and labels, which sites do not; "
             "choose another trainer"
         )
-    if directory.of_pyg or config_file(directory.path) is None:
+    if directory.is_of_pyg or config_file(directory.path) is None:
         raise InputError(
             f"{directory.path}: {NAME} needs DGL's files; partition again with partition.dgl_files=true"
         )

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -44,7 +43,7 @@ class Shape:
             )
         read = (
             labelled_nodes_of(directory.read_hetero(part))
-            if isinstance(directory, HeteroDirectory)
+            if directory.is_hetero
             else directory.read(part)
             for part in parts
         )

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 import torch
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition, Partition, PartNodes
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -58,7 +57,7 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
 
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    heterogeneous = isinstance(directory, HeteroDirectory)
+    heterogeneous = directory.is_hetero
     if check_model(settings.model).relational == heterogeneous:
         return
     models = {name: check_model(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
@@ -120,11 +119,7 @@ class Graph:
 
 
 def read_part(directory: PartitionDirectory, rank: int) -> Part:
-    return (
-        directory.read_hetero(rank)
-        if isinstance(directory, HeteroDirectory)
-        else directory.read(rank)
-    )
+    return directory.read_hetero(rank) if directory.is_hetero else directory.read(rank)
 
 
 def without_ledger(part: Part) -> Part:

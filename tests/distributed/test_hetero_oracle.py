@@ -12,7 +12,6 @@ from hetero_support import hetero_parts, random_assignment, random_hetero, write
 from support import graph_info, thirds, train_settings
 from torch import Tensor
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition
 from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
@@ -176,7 +175,7 @@ def test_sites_train_to_what_their_parts_do(case: str, tmp_path: Path) -> None:
     names = ["north", "east", "south", "west"]
     write_hetero_sites(tmp_path, GRAPH, thirds(40), random_assignment(GRAPH, 4), names)
     folders = find_sites(tmp_path, 4)
-    assert isinstance(folders, HeteroDirectory)
+    assert folders.is_hetero
     found, wanted = (
         outcome(case, 4, [folders.read_hetero(rank) for rank in range(4)]),
         outcome(case, 4),

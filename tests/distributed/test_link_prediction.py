@@ -17,7 +17,7 @@ from test_resume import dies_at
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS
+from partitioning.graph_data import MASKS, PLAIN_TYPE
 from partitioning.links.link_split import split_links
 from partitioning.links.score_ranks import of_ranks
 from retexo import load_run
@@ -112,7 +112,7 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
         folder / f"toy-{num_parts}",
         split.graph,
         masks,
-        parts,
+        {PLAIN_TYPE: parts},
         num_parts=num_parts,
         provenance=made_by,
         overwrite=True,

@@ -10,8 +10,8 @@ import torch
 from hetero_support import random_assignment, random_hetero, write_hetero, write_hetero_sites
 from support import thirds
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import HeteroGraphData
 from partitioning.site_folders import find_sites
@@ -46,9 +46,9 @@ def change(folder: Path, described: Any = None, **arrays: Any) -> None:
     )
 
 
-def hetero(base: Path, num_parts: int = 3) -> HeteroDirectory:
+def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
     found = find_sites(base, num_parts)
-    assert isinstance(found, HeteroDirectory)
+    assert found.is_hetero
     return found
 
 
