@@ -28,6 +28,7 @@ from retexo.trainers.context import Context, TrainResult
 USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
+HETEROGENEOUS = False
 TAKES = ("batch_size",)
 NAME = "trainer=sampled"
 
@@ -110,8 +111,5 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     for layer, stage in enumerate(stages):
         stage.eval()
         context.save_layer(layer, stage)
-    scale = context.source_scale(stages[0].conv)
-    features = end_to_end.exchange_rows(
-        context, context.plan, 0, context.features, scale, "metrics"
-    )
+    features = end_to_end.exchange_features(context, stages, kind="metrics")
     return TrainResult([rounds], [end_to_end.infer(context, stages, features)], engine.memory)
