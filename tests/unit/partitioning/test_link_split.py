@@ -337,7 +337,7 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
     first = directory.bounds[leaking.rank]
     end = source + first if source < leaking.num_inner else known[source - leaking.num_inner]
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[target + first, end]])
-    with pytest.raises(InputError, match="a pair that is held out has an edge"):
+    with pytest.raises(InputError, match="a held-out pair has an edge"):
         directory.read(leaking.rank)
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[10**6, end]])
     with pytest.raises(InputError, match=r"links_test\.npy"):
