@@ -1,7 +1,8 @@
-"""What is put into DGL's engine at both ends: an account of all that its RPC sends, names of its own in shared memory.
+"""Hooks in DGL's engine that count what its RPC sends and make its shared-memory names unique.
 
-DGL 1.1.3 keeps its state in module globals, so that a process has one engine. The account has the payload of each
-message (pickled data and tensors), without the frame of about a hundred bytes that its C++ code puts around.
+DGL 1.1.3 keeps its state in module globals, so a process has one engine. Each message is counted
+with its payload (pickled data and tensors), without the frame of about 100 bytes that DGL's C++
+code adds.
 """
 
 import pickle
@@ -13,13 +14,13 @@ from typing import Any
 from partitioning.dgl_import import import_dgl
 
 TAG, COUNTS = 910_001, 910_002
-"""Numbers of our services; DGL's own end at 900,000-odd."""
+"""Ids of our RPC services; DGL's own are slightly above 900,000."""
 WAIT = 0.2
-"""seconds between two attempts to connect; DGL waits one to three"""
+"""Seconds between connection attempts; DGL's default is one to three."""
 
 
 class Sent:
-    """Payload bytes that this process handed to DGL's RPC, by kind and the number of the other end."""
+    """Payload bytes that this process passed to DGL's RPC, by kind and peer."""
 
     def __init__(self) -> None:
         self.bytes: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -34,7 +35,7 @@ class Sent:
 
 
 def kind_of(request: str, name: str = "") -> str:
-    """Of a request by its class, of node data by its name."""
+    """Return the traffic kind of a request, given its class and the name of the node data."""
     if request == "PullRequest":
         data = name.rpartition("~")[2]
         return {"feat": "features", "label": "labels", "train_mask": "setup"}.get(data, "structure")
@@ -42,9 +43,11 @@ def kind_of(request: str, name: str = "") -> str:
 
 
 def install(token: str) -> tuple[Any, Sent]:
-    """The package dgl with all this in it, and the account of this process; to be called once.
+    """Install the hooks; return the dgl package and this process's counters. Call once.
 
-    token: what all names in /dev/shm begin with; a trainer and its server have the same, and no two servers.
+    Args:
+        token: prefix of all names in /dev/shm; shared by a server and its trainers, unique per
+            server.
     """
     dgl = import_dgl("trainer=sampled")
     engine, sent = dgl.distributed, Sent()
@@ -88,7 +91,7 @@ def install(token: str) -> tuple[Any, Sent]:
         pull_counted,
         receive_noted,
     )
-    rpc.register_sig_handler = lambda: None  # it ends a process without a word
+    rpc.register_sig_handler = lambda: None  # DGL's handler would end the process silently
     for module in (engine.rpc_client, engine.rpc_server):
         module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, WAIT)))
     _register(rpc, sent)
@@ -96,10 +99,10 @@ def install(token: str) -> tuple[Any, Sent]:
 
 
 def _register(rpc: Any, sent: Sent) -> None:
-    """Our two services: a client says what it fetches for, and asks what a server sent."""
+    """Register two services: a client states its purpose, and asks what a server sent."""
 
     class Plain:
-        """What crosses is `state`; a list, since DGL takes tuples apart."""
+        """A message with the list `state` (DGL unpacks tuples)."""
 
         def __init__(self, *state: Any) -> None:
             self.state = [*state]
