@@ -103,7 +103,8 @@ def agree_on_graph_info(
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     _check_equal(everyone[:, 0], directory.remedy)
     _check_equal(
-        everyone[:, 1], "other settings; start every node with the same command, node_rank apart"
+        everyone[:, 1],
+        "other settings; start every node with the same command except for node_rank",
     )
     nonempty = everyone[:, 7] > 0  # an empty partition may not know the feature width
     widths = ", ".join(map(str, everyone[:, 5].tolist()))
@@ -112,13 +113,13 @@ def agree_on_graph_info(
         f"features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
-    otherwise = "multi-label labels where others have one class per node, or the reverse"
+    otherwise = "multi-label labels on some ranks and one class per node on others; use one kind"
     _check_equal(everyone[:, 8], otherwise, nonempty)
     edge_widths = everyone[:, 9] >> 2
     widths = ", ".join(map(str, edge_widths.tolist()))
     _check_equal(
         edge_widths,
-        f"features of edges of another width (by rank: {widths}); make them the same",
+        f"edge features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
     meta = directory.meta

@@ -193,11 +193,11 @@ class LayerObjective:
 
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
-        for place, weight in self._batches():
+        for place, weight in self._choose_batches():
             logits = self.stage.logits(self.train.inputs(place))
             yield self.task.loss_sum(logits, self.train.labels[place]) * weight
 
-    def _batches(self) -> list[tuple[RowIndex, float]]:
+    def _choose_batches(self) -> list[tuple[RowIndex, float]]:
         """Return the positions in `train` that a step uses, and the factor of their loss."""
         size, count = self.batch_size, self.num_train
         if size is None or size >= count:

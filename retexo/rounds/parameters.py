@@ -27,7 +27,7 @@ MAX_USED_SHARE = 0.98
 class ParameterSlice:
     """Position of one parameter in the flat vectors."""
 
-    place: slice
+    position: slice
     shape: torch.Size
     used: Tensor | None
     """Rows [F, ...] that can have a gradient, int64 ascending; None for (nearly) all."""
@@ -72,7 +72,7 @@ class FlatParameters:
         if all(part.used is None for part in self.slices):
             return None
         indices = torch.arange(len(self.gradient), device=self.gradient.device)
-        each = [(indices[part.place].view(part.shape), part.used) for part in self.slices]
+        each = [(indices[part.position].view(part.shape), part.used) for part in self.slices]
         return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
 
 
@@ -128,12 +128,11 @@ def find_used_rows(
 
 
 CODE_PATH_REMEDY = (
-    "the processors of their nodes round differently: give all nodes the same device, torch and code path, as by "
-    "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2 in the environment of each"
+    "the nodes' processors round differently; use the same device, torch version and code path "
+    "on all nodes, for example by setting the environment variables ATEN_CPU_CAPABILITY=avx2 "
+    "MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2"
 )
-DIFFERENT_START = (
-    f"drew other initial parameters than rank 0 from the same seed; {CODE_PATH_REMEDY}"
-)
+DIFFERENT_START = f"have other initial parameters than rank 0 for the same seed; {CODE_PATH_REMEDY}"
 
 
 def check_same_parameters(
@@ -166,7 +165,7 @@ def check_same_result(comm: Communicator, objective: Objective) -> None:
     CPU).
     """
     otherwise = (
-        f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH_REMEDY}"
+        f"trained other parameters than rank 0 in layer {objective.layer}; {CODE_PATH_REMEDY}"
     )
     check_same_parameters(
         comm, [objective.module], otherwise, MessageTag("setup", objective.traffic_layer)

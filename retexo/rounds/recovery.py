@@ -92,7 +92,7 @@ class Recovery:
         """Find the newest layer and round that every worker can continue from; all-gathers 4
         int64.
         """
-        layers, rounds = self._intact()
+        layers, rounds = self._find_intact()
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
             :MAX_SAVED_ROUNDS
         ]
@@ -110,14 +110,14 @@ class Recovery:
         self._round = (self._num_layers, max(numbers)) if numbers else None
         return self._round or (self._num_layers, 0)
 
-    def _intact(self) -> tuple[int, list[tuple[int, int]]]:
+    def _find_intact(self) -> tuple[int, list[tuple[int, int]]]:
         """Return the number of finished layers and the newest saved rounds; warn about damaged
         files.
         """
         layers = 0
         while self._is_intact(layers, None):
             layers += 1
-        rounds = [place for place in self._saved_rounds() if self._is_intact(*place)]
+        rounds = [place for place in self._list_saved_rounds() if self._is_intact(*place)]
         return layers, rounds[-MAX_SAVED_ROUNDS:]
 
     def _is_intact(self, layer: int, number: int | None) -> bool:
@@ -130,7 +130,7 @@ class Recovery:
             return False
         return True
 
-    def _saved_rounds(self) -> list[tuple[int, int]]:
+    def _list_saved_rounds(self) -> list[tuple[int, int]]:
         """Return layer and round of each saved round, oldest first."""
         names = (
             re.fullmatch(r"step(\d{1,9})-(\d{1,9})", path.stem)
@@ -167,7 +167,7 @@ class Recovery:
         MAX_SAVED_ROUNDS.
         """
         self._write(layer, number, state)
-        for place in self._saved_rounds()[:-MAX_SAVED_ROUNDS]:
+        for place in self._list_saved_rounds()[:-MAX_SAVED_ROUNDS]:
             self._path_of(*place).unlink()
 
     def save_layer(self, layer: int, state: State) -> None:
@@ -179,7 +179,7 @@ class Recovery:
         name = f"layer{layer}" if number is None else f"step{layer}-{number}"
         return self.directory / f"{name}.state"
 
-    def _place_of(self, layer: int, number: int | None) -> dict[str, int | None]:
+    def _identify(self, layer: int, number: int | None) -> dict[str, int | None]:
         """Return the identification that is stored within a state."""
         return {**self._worker, "layer": layer, "round": number}
 
@@ -187,7 +187,7 @@ class Recovery:
         tensors: dict[str, Tensor] = {}
         content = {
             "identity": self.identity,
-            "place": self._place_of(layer, number),
+            "place": self._identify(layer, number),
             "state": _pack(state, tensors),
         }
         data = save(tensors, {"content": json.dumps(content)})
@@ -213,7 +213,7 @@ class Recovery:
             content = json.loads(header["__metadata__"]["content"])
             if content["identity"] != self.identity:
                 raise ValueError("of another run")
-            here = self._place_of(layer, number)
+            here = self._identify(layer, number)
             there = content.get("place", here)  # states written before 0.1.0 lack it
             differing = [name for name in here if there[name] != here[name]]
             if differing:

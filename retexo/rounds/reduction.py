@@ -152,7 +152,9 @@ class PowerSGDReduction:
             return
         sizes = [each.right_size for each in low]
         second = self._second_sum.rounded(
-            torch.cat([each.right(total) for each, total in zip(low, sums, strict=False)])
+            torch.cat(
+                [each.right_factor_from(total) for each, total in zip(low, sums, strict=False)]
+            )
         )
         for each, own in zip(low, torch.split(second, sizes), strict=True):
             each.update_error(own)
@@ -234,7 +236,7 @@ def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
 
 def _gradient_as_matrix(flat: FlatParameters, each: ParameterSlice) -> Tensor:
     """Return a view of a parameter's gradient as a matrix; a vector becomes one column."""
-    gradient = flat.gradient[each.place]
+    gradient = flat.gradient[each.position]
     return gradient.view(each.shape) if len(each.shape) == 2 else gradient.view(-1, 1)
 
 
@@ -255,7 +257,7 @@ class _LowRankMatrix:
         self._gradient.add_to(self.error)
         return self.error @ self.right_factor
 
-    def right(self, left_sum: Tensor) -> Tensor:
+    def right_factor_from(self, left_sum: Tensor) -> Tensor:
         """Orthonormalise the sum of left factors [R N]; return this worker's right factor [R M]."""
         self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape[::-1]).T)
         return (self._left.T @ self.error).flatten()  # three times as fast as error.T @ left

@@ -70,9 +70,9 @@ class RoundMessage:
         Raises:
             TrainingError: if the mean loss is not finite.
         """
-        self._fill(loss, val_counts)
+        self._fill_tail(loss, val_counts)
         self.reduction.reduce(self._tail)
-        loss, metric = self._read()
+        loss, metric = self._read_tail()
         mean_loss = loss / self._graph_info.num_train
         if not math.isfinite(mean_loss):
             raise TrainingError(
@@ -82,18 +82,18 @@ class RoundMessage:
 
     def reduce_counts(self, val_counts: Tensor) -> float | None:
         """Sum the validation counts only; return the validation metric."""
-        self._fill(0.0, val_counts)
+        self._fill_tail(0.0, val_counts)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
-        return self._read()[1]
+        return self._read_tail()[1]
 
-    def _fill(self, loss: float, val_counts: Tensor) -> None:
+    def _fill_tail(self, loss: float, val_counts: Tensor) -> None:
         self._tail.copy_(
             torch.tensor(
                 [loss, self.stop_requested, *counts_to_digits(val_counts)], dtype=self._tail.dtype
             )
         )
 
-    def _read(self) -> tuple[float, float | None]:
+    def _read_tail(self) -> tuple[float, float | None]:
         """Return the summed loss and the validation metric; set any_stop_requested."""
         loss, stop_requests, *digits = self._tail.tolist()
         self.any_stop_requested = stop_requests > 0

@@ -57,7 +57,7 @@ def run_rounds(
     flat.values.copy_(round_state.best)
     if not bool(flat.values.isfinite().all()):
         raise TrainingError(
-            f"layer {layer}: its parameters are NaN or infinite in the end; lower learning_rate"
+            f"layer {layer}: the trained parameters are NaN or infinite; lower learning_rate"
         )
     check_same_result(comm, objective)
     if recovery:
@@ -85,7 +85,9 @@ def _run_until_end(
         if recovery and number > first and (message.any_stop_requested or recovery.is_due(number)):
             recovery.save_round(round_state.layer, number, round_state.state_dict())
         if message.any_stop_requested:
-            raise Stopped(f"told to stop; layer {round_state.layer} is kept after {number} rounds")
+            raise Stopped(
+                f"stopped on request; layer {round_state.layer} is saved after {number} rounds"
+            )
         objective.begin_round(number)
         message.stop_requested = recovery is not None and recovery.stop_requested()
         val_counts = objective.val_counts()

@@ -39,15 +39,15 @@ def check(settings: TrainSettings) -> None:
     refused = {
         f"gradient={settings.gradient.mode}": (
             settings.gradient.mode != "sync",
-            "steps together; set gradient=sync",
+            "supports synchronous steps only; set gradient=sync",
         ),
         "gradient.secure=true": (
             settings.gradient.secure,
-            "lets all workers read all rows and labels; leave it out",
+            "lets all workers read all rows and labels; remove the setting",
         ),
         "distributed.backend=sockets": (
             settings.cluster.encrypted,
-            "DGL sends in the clear; use gloo, or distributed.tls=false, in a network that you trust",
+            "sends unencrypted; use gloo, or distributed.tls=false, in a trusted network",
         ),
     }
     for name, (wrong, why) in refused.items():
@@ -59,12 +59,13 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
     """Raise InputError unless DGL's files of this node's partitions exist and are undamaged."""
     if directory.sites:
         raise InputError(
-            f"dataset_name=parts: {NAME} lets all workers read all rows and labels, which sites do not; "
-            "choose another trainer"
+            f"dataset_name=parts: {NAME} lets all workers read all rows and "
+            "labels, which sites do not allow; choose another trainer"
         )
     if directory.of_pyg or config_file(directory.path) is None:
         raise InputError(
-            f"{directory.path}: {NAME} needs DGL's files; partition again with partition.dgl_files=true"
+            f"{directory.path}: {NAME} needs DGL's files; "
+            "partition again with partition.dgl_files=true"
         )
     for part in settings.cluster.local_ranks if directory.meta is not None else ():
         path = (
@@ -83,8 +84,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
     if info.weighted or info.num_edge_features:
         raise InputError(
-            f"{NAME}: the edges have weights or features, which its samples do not read; choose another "
-            "trainer"
+            f"{NAME}: does not support edge weights or edge features; choose another trainer"
         )
     from retexo.trainers.sampled_dgl.batches import BatchObjective
 

@@ -150,7 +150,7 @@ def running(group: int, module: str) -> list[psutil.Process]:
         (
             "server",
             signal.SIGKILL,
-            "cannot go on: the DGL server of its part was killed by SIGKILL",
+            "cannot continue: the DGL server of its partition was killed by SIGKILL",
         ),
         pytest.param(
             "server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG
@@ -159,7 +159,7 @@ def running(group: int, module: str) -> list[psutil.Process]:
         pytest.param(
             "batches",
             signal.SIGKILL,
-            "cannot go on: trainer 1 of its part was killed by SIGK",
+            "cannot continue: trainer 1 of its partition was killed by SIGK",
             marks=LONG,
         ),
     ],

@@ -30,8 +30,8 @@ def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
     heads = 1 if layer.is_last else layer.model.heads
     if layer.num_out % heads:
         raise InputError(
-            f"hidden_dim={layer.model.hidden_dim}: a group has {layer.num_out} of it, which must be a multiple of "
-            f"heads={heads} for rgat"
+            f"hidden_dim={layer.model.hidden_dim}: the width of a group, {layer.num_out}, must be "
+            f"a multiple of heads={heads} for rgat"
         )
     return RelationalAttention(
         layer.groups, layer.num_out, layer.model.dropout, heads, layer.num_own

@@ -32,7 +32,7 @@ from retexo.trainers.sampled_dgl.server import ends_with_parent
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class TrainerShare:
     """What one trainer of a partition trains on."""
 
     stages: Sequence[Stage]
@@ -54,7 +54,7 @@ class Share:
 class Batches:
     """The network on one batch of a trainer's nodes per round."""
 
-    def __init__(self, share: Share, client: Client) -> None:
+    def __init__(self, share: TrainerShare, client: Client) -> None:
         self.share, self.client, self.module = share, client, end_to_end.network_of(share.stages)
         self._sampler = client.dgl.dataloading.NeighborSampler(list(share.fanout))
         self._nodes, self._step = share.train, 0
@@ -86,7 +86,7 @@ class Batches:
         pieces = (
             torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)
         )
-        with self.client.counted_as("metrics"):
+        with self.client.count_as("metrics"):
             for nodes, wanted in zip(*pieces, strict=True):
                 if len(nodes):
                     counts += self.share.task.totals(self._logits(nodes), wanted)
@@ -111,13 +111,14 @@ class Batches:
         inputs, _, blocks = self._sampler.sample(self.client.graph, seeds)
         rows = self.client.rows("feat", inputs).to(self.share.dtype)
         degrees = {
-            name: self.client.rows(name, inputs).to(rows) for name in degree_names(stages[0].conv)
+            name: self.client.rows(name, inputs).to(rows)
+            for name in required_degrees(stages[0].conv)
         }
         rows = rows.to(device)
         for stage, block in zip(stages, blocks, strict=True):
             own = rows.clone() if rows.requires_grad else rows  # prepare may overwrite it
             rows = stage.embed(
-                stage.conv.prepare(block_of(block, degrees).to(device), own, NO_PROJECTED_ROWS)
+                stage.conv.prepare(convert_block(block, degrees).to(device), own, NO_PROJECTED_ROWS)
             )
         return rows
 
@@ -132,18 +133,18 @@ class BatchObjective:
     ) -> None:
         self.context, self.stages, self.engine = context, stages, engine
         self.task, self.graph_info = context.task, context.graph_info
-        wanted = {"feat", "label", "train_mask", *degree_names(stages[0].conv)}
+        wanted = {"feat", "label", "train_mask", *required_degrees(stages[0].conv)}
         if missing := wanted - engine.graph.ndata.keys():
             raise InputError(
                 f"{context.directory}: model={context.settings.model.name} with trainer=sampled reads "
-                f"{', '.join(sorted(missing))}, which DGL's files there do not have; partition again, or "
-                "choose model=sage"
+                f"{', '.join(sorted(missing))}, which are missing in DGL's files; partition again, "
+                "or choose model=sage"
             )
-        own, *others = self._shares(fanout)
+        own, *others = self._make_shares(fanout)
         self.steps = len(own.weights)
-        """Rounds of an epoch."""
-        for trainer, share in zip(engine.others, others, strict=True):
-            trainer.tell(share)
+        """Rounds per epoch."""
+        for trainer, share in zip(engine.extra_trainers, others, strict=True):
+            trainer.send(share)
         self._batches = Batches(own, engine)
         self.module, self.num_train = (
             self._batches.module,
@@ -151,7 +152,7 @@ class BatchObjective:
         )
         self._number, self._counts = 0, torch.zeros(3, dtype=torch.int64)
 
-    def _shares(self, fanout: Sequence[int]) -> list[Share]:
+    def _make_shares(self, fanout: Sequence[int]) -> list[TrainerShare]:
         """Divide the training and validation nodes among the trainers of this partition."""
         context, engine = self.context, self.engine
         mask, book, trainers = (
@@ -171,7 +172,7 @@ class BatchObjective:
         val = mask.nonzero()[:, 0] + self.graph_info.id_bounds[context.comm.rank]
         labels = context.labels[mask.to(context.device)]
         return [
-            Share(
+            TrainerShare(
                 self.stages,
                 self.task,
                 fanout,
@@ -198,39 +199,39 @@ class BatchObjective:
         return weights, [(as_matrix(self.context.features),) * len(weights)]
 
     def losses(self) -> Iterator[Tensor]:
-        values = self._ask("gradient")
+        values = self._request_all("gradient")
         own = self._batches.loss()
         if own is not None:
             yield own
-        for loss, gradient in self._answers():
+        for loss, gradient in self._receive_all():
             yield (values - values.detach()) @ gradient.to(values) + loss
 
     def val_counts(self) -> Tensor:
         """Return the validation counts, recomputed at the start of each epoch."""
         if self._number % self.steps == 0 and self.graph_info.num_val:
-            self._ask("val_counts")
-            self._counts = sum(self._answers(), start=self._batches.val_counts())
+            self._request_all("val_counts")
+            self._counts = sum(self._receive_all(), start=self._batches.val_counts())
         return self._counts
 
-    def _ask(self, what: str) -> Tensor:
+    def _request_all(self, what: str) -> Tensor:
         """Send a request to all other trainers of this partition; return the current parameters."""
         values = nn.utils.parameters_to_vector(self.module.parameters())
-        for trainer in self.engine.others:
-            trainer.tell((what, self._number, values.detach().cpu()))
+        for trainer in self.engine.extra_trainers:
+            trainer.send((what, self._number, values.detach().cpu()))
         return values
 
-    def _answers(self) -> Iterator[Any]:
+    def _receive_all(self) -> Iterator[Any]:
         """Yield the other trainers' answers."""
-        return (trainer.hear() for trainer in self.engine.others)
+        return (trainer.receive() for trainer in self.engine.extra_trainers)
 
 
-def degree_names(conv: Convolution) -> list[str]:
+def required_degrees(conv: Convolution) -> list[str]:
     """Return the names of the global degrees that a convolution's sums read."""
     names = ["in_deg"] if conv.linear_aggregation and not isinstance(conv, SAGEMean) else []
     return [*names, "out_deg"] if conv.uses_out_degree else names
 
 
-def block_of(block: Any, degrees: dict[str, Tensor]) -> Block:
+def convert_block(block: Any, degrees: dict[str, Tensor]) -> Block:
     """Convert a DGL block, without self loops.
 
     Args:
@@ -257,7 +258,7 @@ def main(worker: Connection, token: str, ip_config: str, part: int, address: str
         return
     client = Client(token, Path(ip_config), part, address)
     worker.send_bytes(pickle.dumps(client.number))
-    share: Share = pickle.loads(worker.recv_bytes())
+    share: TrainerShare = pickle.loads(worker.recv_bytes())
     torch.manual_seed(share.seed)
     batches = Batches(share, client)
     while (asked := pickle.loads(worker.recv_bytes())) is not None:

@@ -37,7 +37,7 @@ STOP_TIMEOUT = 10.0
 """Seconds that a server may take to end after the last message."""
 
 
-class Child:
+class WatchedProcess:
     """A process that this worker starts and watches from a thread: the worker may block in C
     code.
     """
@@ -84,11 +84,11 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
                 break
-            stopped = stopped + 1 if self.look().startswith("T") else 0
+            stopped = stopped + 1 if self.record_memory().startswith("T") else 0
         if not self.closing.is_set():
-            self._fail(f"cannot go on: {self.name} of its part {self._how_it_ended()}")
+            self._fail(f"cannot continue: {self.name} of its partition {self._describe_exit()}")
 
-    def look(self) -> str:
+    def record_memory(self) -> str:
         """Record the process's memory; return its state as in proc(5)."""
         try:
             lines = (
@@ -101,7 +101,7 @@ class Child:
         self.memory = [max(pair) for pair in zip(self.memory, now, strict=True)]
         return status["State"]
 
-    def _how_it_ended(self) -> str:
+    def _describe_exit(self) -> str:
         code = self.process.poll()
         if code is None:
             self.process.kill()
@@ -110,14 +110,14 @@ class Child:
             return f"was killed by {signal.Signals(-code).name}"
         self._errors.seek(0)
         said = [line for line in self._errors.read().splitlines() if line.strip()]
-        return f"exited with status {code}: {said[-1] if said else 'without a word'}"
+        return f"exited with status {code}: {said[-1] if said else 'no message'}"
 
     def kill(self) -> None:
         self.closing.set()
         self.process.kill()
 
 
-class OtherTrainer(Child):
+class ExtraTrainer(WatchedProcess):
     """An extra trainer of this partition (retexo.trainers.sampled_dgl.batches)."""
 
     def __init__(self, number: int, arguments: list[str], *watch: Any) -> None:
@@ -126,16 +126,16 @@ class OtherTrainer(Child):
         super().__init__(f"trainer {number}", command, *watch, pass_fds=[its.fileno()])
         its.close()
 
-    def tell(self, what: Any) -> None:
-        with self._alive():
+    def send(self, what: Any) -> None:
+        with self._report_if_dead():
             self._pipe.send_bytes(pickle.dumps(what))
 
-    def hear(self) -> Any:
-        with self._alive():
+    def receive(self) -> Any:
+        with self._report_if_dead():
             return pickle.loads(self._pipe.recv_bytes())
 
     @contextlib.contextmanager
-    def _alive(self) -> Iterator[None]:
+    def _report_if_dead(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, OSError):
@@ -164,14 +164,14 @@ class Client:
         return found
 
     @contextlib.contextmanager
-    def counted_as(self, purpose: str) -> Iterator[None]:
+    def count_as(self, purpose: str) -> Iterator[None]:
         """Count everything fetched in this context under `purpose`, at both ends."""
-        self._tell(purpose)
+        self._set_purpose(purpose)
         yield
-        self._tell("")
+        self._set_purpose("")
 
-    def _tell(self, purpose: str) -> None:
-        self.sent.purposes[self.number] = purpose
+    def _set_purpose(self, purpose: str) -> None:
+        self.sent.purpose_of_client[self.number] = purpose
         for server in range(self.rpc.get_num_server()):
             self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
 
@@ -214,11 +214,13 @@ class Engine(Client):
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
             "OMP_WAIT_POLICY": "passive",
         }
-        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
+        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(
+            int(settings.cluster.init_timeout / hooks.RETRY_SECONDS)
+        )
         watch = fail, settings.cluster.heartbeat_timeout
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             ip_config = _agree_on_addresses(comm, address, Path(folder))
-            config = part_config(directory, token, Path(folder))
+            config = write_part_config(directory, token, Path(folder))
             clients = str(comm.world_size * trainers)
             command = [
                 "retexo.trainers.sampled_dgl.server",
@@ -228,12 +230,14 @@ class Engine(Client):
                 clients,
                 token,
             ]
-            self._server = Child("the DGL server", command, *watch)
+            self._server = WatchedProcess("the DGL server", command, *watch)
             given = [token, str(ip_config), part, address]
-            self.others = [OtherTrainer(number, given, *watch) for number in range(1, trainers)]
+            self.extra_trainers = [
+                ExtraTrainer(number, given, *watch) for number in range(1, trainers)
+            ]
             super().__init__(token, ip_config, comm.rank, address)
-            own = [self.number, *(trainer.hear() for trainer in self.others)]
-        forget_names(token)
+            own = [self.number, *(trainer.receive() for trainer in self.extra_trainers)]
+        unlink_shared_memory(token)
         numbers = comm.all_gather(torch.tensor(own), SETUP)
         self._ranks = {
             number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part
@@ -245,16 +249,18 @@ class Engine(Client):
         """Peak memory of the server and the extra trainers, see TrainResult."""
         return [
             sum(each)
-            for each in zip(*(child.memory for child in (self._server, *self.others)), strict=True)
+            for each in zip(
+                *(child.memory for child in (self._server, *self.extra_trainers)), strict=True
+            )
         ]
 
     def close(self) -> None:
         """Add the traffic to the meter, and end the server; all workers call it."""
         own = self._comm.rank
         sent = [*self.sent.bytes.items()]
-        for trainer in self.others:
-            trainer.tell(None)
-            sent += trainer.hear()
+        for trainer in self.extra_trainers:
+            trainer.send(None)
+            sent += trainer.receive()
         self.rpc.send_request(own, self.sent.Counts())  # type: ignore[attr-defined]
         by_server = self.rpc.recv_response().state
         counts = [(kind, peer, count) for (kind, peer), count in sent]
@@ -266,8 +272,8 @@ class Engine(Client):
         for kind, peer, count in counts:
             if peer != own:
                 self._comm.meter.add(MessageTag(kind), peer, count)
-        for child in (self._server, *self.others):
-            child.look()
+        for child in (self._server, *self.extra_trainers):
+            child.record_memory()
             child.closing.set()
         self.leave()
         torch.set_num_threads(self._threads)
@@ -282,7 +288,7 @@ class Engine(Client):
             if kind is None:
                 self.close()
         finally:
-            for child in (self._server, *self.others):
+            for child in (self._server, *self.extra_trainers):
                 child.kill()
 
 
@@ -296,7 +302,7 @@ def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> A
     return dgl.distributed.DistGraph(token)
 
 
-def forget_names(token: str) -> None:
+def unlink_shared_memory(token: str) -> None:
     """Unlink a server's names in /dev/shm, after all its trainers mapped them; nothing is left
     behind.
     """
@@ -331,7 +337,7 @@ def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
     return file
 
 
-def part_config(directory: Path, token: str, folder: Path) -> Path:
+def write_part_config(directory: Path, token: str, folder: Path) -> Path:
     """Write a copy of the partition config whose graph name is `token`, unique for each server."""
     file = config_file(directory)
     assert file is not None

@@ -13,28 +13,28 @@ from typing import Any
 
 from partitioning.dgl_import import import_dgl
 
-TAG, COUNTS = 910_001, 910_002
+PURPOSE_SERVICE, COUNTS_SERVICE = 910_001, 910_002
 """Ids of our RPC services; DGL's own are slightly above 900,000."""
-WAIT = 0.2
+RETRY_SECONDS = 0.2
 """Seconds between connection attempts; DGL's default is one to three."""
 
 
-class Sent:
+class TrafficCounter:
     """Payload bytes that this process passed to DGL's RPC, by kind and peer."""
 
     def __init__(self) -> None:
         self.bytes: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self.purposes: dict[int, str] = {}
-        """Of a client, what it fetches rows and neighbours for, where that is not training."""
-        self.answering = "setup"
-        """What kind of request a server answers."""
+        self.purpose_of_client: dict[int, str] = {}
+        """By client: what it currently fetches for, if not training."""
+        self.current_kind = "setup"
+        """Kind of the request that a server is answering."""
 
     def add(self, kind: str, peer: int, client: int, count: int) -> None:
         fetched = kind in ("structure", "features")
-        self.bytes[(fetched and self.purposes.get(client)) or kind, peer] += count
+        self.bytes[(fetched and self.purpose_of_client.get(client)) or kind, peer] += count
 
 
-def kind_of(request: str, name: str = "") -> str:
+def traffic_kind(request: str, name: str = "") -> str:
     """Return the traffic kind of a request, given its class and the name of the node data."""
     if request == "PullRequest":
         data = name.rpartition("~")[2]
@@ -42,7 +42,7 @@ def kind_of(request: str, name: str = "") -> str:
     return "structure" if request == "SamplingRequest" else "setup"
 
 
-def install(token: str) -> tuple[Any, Sent]:
+def install(token: str) -> tuple[Any, TrafficCounter]:
     """Install the hooks; return the dgl package and this process's counters. Call once.
 
     Args:
@@ -50,7 +50,7 @@ def install(token: str) -> tuple[Any, Sent]:
             server.
     """
     dgl = import_dgl("trainer=sampled")
-    engine, sent = dgl.distributed, Sent()
+    engine, sent = dgl.distributed, TrafficCounter()
     rpc, kvstore = engine.rpc, engine.kvstore
     empty, send, pull, receive = (
         kvstore.empty_shared_mem,
@@ -66,7 +66,9 @@ def install(token: str) -> tuple[Any, Sent]:
         )
         name = rpc.SERVICE_ID_TO_PROPERTY[message.service_id][0].__name__
         kind, peer = (
-            (sent.answering, message.client_id) if is_server else (kind_of(name), message.server_id)
+            (sent.current_kind, message.client_id)
+            if is_server
+            else (traffic_kind(name), message.server_id)
         )
         sent.add(kind, peer, message.client_id, size)
         send(message, target)
@@ -75,14 +77,14 @@ def install(token: str) -> tuple[Any, Sent]:
         head = len(pickle.dumps(([0], [name])))
         for part, count in enumerate(parts.bincount().tolist()):
             if count:
-                sent.add(kind_of("PullRequest", name), part, rpc.get_rank(), head + 8 * count)
+                sent.add(traffic_kind("PullRequest", name), part, rpc.get_rank(), head + 8 * count)
         return pull(name, ids, parts, *rest)
 
     def receive_noted(timeout: int = 0) -> Any:
         nonlocal is_server
         is_server = True
         request, client, group = receive(timeout)
-        sent.answering = kind_of(type(request).__name__, getattr(request, "name", ""))
+        sent.current_kind = traffic_kind(type(request).__name__, getattr(request, "name", ""))
         return request, client, group
 
     kvstore.empty_shared_mem = lambda name, *rest: empty(f"{token}-{name}", *rest)
@@ -93,12 +95,12 @@ def install(token: str) -> tuple[Any, Sent]:
     )
     rpc.register_sig_handler = lambda: None  # DGL's handler would end the process silently
     for module in (engine.rpc_client, engine.rpc_server):
-        module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, WAIT)))
+        module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, RETRY_SECONDS)))
     _register(rpc, sent)
     return dgl, sent
 
 
-def _register(rpc: Any, sent: Sent) -> None:
+def _register(rpc: Any, sent: TrafficCounter) -> None:
     """Register two services: a client states its purpose, and asks what a server sent."""
 
     class Plain:
@@ -116,7 +118,7 @@ def _register(rpc: Any, sent: Sent) -> None:
     class Tag(Plain, rpc.Request):  # type: ignore[misc]
         def process_request(self, server_state: Any) -> None:
             client, purpose = self.state
-            sent.purposes[client] = purpose
+            sent.purpose_of_client[client] = purpose
 
     class Counted(Plain, rpc.Response):  # type: ignore[misc]
         pass
@@ -125,6 +127,6 @@ def _register(rpc: Any, sent: Sent) -> None:
         def process_request(self, server_state: Any) -> Any:
             return Counted(*((*key, count) for key, count in sent.bytes.items()))
 
-    rpc.register_service(TAG, Tag, None)
-    rpc.register_service(COUNTS, Counts, Counted)
+    rpc.register_service(PURPOSE_SERVICE, Tag, None)
+    rpc.register_service(COUNTS_SERVICE, Counts, Counted)
     sent.Tag, sent.Counts = Tag, Counts  # type: ignore[attr-defined]
