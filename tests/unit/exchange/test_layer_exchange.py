@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from support import train_settings
 from test_plan import (
     NOTHING,
@@ -61,7 +60,6 @@ pytestmark = pytest.mark.filterwarnings(
 )  # as retexo.models.matrix does, which pytest undoes
 F64 = torch.float64
 quickly = settings(deadline=None)
-Ints = NDArray[np.int64]
 
 
 # --- whole graphs ------------------------------------------------------------------------------------------------------
@@ -740,7 +738,11 @@ def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(
         "device=cpu",
     )
     run = train_settings(
-        *options, f"model={model}", f"exchange={exchange}", f"num_partitions={whole.num_parts}"
+        *options,
+        "smoothing.reach=computed",
+        f"model={model}",
+        f"exchange={exchange}",
+        f"num_partitions={whole.num_parts}",
     )
     found = embeddings(whole, features("dense", whole.num_nodes, 5), run)
     for layer, needed in enumerate(whole.embedded(3)):
