@@ -53,7 +53,7 @@ from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
-from retexo.worker.context import make_context
+from retexo.worker.make_context import make_context
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
@@ -710,13 +710,13 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
     """Of every worker what each layer embeds, [I, D]."""
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 
-    def embed(context: Context, *arguments: Any) -> layerwise.LayerOutput:
-        output = own_embed(context, *arguments)
+    def embed(given: Any, context: Context, *arguments: Any, logits: bool) -> layerwise.LayerOutput:
+        output = own_embed(given, context, *arguments, logits=logits)
         found[context.comm.rank].append(output.rows)
         return output
 
-    own_embed = layerwise._embed
-    with unittest.mock.patch.object(layerwise, "_embed", embed):
+    own_embed = layerwise.LayerInput.embed_nodes
+    with unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", embed):
         train_whole(whole, rows, settings)
     return found
 
@@ -750,6 +750,3 @@ def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(
             wanted = needed[whole.nodes_of(rank)] | (exchange == "plain")
             assert worker[layer].isfinite().all(dim=1).tolist() == wanted.tolist()
             assert worker[layer].isnan().all(dim=1).tolist() == (~wanted).tolist()
-
-
-# --- what is of no more use ----------------------------------------------------------------------------------------------
