@@ -73,8 +73,9 @@ class SplitSettings(Checked):
     kind: str = setting(
         "split.kind",
         "default",
-        "the data set's published split; the masks in the data; N per class; shares of the labelled nodes; index files",
-        one_of("default", "given", "per_class", "fraction", "files"),
+        "the data set's published split; the masks in the data; N per class; shares of the labelled nodes; the same, the "
+        "oldest nodes for training (columns.time); index files",
+        one_of("default", "given", "per_class", "fraction", "time", "files"),
         is_group=True,
         of_partitioner=True,
     )
@@ -97,7 +98,7 @@ class SplitSettings(Checked):
     train: Any = setting(
         "split.train",
         None,
-        "fraction: share in [0, 1]; files: node indices (npy, csv)",
+        "fraction, time: share in [0, 1]; files: node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
@@ -113,6 +114,19 @@ class SplitSettings(Checked):
         "split.drop_unlabelled",
         False,
         "take nodes without a label out of the masks",
+        of_partitioner=True,
+    )
+    stratify: bool = setting(
+        "split.stratify",
+        False,
+        "fraction: the same shares of each class",
+        of_partitioner=True,
+    )
+    index: int | None = setting(
+        "split.index",
+        None,
+        "given: which of several masks per node, counted from 0",
+        at_least(0),
         of_partitioner=True,
     )
     edges: tuple[float, ...] | None = setting(
@@ -349,6 +363,9 @@ class DatasetSettings(Checked):
         "links: paths of two, weighted as Adamic-Adar has them, may answer",
         of_partitioner=True,
     )
+
+    is_unlabelled: bool = False
+    """Whether the graph may lack labels and masks: it is only predicted."""
 
     @property
     def drop_unknown(self) -> bool:
