@@ -171,7 +171,7 @@ class HubServer:
             self.step(1.0)
 
     def step(self, timeout: float) -> None:
-        """Answer who comes within `timeout` seconds."""
+        """OutputHeads who comes within `timeout` seconds."""
         self._pending.answer(self._pending.wait(timeout)[0], self._answer)
         for token, (pair, _) in list(self._tokens.items()):
             if pair.deadline < time.monotonic():

@@ -34,7 +34,7 @@ from retexo.rounds.round_message import RoundMessage
 from retexo.rounds.training_loop import run_rounds
 from retexo.rounds.update_rules import LocalOptimizer
 from retexo.settings.run_settings import TrainSettings
-from retexo.tasks.task import NodeClassification
+from retexo.tasks.node_classification import NodeClassification
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
@@ -48,7 +48,7 @@ class Scripted(NodeClassification):
         super().__init__(CLASSES, False)
         self._left = list(metrics)
 
-    def totals(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def count(self, logits: Tensor, labels: Tensor) -> Tensor:
         hits = round(100 * self._left.pop(0))
         return torch.tensor([hits, 100 - hits, 100 - hits])
 
@@ -236,8 +236,8 @@ def test_the_same_validation_nodes_score_every_round(batch_size: int | None, spa
     objective = replace(batch_objective(batch_size, sparse), val_stride=3)
     logits = objective.stage.eval().logits(objective.val.inputs(slice(0, 7)))
     chosen = [0, 3, 6] if batch_size is None else [0, 3, 4]  # of 0 ... 3, and of 4 ... 6
-    predicted = objective.task.predictions(logits[chosen])
-    expected = objective.task.counts(predicted, objective.val.labels[chosen]).sum(dim=1)
+    predicted = objective.task.predict(logits[chosen])
+    expected = objective.task.count_by_class(predicted, objective.val.labels[chosen]).sum(dim=1)
     assert torch.equal(objective.val_counts(), expected)
     assert torch.equal(objective.val_counts(), expected)
 
