@@ -133,8 +133,8 @@ class OutRelations:
     def within(self, *, own_degrees: bool) -> Self:
         """The edges from this part's own nodes, with their own degrees or those in the whole graph."""
         part, dtype = self.partition, self.edges.in_degree.dtype
-        inner = part.of_edges(part.src < part.num_inner)
-        in_degree = inner.sum_at(inner.dst, part.num_inner) if own_degrees else part.in_degree
+        inner = part.keep_edges(part.src < part.num_inner)
+        in_degree = inner.sum_edges_at(inner.dst, part.num_inner) if own_degrees else part.in_degree
         assert in_degree is not None
         assert part.out_degree is not None
         edges = InEdges.build(

@@ -219,7 +219,7 @@ def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partit
     ]
     halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
     kept = used & torch.cat((sources, halo))[partition.src]
-    return partition.of_edges(kept)
+    return partition.keep_edges(kept)
 
 
 def _best(context: RunContext, candidates: Iterator[Tensor]) -> int:

@@ -49,9 +49,9 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 def inner_edges(context: Context, conv: Convolution) -> InEdges:
     """The edges within the partition, with their own degrees."""
     whole, num_inner = context.partition, context.partition.num_inner
-    partition = whole.of_edges(whole.src < num_inner)
-    out_degree = partition.sum_at(partition.src, num_inner + partition.num_halo)
-    in_degree = partition.sum_at(partition.dst, num_inner)
+    partition = whole.keep_edges(whole.src < num_inner)
+    out_degree = partition.sum_edges_at(partition.src, num_inner + partition.num_halo)
+    in_degree = partition.sum_edges_at(partition.dst, num_inner)
     return in_edges(partition, conv, in_degree, out_degree, context.features.dtype)
 
 
