@@ -126,6 +126,8 @@ class Meta:
     """With task=link_prediction: number of pairs, removed edges, scores of baselines without training."""
     class_names: list[Any] = field(default_factory=list)
     """Names or integers; empty for 0 ... num_classes - 1."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features as given."""
 
     def digest(self) -> str:
         """Return the sha256 (hex) of all that decides the partitions: equal if and only if they are."""
@@ -134,7 +136,7 @@ class Meta:
             for name, value in asdict(self).items()
             if name not in ("checksums", "cover_rows", "notes")
         }
-        for name in ("class_names", "links"):
+        for name in ("class_names", "links", "features"):
             if not content[name]:  # keeps the digest of versions without these fields
                 del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -10,9 +10,9 @@ from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
-from retexo.hetero.context import of_target
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import count_classes
+from retexo.worker.make_context import labelled_nodes_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,9 @@ class Shape:
                 True,
             )
         read = (
-            of_target(directory.read_hetero(part)) if directory.is_hetero else directory.read(part)
+            labelled_nodes_of(directory.read_hetero(part))
+            if directory.is_hetero
+            else directory.read(part)
             for part in parts
         )
         held = [partition for partition in read if partition.num_inner]
@@ -77,7 +79,7 @@ def check_fits(
             f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}"
         )
     if shape.named and checkpoint.class_names:
-        return  # as_trained finds each class by its name
+        return  # renumber_classes finds each class by its name
     fewer = not shape.multilabel and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (
         shape.num_classes < model.num_classes and not fewer
@@ -90,7 +92,9 @@ def check_fits(
 Part = TypeVar("Part", bound=Partition | HeteroPartition)
 
 
-def as_trained(partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint) -> Part:
+def renumber_classes(
+    partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint
+) -> Part:
     """The partition with its classes numbered as in training, by their names; others become no label, in no mask."""
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)

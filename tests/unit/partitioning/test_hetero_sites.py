@@ -18,7 +18,7 @@ from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost
-from retexo.hetero.context import resolved
+from retexo.worker.make_context import resolve_halo_by_type
 
 pytestmark = pytest.mark.timeout(60)
 NAMES = ["north", "east", "south"]
@@ -59,7 +59,7 @@ def ask(base: Path) -> list[HeteroPartition | str]:
 
     def worker(comm: Communicator) -> HeteroPartition | str:
         try:
-            return resolved(parts[comm.rank], sizes, comm, None)
+            return resolve_halo_by_type(parts[comm.rank], sizes, comm, None)
         except (InputError, PeerLost) as error:
             return f"{type(error).__name__}: {error}"
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_graph, random_graph, run_main, save_npz, split_settings
 
-from partitioning.datasets.node_features import with_features
 from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
+from partitioning.features.kinds import with_features
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.links import link_baselines, score_ranks, spectral_embedding
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
