@@ -368,7 +368,7 @@ def compute_global_out_degree(
     Each edge is stored by the partition of its destination. So each partition counts the edges
     that leave its halo nodes; the owners add up these counts and send back the sums.
     """
-    counted = partition.sum_at(partition.src, partition.num_inner + partition.num_halo)
+    counted = partition.sum_edges_at(partition.src, partition.num_inner + partition.num_halo)
     dtype = torch.int32 if partition.edge_weight is None else torch.float64
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     everything = torch.ones(partition.num_halo, dtype=torch.bool)
