@@ -19,14 +19,6 @@ def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> 
     ]
 
 
-def test_digits_hold_what_one_float_does_not() -> None:
-    count = 2**24 + 1
-    assert int(torch.tensor([count]).float()) != count
-    assert digits_to_counts(
-        torch.tensor(counts_to_digits(torch.tensor([count]))).float().tolist()
-    ).tolist() == [count]
-
-
 def test_digits_add_up_over_as_many_workers_as_promised() -> None:
     counts = torch.tensor([2**24 - 1, 4095])
     total = torch.tensor(counts_to_digits(counts)).float() * 4096
