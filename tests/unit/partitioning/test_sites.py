@@ -424,7 +424,7 @@ def agree(base: Path) -> GraphInfo:
     read = [folder.read(rank) for rank, folder in enumerate(folders)]
 
     def worker(comm: Communicator) -> GraphInfo:
-        return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank], "0" * 64)
+        return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank])
 
     return run_threads(3, worker)[0]
 
@@ -473,7 +473,7 @@ def agree_on_descriptions(base: Path) -> None:
     part = digests[0].read(0)
 
     def worker(comm: Communicator) -> None:
-        agree_on_graph_info(comm, part, digests[comm.rank], "0" * 64)
+        agree_on_graph_info(comm, part, digests[comm.rank])
 
     run_threads(3, worker)
 
