@@ -239,6 +239,43 @@ def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
             future.result(60)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_node_without_its_saved_state_ends_all(victim: int) -> None:
+    port, saved = free_port(), [2, 2]
+    states: list[int | None] = [*saved]
+    states[victim] = None
+    outcomes = together(
+        *(
+            lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
+            for n in (0, 1)
+        )
+    )
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == "InputError"
+    assert (
+        f"node {victim} (rank {victim}) has no saved state in its run directory" in outcomes[0][1]
+    )
+
+
+@pytest.mark.parametrize("states", [(None, None), (1, 0), (2, 3)])
+def test_nodes_that_saved_nothing_or_nearly_as_much_resume_together(states: Any) -> None:
+    port = free_port()
+    outcomes = together(
+        *(
+            lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
+            for n in (0, 1)
+        )
+    )
+    assert len(outcomes[0][0]) == 16, outcomes
+
+
+def test_one_node_that_resumes_and_one_that_begins() -> None:
+    port = free_port()
+    outcomes = together(*(lambda n=n: attend(cluster(n, port), resumes=n == 1) for n in (0, 1)))
+    assert outcomes[0] == outcomes[1]
+    assert "node 1 (rank 1) resumes a run and node 0 (rank 0) begins one" in outcomes[0][1]
+
+
 def test_a_rank_taken_twice_ends_all() -> None:
     port = free_port()
     outcomes = together(
