@@ -21,7 +21,7 @@ epoch is validated. Seconds of training begin when the graph is in memory, for o
 partition read; the first iteration counts, and so does what is made from the graph on the way (sparse formats,
 normalisation, plan, exchange). "command" is the whole process, imports and reading the graph included; partitioning is
 not, it is said apart. "to target" is the time until the validation accuracy first reaches the target, ours that of the
-head of whatever layer is being trained, for each of them may answer (readout=validation). The target: in each seed the
+head of whatever layer is being trained, for each of them may answer (output_heads=validation). The target: in each seed the
 lowest of the methods' best validation accuracies, less 0.2 points, so that all reach it; of all methods, and of those
 with the same model.
 Memory: the peak RSS of each process, added up (it counts shared libraries once a process); and the peak of the

@@ -21,15 +21,15 @@ import psutil
 import torch
 from scipy import stats
 
-from partitioning import datasets, splits
+from partitioning import datasets, node_split
 from partitioning.directory.meta import Meta
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
-from partitioning.splits import Split
+from partitioning.node_split import Split
 from retexo.apps import partition_data
 from retexo.apps import train as train_app
-from retexo.apps.partitions import open_directory
+from retexo.apps.find_partitions import open_directory
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.models.hetero_stage import build_network
@@ -96,7 +96,7 @@ def load_graph(settings: Settings) -> tuple[GraphData, Split]:
     """The graph that settings name, and its split."""
     dataset = settings.partition.dataset
     graph = datasets.load(dataset)
-    return graph, splits.draw(graph, dataset.split, datasets.recipe(dataset.name).split)
+    return graph, node_split.draw(graph, dataset.split, datasets.recipe(dataset.name).split)
 
 
 def partition(settings: Settings) -> Meta:

@@ -18,7 +18,7 @@ import pandas as pd
 import psutil
 import torch
 
-from retexo.exchange.coding.elias_fano import write_ascending
+from retexo.exchange.coding.elias_fano import encode_sorted
 from retexo.exchange.cover import minimum_cover
 from retexo.plan.traffic import estimate_traffic
 from retexo.settings.compose import compose
@@ -81,7 +81,7 @@ def planning(edges: int) -> None:
     vertices = edges // 5
     left, right = rng.integers(vertices, size=(2, edges))
     start = time.perf_counter()
-    code = write_ascending(np.sort(left * vertices + right), vertices * vertices)
+    code = encode_sorted(np.sort(left * vertices + right), vertices * vertices)
     print(f"{edges:,} boundary edges, {vertices:,} rows and targets; one core")
     print(
         f"their code   {time.perf_counter() - start:6.1f} s, {len(code) / edges:.2f} bytes an edge"

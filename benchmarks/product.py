@@ -15,7 +15,7 @@ from typing import Any
 import common
 import torch
 
-from retexo.models.matrix import HAS_ONEDNN, product
+from retexo.models.matrix import USE_ONEDNN, matmul
 
 WIDTHS = [(1433, 256), (500, 256), (256, 3), (256, 7), (100, 256), (256, 47), (256, 256)]
 ROWS = (512, 1024, 4096)
@@ -49,7 +49,7 @@ def measured(num_rows: int, num_in: int, num_out: int, repeats: int) -> str:
     def gradients(multiply: Callable[..., torch.Tensor]) -> Any:
         return torch.autograd.grad(multiply(*learnt), learnt, gradient)
 
-    both = torch_product, product
+    both = torch_product, matmul
     forward = in_turn([partial(multiply, *plain) for multiply in both], repeats)
     return f"{forward}   {in_turn([partial(gradients, multiply) for multiply in both], repeats)}"
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(f"{common.machine()}; oneDNN in float32: {'yes' if HAS_ONEDNN else 'no'}")
+    print(f"{common.machine()}; oneDNN in float32: {'yes' if USE_ONEDNN else 'no'}")
     print("  rows      widths     torch product ratio   with gradients, likewise")
     for num_in, num_out in WIDTHS:
         for num_rows in ROWS:

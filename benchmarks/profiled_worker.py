@@ -11,8 +11,8 @@ from typing import Any
 from retexo.comm import collectives, process_group, socket_transport
 from retexo.comm.socket_transport import Streams
 from retexo.exchange import layer_exchange
-from retexo.models import accumulate
-from retexo.rounds import message, objective, update
+from retexo.models import streaming_aggregate
+from retexo.rounds import objective, round_message, update_rules
 from retexo.rounds import reduction as reductions
 from retexo.trainers import layerwise
 from retexo.worker import context, train
@@ -22,19 +22,25 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
     "read the part": [(train, "read_graph")],
     "plan": [(context, "make_plan")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
-    "exchange: decode": [(layer_exchange, "decode"), (accumulate.Accumulator, "add")],
+    "exchange: decode": [
+        (layer_exchange, "decode"),
+        (streaming_aggregate.AggregateAccumulator, "add"),
+    ],
     "aggregate": [(layerwise, "make_layer_objective")],
     "embed": [(layerwise, "_embed")],
-    "round: gradient": [(update.SynchronousSGD, "compute"), (update.LocalSGD, "compute")],
+    "round: gradient": [
+        (update_rules.SynchronousSGD, "compute"),
+        (update_rules.LocalSGD, "compute"),
+    ],
     "round: validation": [(objective.LayerObjective, "val_counts")],
     "round: compression": [
         (reductions.DenseReduction, "reduce"),
         (reductions.PowerSGDReduction, "reduce"),
     ],
-    "round: optimiser": [(update.SynchronousSGD, "apply"), (update.LocalSGD, "apply")],
+    "round: optimiser": [(update_rules.SynchronousSGD, "apply"), (update_rules.LocalSGD, "apply")],
     "sums: add up, encode": [(collectives.Communicator, "all_reduce")],
     "messages": [(process_group.GlooTransport, "swap"), (socket_transport.SocketTransport, "swap")],
-    "round: rest": [(message.Message, "reduce_update")],
+    "round: rest": [(round_message.RoundMessage, "reduce_update")],
 }
 
 

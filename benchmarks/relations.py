@@ -27,9 +27,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from partitioning import datasets, splits
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData
-from partitioning.splits import Split
+from partitioning import datasets, node_split
+from partitioning.graph_data import EdgeType, HeteroGraphData
+from partitioning.node_split import Split
 from retexo.results.statistics import paired_difference
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
@@ -206,7 +206,7 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(graph_file, seed, folder)
             graph = datasets.load_any(settings.partition.dataset)
-            split = splits.draw(
+            split = node_split.draw(
                 graph.of_target(), settings.partition.dataset.split, datasets.recipe("file").split
             )
             common.partition(settings)

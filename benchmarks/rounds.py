@@ -29,10 +29,10 @@ from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import MessageTag
 from retexo.launch import fork_server, start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.stage import Architecture, build_stages
-from retexo.rounds.message import Message
+from retexo.rounds.round_message import RoundMessage
 from retexo.settings.compose import compose
 from retexo.sites.credentials import read_credentials
 from retexo.sites.tls import StreamTls
@@ -65,12 +65,12 @@ def floor_seconds() -> float:
         for mask in (split.train, split.val):
             nothing = Sources(
                 *(
-                    HaloRows.none(0, width, rows.dtype)
+                    HaloRows.empty(0, width, rows.dtype)
                     for width in (rows.shape[1], stage.output_dim)
                 )
             )
-            block = edges.block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
-            gathered.append(stage.conv.prepare(block, *rows_of(block, rows, nothing)))
+            block = edges.cut_block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
+            gathered.append(stage.conv.prepare(block, *gather_source_rows(block, rows, nothing)))
         seconds += _products(stage.conv, *gathered)
         rows = torch.randn(graph.num_nodes, model.hidden_dim).relu()
     return seconds
@@ -115,7 +115,7 @@ def message_seconds(backend: str, folder: Path) -> float:
     settings = compose([*DATA, option], "node_classification_gcn").train
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
-    sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
+    sizes = [sum(p.numel() for p in stage.parameters()) + RoundMessage.TAIL for stage in stages]
     fork_server.warm_up()
     with start_workers.connect_nodes(settings.cluster, RunInfo({}, "")) as node:
         meeting = (

@@ -31,7 +31,7 @@ from typing import Any
 import common
 import torch
 
-from retexo.models.matrix import row_sums
+from retexo.models.matrix import sum_rows
 
 NODES, EDGES, FEATURES, CLASSES, HIDDEN = 2_449_029, 61_859_140, 100, 47, 256
 TRAIN, VAL = 196_615 / NODES, 39_323 / NODES
@@ -119,7 +119,7 @@ class Rates:
         row_ptr = torch.arange(0, 4_000_001, 50, dtype=torch.int32)
         return cls(
             2 * 20_000 * 256 * 256 / _least(lambda: left @ right),
-            4_000_000 * 100 / _least(lambda: row_sums(table, rows, row_ptr, None)),
+            4_000_000 * 100 / _least(lambda: sum_rows(table, rows, row_ptr, None)),
             (1 << 28) / _least(_through_a_socket),
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from retexo.trainers.sampled_dgl import hooks
 from retexo.trainers.sampled_dgl.client import connect, forget_names, free_port, part_config
 

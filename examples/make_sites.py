@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioning import datasets, splits
+from partitioning import datasets, node_split
 from partitioning.errors import InputError
-from partitioning.sites import write_sites
+from partitioning.site_folders import write_sites
 from retexo.settings.compose import compose
 
 
 def main(base: Path, names: list[str]) -> None:
     settings = compose(["dataset_name=cora"]).partition.dataset
     graph = datasets.load(settings)
-    split = splits.draw(graph, settings.split, datasets.recipe("cora").split)
+    split = node_split.draw(graph, settings.split, datasets.recipe("cora").split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assignment = np.random.default_rng(0).integers(len(names), size=graph.num_nodes)
     for folder in write_sites(base, graph, masks, assignment, names):

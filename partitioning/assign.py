@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from partitioning import hypergraph
 from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.errors import InputError
-from partitioning.files import load_npy, open_regular, reading
+from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import PartitionSettings
 

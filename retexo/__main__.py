@@ -42,6 +42,7 @@ def run_jobs() -> int:
     """Run the app once, or for each job of --multirun, where the others go on when one fails; the exit status."""
     started = time.time()
     statuses: list[int] = []
+    failed: list[str] = []
 
     @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=BASE)
     def job(config: DictConfig) -> None:
@@ -49,6 +50,8 @@ def run_jobs() -> int:
         try:
             statuses[-1] = run_job(config)
         finally:
+            if statuses[-1]:
+                failed.append(HydraConfig.get().job.override_dirname)
             remove_if_unused(started)
 
     try:
@@ -60,6 +63,8 @@ def run_jobs() -> int:
             raise
         print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
         return 2
+    if len(statuses) > 1 and failed:
+        print(f"{len(failed)} of {len(statuses)} jobs failed:", *failed, sep="\n  ")
     return max(statuses, default=0)  # none: --help, --cfg
 
 

@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from partitioning.directory.read import PartitionDirectory  # noqa: E402
+from partitioning.directory.read_directory import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
-from retexo.apps.partitions import open_directory  # noqa: E402
+from retexo.apps.find_partitions import open_directory  # noqa: E402
 from retexo.launch.start_workers import terminate_as_exit  # noqa: E402
 from retexo.settings.cluster_settings import ClusterSettings  # noqa: E402
 from retexo.settings.compose import compose  # noqa: E402

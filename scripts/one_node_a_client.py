@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partitioning import datasets, splits
+from partitioning import datasets, node_split
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.splits import Split
+from partitioning.node_split import Split
 from retexo.settings.compose import compose
 
 FLOAT = 4
@@ -242,7 +242,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         try:
             settings = compose([*options.one_node_a_client, f"seed={seed}"]).partition.dataset
             graph = datasets.load(settings)
-            split = splits.draw(graph, settings.split, datasets.recipe(settings.name).split)
+            split = node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
         except InputError as error:
             parser.error(str(error))
         if graph.multilabel:

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The pictures of docs/report.md, of a report page in windows of 1,200 and 400 px: scripts/report_pictures.sh REPORT.html
 # It needs chromium. The report there is that of
-#   python main.py --config-name node_classification_gcn +experiment=paper_volume '~sweep.axes.data.pubmed' \
-#     '~sweep.axes.method.bns' '~sweep.axes.method.sign' '~sweep.axes.method.full_graph' '~sweep.axes.seed.seed3' \
-#     '~sweep.axes.seed.seed4' num_partitions=3 'num_rounds=[30]'
+#   python main.py -m +method=lean,exact,plain,local_steps,fedgcn,local dataset_name=cora seed=0,1,2 \
+#     num_partitions=3 'num_rounds=[30]' hydra.sweep.dir=outputs/pictures
+#   python main.py app=report report.runs=outputs/pictures
 set -euo pipefail
 page=$(realpath "$1")
 cd "$(dirname "$0")/.."

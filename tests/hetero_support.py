@@ -9,11 +9,11 @@ import pytest
 import torch
 from support import Masks, dgl, provenance, thirds
 
-from partitioning.directory.read import find
-from partitioning.hetero.directory import HeteroDirectory, write
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.hetero.split import split_hetero
-from partitioning.hetero.types import HeteroPartition
+from partitioning.directory.hetero_files import HeteroDirectory, write
+from partitioning.directory.hetero_parts import split_hetero
+from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.read_directory import find
+from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
 """Nodes and features of each type of a random graph; the first type is the target."""

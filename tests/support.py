@@ -34,8 +34,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
 from partitioning.dgl_import import has_dgl, import_dgl
-from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.write import write
+from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.write_directory import write
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import (
     TASKS,

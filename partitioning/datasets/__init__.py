@@ -4,7 +4,7 @@
 |---|---|---|
 | cora, cora_torch | bundled | Sen et al. 2008; assets/cora.npz |
 | file | the user's own: `dataset_file=` | see file.py for the forms |
-| parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/sites.py |
+| parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/site_folders.py |
 | synthetic, synthetic_hetero | drawn by synthetic.py, synthetic_hetero.py | |
 | reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
 | ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for task=link_prediction | Hu et al. 2020 |
@@ -32,12 +32,11 @@ from partitioning.datasets.hetero_features import with_features as with_features
 from partitioning.datasets.node_features import with_features
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.hetero.relations import with_reverse
+from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.node_split import SplitRecipe
 from partitioning.partition_settings import DatasetSettings
+from partitioning.reverse_relations import with_reverse
 from partitioning.setting_fields import Setting
-from partitioning.splits import SplitRecipe
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.checks import Array, CsrParts, check_csr
+from partitioning.array_checks import Array, CsrParts, check_csr
 from partitioning.datasets.download import FETCH_AGAIN
-from partitioning.files import open_regular, reading
+from partitioning.file_io import open_regular, reading
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 

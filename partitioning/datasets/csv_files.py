@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 import numpy as np
 
 from partitioning.errors import InputError
-from partitioning.files import open_regular
+from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd

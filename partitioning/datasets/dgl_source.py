@@ -11,11 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.checks import check_classes, check_dense, check_length, check_multilabel
+from partitioning.array_checks import check_classes, check_dense, check_length, check_multilabel
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.given_split import masks_of
 from partitioning.errors import InputError
-from partitioning.files import load_npy, open_regular, read_json, reading
+from partitioning.file_io import load_npy, open_regular, read_json, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from partitioning.errors import InputError
-from partitioning.files import UNREADABLE, check_unpacked_size, open_regular, rename_durably
+from partitioning.file_io import UNREADABLE, check_unpacked_size, open_regular, rename_durably
 
 log = logging.getLogger(__name__)
 

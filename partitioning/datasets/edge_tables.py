@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.checks import Array, check_integers
+from partitioning.array_checks import Array, check_integers
 from partitioning.datasets import frames
 from partitioning.datasets.column_roles import find_column, without_index
 from partitioning.datasets.frames import TextColumn, TextIds, read_frames

@@ -41,7 +41,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partitioning.checks import CSR, Array, features_among
+from partitioning.array_checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
 from partitioning.datasets.frames import kind_of, stem_of
 from partitioning.datasets.raw import RawGraph, build, check_axes, read_arrays
@@ -49,9 +49,8 @@ from partitioning.datasets.tables import NODE_TABLES, read_folder
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
-from partitioning.files import check_path, check_unpacked_size, open_regular, reading
-from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData
-from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.file_io import check_path, check_unpacked_size, open_regular, reading
+from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.checks import MAX_EXACT, Array, Ints, are_whole, check_integers, refuse
+from partitioning.array_checks import MAX_EXACT, Array, Ints, are_whole, check_integers, refuse
 from partitioning.datasets import csv_files, parquet_files
 from partitioning.errors import InputError
-from partitioning.files import open_regular
+from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import Array, check_endpoints, check_unique
+from partitioning.array_checks import Array, check_endpoints, check_unique
 from partitioning.errors import InputError
 
 

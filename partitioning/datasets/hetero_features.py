@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from partitioning.datasets.node_features import WIDTH, positional
 from partitioning.errors import InputError
-from partitioning.graph_data import Features
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import EdgeType, Features, HeteroGraphData, NodeTable, Relation
 from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.checks import CSR
+from partitioning.array_checks import CSR
 from partitioning.datasets.hetero_tables import check_name
 from partitioning.errors import InputError
-from partitioning.graph_data import EDGE_NAMES, MASKS
-from partitioning.hetero.graph_data import SEPARATOR, EdgeType
+from partitioning.graph_data import EDGE_NAMES, MASKS, SEPARATOR, EdgeType
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     CSR,
     Array,
     check_edge_weight,
@@ -44,9 +44,16 @@ from partitioning.datasets.tables import (
     read_table,
 )
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, Features
-from partitioning.hetero.graph_data import SEPARATOR, EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.names import Names, as_names
+from partitioning.graph_data import (
+    MASKS,
+    SEPARATOR,
+    EdgeType,
+    Features,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+)
+from partitioning.node_names import Names, as_names
 from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)

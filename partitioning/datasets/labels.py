@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     MANY_CLASSES,
     MAX_EXACT,
     Array,
@@ -26,7 +26,7 @@ from partitioning.checks import (
 from partitioning.datasets.csv_files import BLANK
 from partitioning.datasets.frames import Coded
 from partitioning.errors import InputError
-from partitioning.names import as_names
+from partitioning.node_names import as_names
 
 log = logging.getLogger(__name__)
 

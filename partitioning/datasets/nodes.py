@@ -5,8 +5,8 @@ N nodes.
 
 import numpy as np
 
-from partitioning.checks import Array, Ints, check_unique, refuse
-from partitioning.names import Names, name_keys
+from partitioning.array_checks import Array, Ints, check_unique, refuse
+from partitioning.node_names import Names, name_keys
 
 
 class Nodes:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.checks import Array
+from partitioning.array_checks import Array
 from partitioning.datasets import hetero_objects
 from partitioning.datasets.hetero_objects import as_arrays
 from partitioning.errors import InputError

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_endpoints
+from partitioning.array_checks import check_endpoints
 from partitioning.datasets.array_pickles import NUMPY, as_array
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import RELEASE, numbers
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
-from partitioning.files import open_regular, reading
+from partitioning.file_io import open_regular, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
 

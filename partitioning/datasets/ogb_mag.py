@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.checks import check_dense, check_endpoints
+from partitioning.array_checks import check_dense, check_endpoints
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import SPLIT, URL, numbers, read_split, whole_labels
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
 NUM_CLASSES = 349

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_endpoints, check_labels, refuse
+from partitioning.array_checks import check_endpoints, check_labels, refuse
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
-from partitioning.files import open_regular
+from partitioning.file_io import open_regular
 from partitioning.graph_data import Endpoints, GraphData
 from partitioning.partition_settings import DatasetSettings
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.checks import are_whole
+from partitioning.array_checks import are_whole
 from partitioning.errors import InputError
-from partitioning.files import open_regular
+from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.checks import Array, check_endpoints, check_unique, refuse
+from partitioning.array_checks import Array, check_endpoints, check_unique, refuse
 from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files, library
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.errors import InputError
-from partitioning.files import open_regular, reading
+from partitioning.file_io import open_regular, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 

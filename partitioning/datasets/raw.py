@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import (
+from partitioning.array_checks import (
     Array,
     CsrParts,
     check_edge_feat,
@@ -27,9 +27,9 @@ from partitioning.checks import (
 )
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.errors import InputError
-from partitioning.files import load_npy, open_regular, reading
+from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
-from partitioning.names import Names, as_names, name_keys
+from partitioning.node_names import Names, as_names, name_keys
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class RawGraph:
     edge_feat: Array | None = None
     edge_time: Array | None = None
     node_names: Names | None = None
-    """Where `node_id` are keys of names (partitioning/names.py)."""
+    """Where `node_id` are keys of names (partitioning/node_names.py)."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Array name -> file and array, as in "g.npz: array `src`"."""
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from partitioning.datasets.synthetic import BLOCK, CLASS_SIGNAL
 from partitioning.errors import InputError
-from partitioning.graph_data import endpoint_dtype
-from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation, endpoint_dtype
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.checks import Array, CsrParts, check_length, check_unique, refuse
+from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
 from partitioning.datasets.column_roles import find_column, without_index
 from partitioning.datasets.edge_tables import read_edges
@@ -21,8 +21,8 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, joined, read_arrays, read_npy
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS
+from partitioning.node_split import FILE_NAMES, read_index
 from partitioning.partition_settings import ColumnSettings
-from partitioning.splits import FILE_NAMES, read_index
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,7 +2,7 @@
 
     PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS/
         meta.json                          counts, task, split, request, versions, checksums (see Meta)
-        part0/*.npy                        the part, an array a file (see arrays.py)
+        part0/*.npy                        the part, an array a file (see npy_files.py)
         NAME-METHOD-OBJECTIVE-PARTS.json   with partition.dgl_files: DGL's partition config
         part0/*.dgl                        and its files (see dgl_files.py), for `dgl.distributed.load_partition`
         part1/ ...

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.checks import Array
+from partitioning.array_checks import Array
 from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
-from partitioning.files import read_json
+from partitioning.file_io import read_json
 from partitioning.graph_data import EDGE_NAMES
 
 log = logging.getLogger(__name__)

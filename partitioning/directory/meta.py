@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.checks import MANY_CLASSES
-from partitioning.directory.types import PartCounts
+from partitioning.array_checks import MANY_CLASSES
+from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
-from partitioning.files import check_types, file_checksum, read_json
+from partitioning.file_io import check_types, file_checksum, read_json
 from partitioning.graph_data import MASKS
 
 VERSION = 2

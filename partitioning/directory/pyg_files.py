@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.checks import check_endpoints, check_length
+from partitioning.array_checks import check_endpoints, check_length
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, open_regular, read_json, reading
+from partitioning.file_io import file_checksum, open_regular, read_json, reading
 from partitioning.graph_data import EDGE_NAMES, MASKS
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 
 

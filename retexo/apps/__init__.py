@@ -15,7 +15,7 @@ def run(settings: Settings, run_dir: Path) -> Any:
     Each app is a module of this folder, loaded when it is run: what one needs, another need not have installed. Raises
     InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
     """
-    name = "sweep" if settings.sweep.axes is not None else settings.app
+    name = settings.app
     if name in DISTRIBUTED_APPS:
         fork_server.warm_up()  # it imports torch while this process does
     app = import_module(f"retexo.apps.{name}")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.files import open_regular, read_bytes, reading
+from partitioning.file_io import open_regular, read_bytes, reading
 from retexo.sites.credentials import (
     import_serialization,
     import_x509,

@@ -1,13 +1,14 @@
 """What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
 
+import logging
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
@@ -15,11 +16,14 @@ from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
+from retexo.settings.flatten import nest
 from retexo.settings.run_settings import ModelSettings, Settings
 from retexo.sites.tls import make_security
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import choose_device
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,13 @@ def prepare(
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    if checkpoint.answer.alpha < 1 and checkpoint.answer.reach == "computed":
+        logger.warning(
+            "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
+            "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
+            checkpoint.directory,
+            directory.path,
+        )
     return Prepared(settings, checkpoint, directory)
 
 
@@ -71,12 +82,11 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         raise InputError(
             f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that"
         )
-    group = {"name": checkpoint.model.name, **checkpoint.model.options}
     exchange = settings.train.exchange
     if not settings.given & {"exchange", "exchange.precision"}:
         exchange = replace(checkpoint.exchange, mode=exchange.mode)
-    resolved = {**settings.resolved, **{key: has[key] for key in has.keys() & settings.resolved}}
-    resolved |= {"model": group, "exchange": asdict(exchange)}
+    del has["model"]  # the group's short name for model.name
+    resolved = {**settings.resolved, **nest(has), "exchange": asdict(exchange)}
     task = settings.train.task
     if scorer:
         task = replace(task, scorer=scorer, dim=checkpoint.architecture.num_classes)
@@ -86,14 +96,13 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:
     """The values by their names on the command line."""
-    common = asdict(model)
-    name, options = common.pop("name"), common.pop("options")
-    return {
-        "model": name,
-        "model.name": name,
-        **{f"model.{key}": value for key, value in options.items()},
-        **common,
+    common = {
+        each.metadata["setting"].key: getattr(model, each.name)
+        for each in fields(model)
+        if each.name != "options"
     }
+    own = {f"model.{key}": value for key, value in model.options.items()}
+    return {"model": model.name, **common, **own}
 
 
 def run_workers(

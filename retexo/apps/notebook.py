@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
 from retexo import apps
 from retexo.comm.collectives import Communicator

@@ -16,20 +16,19 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from partitioning import assign, datasets, hypergraph, splits
+from partitioning import assign, datasets, hypergraph, node_split
 from partitioning.datasets import objects as objects
 from partitioning.datasets.file import TABLES
 from partitioning.datasets.node_features import with_features
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.verify import verify_directory
-from partitioning.directory.write import CHUNK, write, writing
+from partitioning.directory.write_directory import CHUNK, write, writing
 from partitioning.errors import InputError
-from partitioning.files import check_path, file_checksum
-from partitioning.graph_data import MASKS, Endpoints, GraphData
-from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.links.baselines import baselines
-from partitioning.links.split import find_relation, is_relation, of_relation, split_links
+from partitioning.file_io import check_path, file_checksum
+from partitioning.graph_data import MASKS, Endpoints, GraphData, HeteroGraphData
+from partitioning.links.link_baselines import baselines
+from partitioning.links.link_split import find_relation, is_relation, of_relation, split_links
 from partitioning.partition_settings import PartitionSettings
 from retexo import __version__
 from retexo.apps import partition_hetero
@@ -90,7 +89,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
         if settings.dataset.links:
             return _make_links(settings, directory, request, graph, notes, seconds)
-        split = splits.draw(
+        split = node_split.draw(
             learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split
         )
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
@@ -341,7 +340,7 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     recipe = datasets.recipe(dataset.name)
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
-    of_links = {f"split.{name}": split.pop(name) for name in splits.OF_LINKS}
+    of_links = {f"split.{name}": split.pop(name) for name in node_split.OF_LINKS}
     if of_links["split.edges"] is not None:
         of_links["split.edges"] = list(of_links["split.edges"])  # as JSON has it
     if dataset.links:
@@ -390,7 +389,9 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition_file": settings.file,
     }
     if kind == "files":
-        files |= {f"split.{name}": splits.index_file(name, dataset.split) for name in splits.PARTS}
+        files |= {
+            f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS
+        }
     for name, file in files.items():
         if file is not None:
             path = check_path(name, str(file))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning.directory import hetero_files as hetero_directory
+from partitioning.directory.hetero_parts import split_hetero
 from partitioning.directory.meta import HeteroMeta
 from partitioning.errors import InputError
-from partitioning.hetero import directory as hetero_directory
-from partitioning.hetero.assign import assign
-from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.hetero.split import split_hetero
+from partitioning.graph_data import HeteroGraphData
+from partitioning.hetero_assign import assign
 from partitioning.partition_settings import PartitionSettings
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
-from partitioning.hetero.types import HeteroPartition
-from partitioning.sites import SiteFolders
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
-from retexo.apps.partitions import open_directory, with_parts_found
+from retexo.apps.find_partitions import open_directory, with_parts_found
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (

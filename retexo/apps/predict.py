@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.links.ids import id_keys, places_of, read_ids
+from partitioning.links.id_files import id_keys, places_of, read_ids
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
 from retexo.results import predictions

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partitioning.files import read_bytes
+from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
 from retexo.results import figures, tables
 from retexo.results.groups import DataSet, group

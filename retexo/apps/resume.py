@@ -4,17 +4,20 @@ import hashlib
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.files import read_json
+from partitioning.file_io import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
 from retexo.results.runs import shortest
-from retexo.settings.flatten import flatten
+from retexo.settings.aliases import rename_stored
+from retexo.settings.flatten import flatten, without
 from retexo.settings.options import default
-from retexo.settings.schema import LISTS, PER_LAYER, without
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import LISTS, PER_LAYER
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,21 @@ def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
             )
 
 
+def continue_job(settings: Settings, run_dir: Path) -> Settings:
+    """Return the settings of an unfinished job of --multirun, which may have been started before.
+
+    It goes on from its state. Without one, what an earlier attempt left is removed.
+    """
+    if settings.train.checkpoint.keep and (run_dir / RUN_FILE).is_file():
+        return replace(settings, train=replace(settings.train, resume="auto"))
+    for path in (run_dir / name for name in OUTPUTS):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return settings
+
+
 def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """With resume=auto, the summary of a run that is finished already; else None.
 
@@ -60,7 +78,7 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
         summary = read_json(path)
         if summary["status"] != "done":
             return None
-        made_with = without(dict(summary["settings"]), PER_NODE)
+        made_with = without(summary["settings"], PER_NODE)
     except (ValueError, KeyError, TypeError):
         return None
     _check_settings(run_dir, settings, made_with)
@@ -189,7 +207,10 @@ def check_same(
 
 
 def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
-    now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(made_with)
+    now, then = (
+        flatten(json.loads(json.dumps(settings, default=str))),
+        flatten(rename_stored(made_with)),
+    )
     for name in sorted(now.keys() | then.keys()):
         here, there = (known.get(name, default(name, known)) for known in (now, then))
         if name in LISTS:

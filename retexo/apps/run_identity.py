@@ -5,8 +5,9 @@ from importlib.metadata import version
 from typing import Any
 
 from retexo import __version__
+from retexo.settings.flatten import without
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import keys, without
+from retexo.settings.schema import keys
 
 PER_NODE = keys(lambda setting: setting.per_node)
 

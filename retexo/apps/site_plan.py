@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
-from partitioning.sites import SiteFolders
+from partitioning.directory.partition import Partition
+from partitioning.site_folders import SiteFolders
 from retexo.apps.summary import print_rows
 from retexo.exchange.coding.values import value_bytes
 from retexo.models.hetero_stage import HeteroArchitecture, build_network

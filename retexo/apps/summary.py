@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 
 
 def print_rows(rows: Mapping[str, Any]) -> None:

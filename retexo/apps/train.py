@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
-from retexo.apps.partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import open_local, with_parts_found
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.errors import Interrupted, TrainingError
@@ -52,12 +52,16 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     check(settings.train)
     settings = with_parts_found(settings)
-    source = settings.train.resume
     shared = shared_settings(settings)
-    finished = resume.finished(source, run_dir, shared)
+    source = settings.train.resume
+    is_new_job = settings.is_multirun_job and source is None
+    finished = resume.finished("auto" if is_new_job else source, run_dir, shared)
     if finished is not None:
-        logger.info("resume=auto: the run in %s is finished", run_dir)
+        logger.info("%s: this run is finished already", run_dir)
         return finished
+    if is_new_job:
+        settings = resume.continue_job(settings, run_dir)
+        source = settings.train.resume
     cluster = settings.train.cluster
     resume.check_place(source, run_dir, cluster.local_ranks)
     choose_device(cluster.device, 0)

@@ -40,7 +40,7 @@ class MessageTag:
 
     kind: str
     layer: int = WHOLE_RUN
-    wave: int = 0
+    phase: int = 0
     """Of rows: see retexo.exchange.exchange_plan. Not reported apart."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class TrafficMeter:
     def of_layer(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
         """What was sent for a layer, as JSON: kind, wave, peer, bytes."""
         return [
-            [tag.kind, tag.wave, peer, num_bytes]
+            [tag.kind, tag.phase, peer, num_bytes]
             for (tag, peer), num_bytes in self._sent.items()
             if tag.layer == layer and tag.kind in kinds
         ]

@@ -1,8 +1,9 @@
-"""Sending boundary rows and partial sums, wave by wave.
+"""Exchange of boundary rows and partial sums, phase by phase.
 
-A wave goes to a batch of peers at a time, so that no worker holds all that it sends, and a message that is longer than
-a batch may be in pieces; how many, all workers know from the sizes of the parts. W workers, K pieces of a message, I
-inner nodes, H halo nodes of this worker, F width of a row, D width of a row after the layer's weights.
+A phase sends to a batch of peers at a time, which bounds the memory for messages. A message
+longer than a batch is sent in pieces; all workers compute the same number of pieces from the
+partition sizes. W workers, K pieces of a message, I inner nodes, H halo nodes of this worker, F
+row width, D row width after the layer's weights.
 """
 
 import struct
@@ -18,58 +19,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import Mask, picked, taken
+from retexo.arrays import Mask, take, take_weights
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.boundary import INFER_WAVE, Boundary, EdgeSubset
+from retexo.exchange.boundary import INFER_PHASE, Boundary, EdgeSubset
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import ExchangePlan
-from retexo.exchange.selection import (
+from retexo.exchange.message_selection import (
     DENSE,
     CutEdges,
-    FewestVectors,
     LocalRows,
     MessageFormat,
+    MessageVectors,
     Piece,
     Selection,
-    Vectors,
-    all_rows,
-    select,
+    VectorBound,
+    select_all_rows,
+    select_vectors,
 )
 from retexo.models.block import HaloRows, ReceivedMessage, Sources
 
 T = TypeVar("T")
 MAX_BATCH_BYTES = 1 << 25
-"""Bytes of vectors, as they are before they are written and once they are read, of a batch; at least a vector's."""
+"""Maximum bytes of decoded vectors in a batch (at least one vector)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Message:
-    """What a peer is sent in a wave."""
+class OutgoingMessage:
+    """A message to one peer in one phase."""
 
     selection: Selection
     sizes: list[int]
-    """[K] bytes of the pieces."""
+    """[K] bytes of each piece."""
     pieces: Iterator[Tensor]
-    """[K] of uint8, each made when it is asked for; but the first is there."""
+    """[K] uint8 pieces. All but the first are encoded when the iterator reaches them."""
 
     @classmethod
-    def of(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
-        """Sums whose sizes, which a header tells, are not known are made for them, but for the first piece twice."""
-        vectors = Vectors.of(local, selection, edges)
+    def build(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
+        """Encode the first piece and compute the sizes of all pieces."""
+        vectors = MessageVectors.from_selection(local, selection, edges)
         first, *others = vectors.pieces(count)
         made = [vectors.write(first)]
         sizes = [len(made[0]), *map(vectors.size, others)]
-        pieces = chain(
-            (made.pop() for _ in range(1)), map(vectors.write, others) if others else ()
-        )  # else all is freed
+        # keep no reference to the vectors when there is only one piece
+        pieces = chain((made.pop() for _ in range(1)), map(vectors.write, others) if others else ())
         return cls(selection, sizes, pieces)
 
     @classmethod
-    def nothing(cls, count: int) -> Self:
-        """In so many pieces."""
+    def empty(cls, count: int) -> Self:
+        """Return a message of `count` empty pieces."""
         none = np.zeros(0, bool)
         return cls(
             Selection(DENSE, none, none),
@@ -80,16 +80,16 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """What is exchanged with some peers, by rank; with the others nothing."""
+    """The messages exchanged with some peers, by rank; empty for the other peers."""
 
-    messages: list[Message]
+    messages: list[OutgoingMessage]
     outgoing: list[EdgeSubset]
-    """What the messages are chosen for; and what those that come are."""
+    """Rows and targets that the outgoing and the incoming messages serve."""
     incoming: list[EdgeSubset]
 
 
 class LayerExchange:
-    """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
+    """The exchange of one layer. Both ends of a boundary remember which rows the receiver holds."""
 
     def __init__(
         self,
@@ -100,9 +100,15 @@ class LayerExchange:
         kind: str | None = None,
         traffic_layer: int | None = None,
     ) -> None:
-        """kind: of traffic, that the rows are counted as; None for features in layer 0, embeddings in the others.
+        """Set up the exchange of one layer.
 
-        traffic_layer: that they are counted under; None for `layer`.
+        Args:
+            plan: the exchange plan.
+            layer: the layer whose input is exchanged.
+            local: this worker's rows.
+            comm: the communicator.
+            kind: traffic kind; None for "features" in layer 0 and "embeddings" in later layers.
+            traffic_layer: layer under which traffic is counted; None for `layer`.
         """
         self._traffic_layer = layer if traffic_layer is None else traffic_layer
         self._plan, self._layer, self.local, self._comm = plan, layer, local, comm
@@ -110,53 +116,56 @@ class LayerExchange:
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
         self._no_sources = Sources(
-            HaloRows.none(plan.num_halo, local.rows.shape[1], local.rows.dtype),
-            HaloRows.none(plan.num_halo, local.projected_width, local.rows.dtype),
+            HaloRows.empty(plan.num_halo, local.rows.shape[1], local.rows.dtype),
+            HaloRows.empty(plan.num_halo, local.projected_width, local.rows.dtype),
         )
         self._sources = self._no_sources
 
-    def sends_projected_alone(self) -> bool:
-        """Whether all that INFER_WAVE sends is sent after the weights, whatever is chosen."""
+    def sends_only_projected(self) -> bool:
+        """Return whether every vector of INFER_PHASE will be sent after the weights."""
         nodes = np.concatenate([boundary.rows for boundary in self._plan.outgoing])
-        return not self._plan.all_halo_rows and self.local.projected_is_shorter(nodes)
+        return not self._plan.all_halo_rows and self.local.is_shorter_projected(nodes)
 
-    def run(self, wave: int) -> Sources:
-        """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
-        self._sources = self._sources.extended(
-            [arrival for piece in self._arriving(wave) for arrival in piece]
+    def run(self, phase: int) -> Sources:
+        """Run a phase; return all halo rows and partial sums received so far."""
+        self._sources = self._sources.append(
+            [arrival for piece in self._receive(phase) for arrival in piece]
         )
         return self._sources
 
-    def stream(self, wave: int) -> Iterator[Sources]:
-        """The same piece by piece: the rows that earlier waves left here, then what comes now, which is not kept.
+    def stream(self, phase: int) -> Iterator[Sources]:
+        """Run a phase and yield its vectors piece by piece, after the rows that earlier phases
+        received.
 
-        Sums of earlier waves are let go at once: their targets have them.
+        Pieces are not kept. Partial sums of earlier phases are dropped first: their targets are
+        done.
         """
-        self._sources = self._sources.without_sums()
-        return self._stream(wave)
+        self._sources = self._sources.drop_sums()
+        return self._stream(phase)
 
-    def _stream(self, wave: int) -> Iterator[Sources]:
+    def _stream(self, phase: int) -> Iterator[Sources]:
         yield self._sources
-        for piece in self._arriving(wave):
-            sources = self._no_sources.extended(piece)
+        for piece in self._receive(phase):
+            sources = self._no_sources.append(piece)
             piece.clear()
             yield sources
             del sources
 
-    def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
-        """What comes in a wave, piece by piece; of several machines each while the next is on its way.
+    def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
+        """Yield the received messages of a phase, piece by piece.
 
-        Then a piece is made while the one before is on its way, and the messages to a batch of peers while those before
-        are sent. Workers of one machine would take the cores from each other, and a tenth more time.
+        Between machines, the next piece is encoded while one is sent, and the messages to the
+        next batch of peers are selected meanwhile. On one machine that would take cores from
+        other workers (10 % slower).
         """
         if not self._comm.between_nodes:
-            for piece in self._started(wave, self._batches(wave), _now):
-                yield piece()  # with no name here, so that the consumer can release it
+            for piece in self._start_transfers(phase, self._peer_batches(phase), _call_now):
+                yield piece()  # no variable, so that the consumer can free it
             return
         started: deque[Callable[[], list[ReceivedMessage]]] = deque()
-        with ThreadPoolExecutor(1) as line:  # alone sends until all has come
-            for piece in self._started(
-                wave, ahead(self._batches(wave)), lambda *call: line.submit(*call).result
+        with ThreadPoolExecutor(1) as line:  # the only thread that sends meanwhile
+            for piece in self._start_transfers(
+                phase, prefetch(self._peer_batches(phase)), lambda *call: line.submit(*call).result
             ):
                 started.append(piece)
                 if len(started) > 1:
@@ -164,14 +173,16 @@ class LayerExchange:
             while started:
                 yield started.popleft()()
 
-    def _started(
-        self, wave: int, batches: Iterator[_Batch], start: Callable[..., Callable[[], Any]]
+    def _start_transfers(
+        self, phase: int, batches: Iterator[_Batch], start: Callable[..., Callable[[], Any]]
     ) -> Iterator[Callable[[], list[ReceivedMessage]]]:
-        """Send and receive; each item waits for a piece from all peers of a batch.
+        """Start the transfers of all batches; yield for each piece a function that waits for it.
 
-        start: calls a function with arguments, sooner or later; what it returns waits for the result.
+        Args:
+            start: calls a function now or in a thread; returns a function that waits for the
+                result.
         """
-        tag = MessageTag(self._kind, self._traffic_layer, wave)
+        tag = MessageTag(self._kind, self._traffic_layer, phase)
         all_to_all = partial(self._comm.all_to_all, consume=True)
         for batch in batches:
             sizes, announced = start(self._exchange_headers, batch)()
@@ -189,12 +200,12 @@ class LayerExchange:
                     from_sizes,
                     tag,
                 )
-                yield partial(self._arrivals, batch.incoming, announced, pieces, received)
-                del received  # it holds what came
+                yield partial(self._wait_for_piece, batch.incoming, announced, pieces, received)
+                del received  # would keep the received messages alive
 
-    def _batches(self, wave: int) -> Iterator[_Batch]:
-        """What goes to some peers and comes from some, a batch after the other."""
-        if wave not in self._plan.waves:
+    def _peer_batches(self, phase: int) -> Iterator[_Batch]:
+        """Yield batches of peers with the messages to exchange with them."""
+        if phase not in self._plan.phases:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
         step = peers_per_batch(
@@ -207,21 +218,24 @@ class LayerExchange:
             messages, outgoing = [], []
             for peer, boundary in enumerate(self._plan.outgoing):
                 edges = (
-                    self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
+                    self._missing_edges(boundary, peer, phase)
+                    if peer in receivers
+                    else EdgeSubset.empty()
                 )
-                messages.append(self._make_message(edges, peer, wave))
+                messages.append(self._make_message(edges, peer, phase))
                 outgoing.append(edges.without_edges())
                 del edges  # while messages are sent
             incoming = [
-                self._ends(boundary, wave) if peer in senders else EdgeSubset.empty()
+                self._rows_and_targets(boundary, phase) if peer in senders else EdgeSubset.empty()
                 for peer, boundary in enumerate(self._plan.incoming)
             ]
             yield _Batch(messages, outgoing, incoming)
 
-    def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
-        ends = self._ends(boundary, wave)
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        edges, counts = boundary.edges_of(targets), boundary.num_sources[targets]
+    def _missing_edges(self, boundary: Boundary, peer: int, phase: int) -> EdgeSubset:
+        """Return a phase's edges of rows that the peer does not hold yet."""
+        ends = self._rows_and_targets(boundary, phase)
+        targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
+        edges, counts = boundary.edge_range(targets), boundary.num_edges[targets]
         source, target = (
             boundary.source[edges],
             np.repeat(np.arange(len(counts), dtype=np.int32), counts),
@@ -229,62 +243,68 @@ class LayerExchange:
         weight = None if boundary.weight is None else boundary.weight[edges]
         held = self._held_there[peer]
         if held.any():
-            missing = ~taken(held, source)
+            missing = ~take(held, source)
             source, target = np.compress(missing, source), np.compress(missing, target)
-            weight = picked(weight, missing)
+            weight = take_weights(weight, missing)
         if len(ends.rows) < len(boundary.rows):
-            source = taken(np.cumsum(boundary.rows_of(targets), dtype=np.int32) - 1, source)
+            source = take(np.cumsum(boundary.source_mask(targets), dtype=np.int32) - 1, source)
         return replace(ends, source=source, target=target, weight=weight)
 
-    def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
-        """As _edges, but the rows and targets alone."""
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+    def _rows_and_targets(self, boundary: Boundary, phase: int) -> EdgeSubset:
+        """Return a phase's rows and targets, without edges."""
+        targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         none = np.zeros(0, np.int32)
-        places = np.flatnonzero(boundary.rows_of(targets)), np.arange(targets.start, targets.stop)
+        places = (
+            np.flatnonzero(boundary.source_mask(targets)),
+            np.arange(targets.start, targets.stop),
+        )
         return EdgeSubset(*places, none, none)
 
-    def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
-        """What this worker sends a peer of all rows and targets of the wave."""
+    def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
+        """Select and encode the message to a peer."""
         if not len(edges.rows):
-            return Message.nothing(self._num_pieces)
+            return OutgoingMessage.empty(self._num_pieces)
         held, nodes = (
             self._held_there[peer][edges.rows],
             self._plan.outgoing[peer].rows[edges.rows].astype(np.int32),
         )
         cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~held)
         if self._plan.all_halo_rows:
-            return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
-        selection = self._select(cut, edges, peer, wave)
-        message = Message.of(self.local, selection, cut, self._num_pieces)
-        if (
-            sum(message.sizes) > int(cut.with_edge.sum()) * self._row_bytes
-        ):  # of whole sums values cancelled, of the rest not
-            selection = all_rows(DENSE, cut)
-            message = Message.of(self.local, selection, cut, self._num_pieces)
+            return OutgoingMessage.build(
+                self.local, _select_missing_rows(DENSE, held, edges), cut, self._num_pieces
+            )
+        selection = self._select(cut, edges, peer, phase)
+        message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
+        # The sizes of whole sums assumed that no values cancel; then plain rows may be shorter.
+        if sum(message.sizes) > int(cut.has_edge.sum()) * self._row_bytes:
+            selection = select_all_rows(DENSE, cut)
+            message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         return message
 
-    def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, wave: int) -> Selection:
-        """Of rows that are not held; what was shown of an earlier layer need not be shown again."""
-        boundary, known = self._plan.outgoing[peer], self._plan.fewest
+    def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, phase: int) -> Selection:
+        """Select vectors for rows that the peer does not hold, starting from an earlier layer's
+        bound.
+        """
+        boundary, known = self._plan.outgoing[peer], self._plan.known_bounds
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
-        rows[edges.rows[cut.with_edge]] = targets[edges.targets] = True
-        shown = known.get((peer, wave))
-        fewest = 0 if shown is None else shown.of(rows, targets)
-        selection = select(
+        rows[edges.rows[cut.has_edge]] = targets[edges.targets] = True
+        known_bound = known.get((peer, phase))
+        min_vectors = 0 if known_bound is None else known_bound.bound_for(rows, targets)
+        selection = select_vectors(
             self.local,
             cut,
             partial_sums=self._plan.partial_sums,
-            projected=wave == INFER_WAVE,
-            fewest=fewest,
-            before=None if shown is None else shown.selection_of(rows, targets),
+            projected=phase == INFER_PHASE,
+            min_vectors=min_vectors,
+            previous=None if known_bound is None else known_bound.reusable_selection(rows, targets),
         )
-        if selection.fewest > fewest:
-            known[peer, wave] = FewestVectors(rows, targets, selection)
+        if selection.lower_bound > min_vectors:
+            known[peer, phase] = VectorBound(rows, targets, selection)
         return selection
 
     @property
     def _row_bytes(self) -> int:
-        """Of a row in the dense encoding."""
+        """Bytes of one row in the dense encoding."""
         return value_bytes(self.local.rows.shape[1], self.local.rows.dtype, self.local.precision)
 
     @property
@@ -295,17 +315,20 @@ class LayerExchange:
         )
 
     def _exchange_headers(self, batch: _Batch) -> tuple[list[list[int]], list[Selection]]:
-        """Tell every peer what is coming to it; the bytes [K] that come from each, and what it selected.
+        """Exchange message headers; return from each peer the sizes [K] of its pieces and its
+        selection.
 
-        A header, and where partial sums may be sent a bit for each row and each target of the wave, also for rows that
-        are held: so its size does not depend on values. With exchange=plain all is known.
+        With partial sums a header has one bit for each row and target of the phase, including
+        rows that the peer holds, so that its size does not depend on values. exchange=plain
+        needs no headers.
         """
         held = [
             mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)
         ]
         if self._plan.all_halo_rows:
             known = [
-                _all_not_held(DENSE, *known) for known in zip(held, batch.incoming, strict=True)
+                _select_missing_rows(DENSE, *known)
+                for known in zip(held, batch.incoming, strict=True)
             ]
             pieces = [each.pieces(self._num_pieces) for each in known]
             return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
@@ -318,18 +341,18 @@ class LayerExchange:
         arrived = zip(received, held, batch.incoming, strict=True)
         unpacked = [_unpack_header(header, *each, partial_sums) for each in arrived]
         for peer, (there, (announced, _)) in enumerate(zip(held, unpacked, strict=True)):
-            most = int((~there).sum()) * self._row_bytes  # else all rows are sent (_make_message)
+            most = int((~there).sum()) * self._row_bytes  # otherwise _make_message sends all rows
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
-    def _arrivals(
+    def _wait_for_piece(
         self,
         incoming: list[EdgeSubset],
         selections: Sequence[Selection],
         pieces: Sequence[Piece],
         received: Callable[[], list[Tensor]],
     ) -> list[ReceivedMessage]:
-        """Of a piece, once it is here."""
+        """Wait for a piece from every peer of a batch; return messages that can be decoded."""
         arrivals = []
         messages = zip(incoming, selections, pieces, received(), strict=True)
         for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
@@ -350,18 +373,18 @@ class LayerExchange:
         return arrivals
 
 
-class KnownHalo(LayerExchange):
-    """The exchange of rows that each worker knows of its halo nodes already: nothing is sent."""
+class KnownHaloExchange(LayerExchange):
+    """An exchange without messages: each worker already knows the rows of its halo nodes."""
 
     def __init__(
         self, plan: ExchangePlan, layer: int, local: LocalRows, comm: Communicator, halo: Tensor
     ) -> None:
-        """halo: [H, F]"""
+        """Use halo rows that this worker already has, [H, F]."""
         super().__init__(plan, layer, local, comm)
         known = replace(self._no_sources.unprojected, values=halo, halo=torch.arange(len(halo)))
         self._sources = replace(self._no_sources, unprojected=known)
 
-    def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
+    def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
         return iter(())
 
 
@@ -373,13 +396,13 @@ def _decode_from(
     row_format: RowFormat,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As `decode`; TrainingError, which names the peer, where the message is no block of such rows."""
+    """Decode a message. Raises TrainingError, naming the peer, for an invalid message."""
     with reading_from(peer, "block of rows"):
         return decode(message, shape, dtype, row_format, out)
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made in a thread while the one before is used."""
+def prefetch(items: Iterator[T]) -> Iterator[T]:
+    """Yield the same items; each is computed in a thread while the one before it is used."""
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(next, items, None)
         while (item := made.result()) is not None:
@@ -387,39 +410,42 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def _now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-    """Call a function; what is returned returns the result, once."""
+def _call_now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    """Call `function` now and return a callable that yields its result once."""
     return [function(*arguments)].pop
 
 
 def peers_per_batch(largest_part: int, row_bytes: int) -> int:
-    """How many peers a wave goes to at a time, for parts of so many nodes."""
+    """Return the number of peers that a phase sends to at a time, for partitions of up to this
+    size.
+    """
     return max(1, MAX_BATCH_BYTES // max(1, largest_part * row_bytes))
 
 
 def pieces_per_message(largest_part: int, row_bytes: int) -> int:
-    """Into how many pieces a message is cut, K, for parts of so many nodes."""
+    """Return the number of pieces K of each message, for partitions of up to this size."""
     return max(1, min(largest_part, -(-largest_part * row_bytes // MAX_BATCH_BYTES)))
 
 
-def _all_not_held(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
+def _select_missing_rows(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
+    """Select every row that the receiver does not hold."""
     return Selection(message_format, ~held, np.zeros(len(edges.targets), bool))
 
 
 def _header_format(num_pieces: int) -> struct.Struct:
-    """The code of the message's format, and the bytes of each piece of the message that follows."""
+    """Header layout: the format code, then the size of each piece in bytes."""
     return struct.Struct(f"<B{num_pieces}Q")
 
 
 def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -> int:
-    """Bytes; none where there are no edges."""
+    """Return the header size in bytes; 0 if there are no edges."""
     if not len(edges.rows):
         return 0
     return header.size + (len(edges.rows) + len(edges.targets) + 7) // 8 * partial_sums
 
 
 def _pack_header(
-    header: struct.Struct, message: Message, edges: EdgeSubset, partial_sums: bool
+    header: struct.Struct, message: OutgoingMessage, edges: EdgeSubset, partial_sums: bool
 ) -> Tensor:
     if not _header_size(header, edges, partial_sums):
         return torch.empty(0, dtype=torch.uint8)
@@ -436,13 +462,13 @@ def _pack_header(
 def _unpack_header(
     header: struct.Struct, received: Tensor, held: Mask, edges: EdgeSubset, partial_sums: bool
 ) -> tuple[list[int], Selection]:
-    """The bytes of the pieces of the message that follows, and which rows and sums it has."""
+    """Return the sizes of the pieces that follow, and the selection of rows and sums."""
     start = received[: header.size].numpy().tobytes()
-    code, *sizes = header.unpack(start or bytes(header.size))  # DENSE, and no bytes
+    code, *sizes = header.unpack(start or bytes(header.size))  # no header: DENSE and empty pieces
     if not (partial_sums and start):
-        return sizes, _all_not_held(MessageFormat.of_code(code), held, edges)
+        return sizes, _select_missing_rows(MessageFormat.from_code(code), held, edges)
     count = len(edges.rows) + len(edges.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
     return sizes, Selection(
-        MessageFormat.of_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :]
+        MessageFormat.from_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :]
     )

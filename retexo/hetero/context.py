@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.errors import InputError
-from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, Use

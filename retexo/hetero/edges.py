@@ -13,15 +13,19 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
-from partitioning.hetero.graph_data import EdgeType
-from partitioning.hetero.types import HeteroPartition
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
-from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, plan_of, request_halo_nodes
-from retexo.models.accumulate import Accumulator
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    PlanOptions,
+    make_plan_from_required_layers,
+    request_halo_nodes,
+)
 from retexo.models.block import Block, InEdges, NumberedEdges, Sources
 from retexo.models.conv.sage import SAGEMean
-from retexo.models.matrix import as_matrix, dense, product
+from retexo.models.matrix import as_matrix, matmul, to_dense
+from retexo.models.streaming_aggregate import AggregateAccumulator
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +120,7 @@ class OutRelations:
     @staticmethod
     def cut(sources: NumberedEdges, pairs: Tensor) -> Block:
         """The in-edges of some pairs, int64 [n], whose `nodes` are their sources alone, not the pairs."""
-        block = sources.block(pairs)
+        block = sources.cut_block(pairs)
         numbers = block.nodes[block.num_dst :]
         return replace(
             block,
@@ -140,7 +144,7 @@ class OutRelations:
 
     def plan(self, required: Tensor, options: PlanOptions, comm: Communicator) -> ExchangePlan:
         """The exchange of the source type's rows."""
-        return plan_of(self.partition, options, required, comm)
+        return make_plan_from_required_layers(self.partition, options, required, comm)
 
 
 def required_layers(
@@ -188,8 +192,8 @@ class RelationMeans:
             return
         if weight is not None:
             conv.weight_neigh = nn.Parameter(weight, requires_grad=False)
-            own = product(as_matrix(rows), weight.cpu())
-        self._sums = Accumulator(
+            own = matmul(as_matrix(rows), weight.cpu())
+        self._sums = AggregateAccumulator(
             conv, out.edges, torch.cat(list(self._pairs.values())), rows, own, device
         )
 
@@ -203,7 +207,7 @@ class RelationMeans:
         if not self._pairs:
             return {}
         inputs = self._sums.inputs()
-        total = inputs.projected if len(inputs.projected) else dense(inputs.matrices[-1])
+        total = inputs.projected if len(inputs.projected) else to_dense(inputs.matrices[-1])
         return dict(
             zip(self._pairs, torch.split(total, list(map(len, self._pairs.values()))), strict=True)
         )

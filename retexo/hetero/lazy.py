@@ -14,9 +14,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.selection import LocalRows
+from retexo.exchange.message_selection import LocalRows
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import Means, RelationMeans
 from retexo.hetero.network_pass import divisor, exchange_features
@@ -26,8 +26,8 @@ from retexo.models.aggregate import edge_sum
 from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import TypedLayer, projected_width, projections
-from retexo.models.linear import NOT_PROJECTED
-from retexo.models.matrix import Matrix, as_matrix, dense, product
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
 from retexo.models.stage import Answer, Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers import lazy
@@ -80,7 +80,7 @@ def run_layer(
     context.clock.progress.at(layer)
     exchanges = layer_exchanges(context, layer, stage, given)
     with context.phase("exchange"):
-        sources = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+        sources = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
     with context.phase("aggregate"):
         objective = make_objective(context, layer, stage, given, sources)
     del sources
@@ -123,7 +123,7 @@ def layer_exchanges(
         if name in unread and context.settings.model.num_layers > 1:
 
             def project(rows: Matrix, name: str = name) -> Tensor:
-                return product(rows, projections(stage, schema, layer)[name].cpu())
+                return matmul(rows, projections(stage, schema, layer)[name].cpu())
 
             local = LocalRows(rows, None, project, projected_width(stage), precision)
         exchanges[name] = LayerExchange(context.plans[name], layer, local, context.comm)
@@ -160,7 +160,7 @@ def make_objective(
             return LabelledNodes(
                 nodes, context.labels[nodes], lambda place: inputs_of(nodes[place]), chunks
             )
-        return LabelledNodes.of(
+        return LabelledNodes.from_inputs(
             nodes, context.labels[nodes], inputs_of(nodes) if len(nodes) else None, batch_size
         )
 
@@ -172,7 +172,7 @@ def make_objective(
         val=labelled(context.partition.val_mask),
         graph_info=context.graph_info,
         batch_size=batch_size,
-        val_step=context.val_step,
+        val_stride=context.val_stride,
     )
 
 
@@ -182,7 +182,9 @@ def _attended(
     """The edges that leave each type, for attention; None for means."""
     if stage.conv.linear_aggregation:
         return None
-    return {name: context.out[name].edges.numbered(received) for name, received in sources.items()}
+    return {
+        name: context.out[name].edges.number_sources(received) for name, received in sources.items()
+    }
 
 
 def target_inputs(
@@ -209,8 +211,8 @@ def target_inputs(
             brought.append(rows)
     matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *brought))
     own = (as_matrix(given.features[nodes].to(device)),) if given.features.shape[1] else ()
-    inputs = Inputs(matrices, len(nodes), NOT_PROJECTED, skips=own, blocks=tuple(blocks))
-    return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
+    inputs = Inputs(matrices, len(nodes), NO_PROJECTED_ROWS, skips=own, blocks=tuple(blocks))
+    return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 @torch.no_grad()
@@ -270,7 +272,7 @@ def _passed(
 ) -> Tensor:
     """[n, D] of the target's nodes, from what its relations bring."""
     raw, last = context.schema.inputs(0), context.schema.inputs(layer)
-    brought = [dense(matrix) for matrix in inputs.matrices[len(raw) if layer else 0 :]]
+    brought = [to_dense(matrix) for matrix in inputs.matrices[len(raw) if layer else 0 :]]
     if not layer:
         brought = [given.means[name][nodes].to(context.device) for name in raw]
     elif inputs.blocks:
@@ -279,7 +281,7 @@ def _passed(
             edge_sum(each, rows, each.weight) / divisor(each.in_degree) for each, rows in pairs
         ]
     products = [
-        product(rows.to(weights[name[0]]), weights[name[0]])
+        matmul(rows.to(weights[name[0]]), weights[name[0]])
         for name, rows in zip(last, brought, strict=True)
     ]
     return torch.stack(products).sum(dim=0)
@@ -319,7 +321,7 @@ def _exchange_rest(
             _add_all(context, exchanges[name], [of_target, of_others])
         else:
             with context.phase("exchange"):
-                sources[name] = exchanges[name].run(INFER_WAVE)
+                sources[name] = exchanges[name].run(INFER_PHASE)
             with context.phase("embed"):
                 of_target.add(sources[name])
                 of_others.add(sources[name])
@@ -331,7 +333,7 @@ def _exchange_rest(
 
 def _add_all(context: HeteroContext, exchange: LayerExchange, sums: list[RelationMeans]) -> None:
     """What earlier waves left here and what comes now, a piece at a time."""
-    arriving = exchange.stream(INFER_WAVE)
+    arriving = exchange.stream(INFER_PHASE)
     while True:
         with context.phase("exchange"):
             sources = next(arriving, None)

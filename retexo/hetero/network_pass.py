@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.hetero.graph_data import EdgeType
+from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.autograd import HaloExchange, make_halo_exchange
+from retexo.exchange.differentiable_exchange import HaloExchange, make_halo_exchange
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import required_layers
@@ -22,7 +22,7 @@ from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Convolution, Inputs
 from retexo.models.hetero_stage import TypedLayer
-from retexo.models.linear import NOT_PROJECTED
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.trainers.end_to_end import exchange_rows, options_of_pass
 
@@ -62,9 +62,9 @@ class Step:
                 edge_sum(block, each, block.weight) / divisor(block.in_degree)
                 for block, each in found
             )
-            return Inputs(means, self.counts[to], NOT_PROJECTED, skips=skips)
+            return Inputs(means, self.counts[to], NO_PROJECTED_ROWS, skips=skips)
         blocks, matrices = zip(*found, strict=True) if found else ((), ())
-        return Inputs(matrices, self.counts[to], NOT_PROJECTED, skips=skips, blocks=blocks)
+        return Inputs(matrices, self.counts[to], NO_PROJECTED_ROWS, skips=skips, blocks=blocks)
 
 
 def divisor(in_degree: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def _nodes(layer: TypedLayer, number: int, required: Mapping[str, Tensor]) -> di
 
 
 def _none(num_halo: int, like: Tensor) -> HaloRows:
-    return HaloRows.none(num_halo, like.shape[1], like.dtype)
+    return HaloRows.empty(num_halo, like.shape[1], like.dtype)
 
 
 def _first_step(
@@ -197,7 +197,7 @@ def _first_step(
             sums.add(received)
             means |= {each: rows.new_zeros(0, rows.shape[1]) for each in into} | sums.found()
         else:
-            edges = out.edges.numbered(received)
+            edges = out.edges.number_sources(received)
             for each, pairs in into.items():
                 block, means[each] = out.block(rows, edges, pairs)
                 blocks[each] = block.to(device)
@@ -208,7 +208,7 @@ def _first_step(
         own = context.features[to]
         skips = (as_matrix(own[places].to(device)),) if own.shape[1] else ()
         of_edges = tuple(blocks[each] for each in into_type if each in blocks)
-        fixed[to] = Inputs(matrices, len(places), NOT_PROJECTED, skips=skips, blocks=of_edges)
+        fixed[to] = Inputs(matrices, len(places), NO_PROJECTED_ROWS, skips=skips, blocks=of_edges)
     return Step(fixed, {}, {}, {}, {})
 
 
@@ -227,7 +227,7 @@ def _later_step(
         into, places[name] = out.destinations(nodes), has_rows.cumsum(0) - 1
         if not into:
             continue
-        no_rows = HaloRows.none(out.partition.num_halo, 0, like.dtype)
+        no_rows = HaloRows.empty(out.partition.num_halo, 0, like.dtype)
         received, num_pairs = no_rows, out.partition.num_inner - len(has_rows)
         if plans is not None:
             of_own = torch.cat((required[name], required[name].new_zeros(num_pairs)))
@@ -237,7 +237,7 @@ def _later_step(
             received = swaps[name].received
         arrived = int(has_rows.sum()) + torch.arange(len(received.values))
         place = torch.cat((places[name], arrived.new_zeros(num_pairs), arrived))
-        sources = out.edges.numbered(Sources(received, no_rows))
+        sources = out.edges.number_sources(Sources(received, no_rows))
         for each, pairs in into.items():
             block = out.cut(sources, pairs)
             edges[each] = block.to(device), place[block.nodes].to(device)

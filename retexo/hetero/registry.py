@@ -11,9 +11,9 @@ from retexo.trainers.registry import ONLY_LAZY, Trainer, check_saves
 
 TRAINERS: dict[str, Any] = {"lazy": lazy, "full_graph": full_graph, "local": local, "sign": sign}
 RECIPE: dict[str, Any] = {
-    "model.own_half": True,
-    "model.inputs": "all",
-    "model.passes": "aggregate",
+    "model.self_weight": True,
+    "model.input_skip": True,
+    "model.output": "aggregate",
 }
 """Settings that layers of a heterogeneous graph have no other value of."""
 END_TO_END = {name: value for name, value in ONLY_LAZY.items() if name != "smoothing.reach"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from partitioning.hetero.graph_data import EdgeType
+from partitioning.graph_data import EdgeType
 from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.hetero.context import HeteroContext

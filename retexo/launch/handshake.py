@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from partitioning.files import check_types
+from partitioning.file_io import check_types
 from retexo import __version__
 from retexo.launch.accepted_connections import AcceptedConnections
 from retexo.launch.addresses import split_address

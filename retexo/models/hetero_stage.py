@@ -22,7 +22,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.hetero.graph_data import EdgeType
+from partitioning.graph_data import EdgeType
 from retexo.models.conv_registry import build_convolution, check_model
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
@@ -174,7 +174,7 @@ class TypedLayer(nn.Module):
 def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
     """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker.
 
-    Of heterogeneous graphs with model.inputs=previous, as trainers have it that train end to end: TypedLayers.
+    Of heterogeneous graphs with model.input_skip=false, as trainers have it that train end to end: TypedLayers.
     """
     if isinstance(architecture, Architecture):
         return build_stages(architecture, seed)
@@ -183,7 +183,7 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
     with torch.random.fork_rng(devices=[]):
         for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
-            if architecture.model.inputs == "all":
+            if architecture.model.input_skip:
                 stages.append(_build_stage(architecture, layer, rows))
                 rows = architecture.schema.passed_widths(layer, rows, projected_width(stages[-1]))
             else:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.models.convolution import Convolution, Inputs, RelationInput, xavier
-from retexo.models.matrix import Matrix, product
+from retexo.models.matrix import Matrix, matmul
 
 Groups = Sequence[Sequence[RelationInput]]
 
@@ -79,7 +79,9 @@ class RelationalConvolution(Convolution):
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [
-                product(self.dropped(next(each), relation.dropout), self.weight_of(group, place))
+                matmul(
+                    self.apply_dropout(next(each), relation.dropout), self.weight_of(group, place)
+                )
                 for place, relation in enumerate(relations)
             ]
             sums.append(self.added(parts, num_rows))

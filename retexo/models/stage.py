@@ -12,10 +12,11 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.models.conv_registry import build_convolution, check_model, options_of
-from retexo.models.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
-from retexo.models.matrix import dropout, product
+from retexo.models.conv_registry import build_convolution, check_model, find_options_class
+from retexo.models.convolution import Convolution, Inputs, LayerShape, make_norm, xavier
+from retexo.models.matrix import dropout, matmul
 from retexo.models.scorer import Scorer
+from retexo.settings.aliases import rename_settings
 from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
 
 
@@ -73,6 +74,8 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
     Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
     """
 
+    content = rename_settings({"model": content})["model"]
+
     def read(settings: type) -> dict[str, Any]:
         found = {}
         for field in fields(settings):
@@ -84,7 +87,7 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
                 )
         return found
 
-    return ModelSettings(**read(ModelSettings), options=read(options_of(content["name"])))
+    return ModelSettings(**read(ModelSettings), options=read(find_options_class(content["name"])))
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
@@ -111,7 +114,7 @@ class Stage(nn.Module):
         skips: Mapping[Skip, nn.Parameter] | None = None,
         features: bool = False,
         is_last: bool = False,
-        passes_aggregate: bool = False,
+        outputs_aggregate: bool = False,
     ) -> None:
         """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each.
 
@@ -123,9 +126,9 @@ class Stage(nn.Module):
         self.hidden_dim = conv.output_dim
         if not conv.adds_skips:
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
-        self.norm = normalisation(model.norm, self.hidden_dim) if num_classes is not None else None
+        self.norm = make_norm(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
-        self.is_last, self.passes_aggregate = is_last, passes_aggregate
+        self.is_last, self.outputs_aggregate = is_last, outputs_aggregate
         self.dropout_rate = model.dropout
         self.skip_rates = [
             model.dropout if name == "rows" and not features else model.features_dropout
@@ -146,7 +149,7 @@ class Stage(nn.Module):
         """D of `embed`."""
         if self.is_last and self.head is not None:
             return self.head.out_features
-        return self.conv.projected_width if self.passes_aggregate else self.hidden_dim
+        return self.conv.projected_width if self.outputs_aggregate else self.hidden_dim
 
     @property
     def output_widths(self) -> tuple[int, int]:
@@ -181,16 +184,14 @@ class Stage(nn.Module):
             return self._whole(self._passed(inputs, hidden)), logits
 
     def _passed(self, inputs: Inputs, hidden: Tensor) -> Tensor:
-        passed = self.conv.weighted_aggregate(inputs) if self.passes_aggregate else hidden
+        passed = self.conv.weighted_aggregate(inputs) if self.outputs_aggregate else hidden
         assert passed is not None
         return passed
 
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
-        parts = [
-            product(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips
-        ]
+        parts = [matmul(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
         return out if self.norm is None else torch.relu_(self.norm(out))
@@ -199,7 +200,7 @@ class Stage(nn.Module):
         if self.head is None:
             return hidden
         read = dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden
-        return product(read, self.head.weight.T, self.head.bias)
+        return matmul(read, self.head.weight.T, self.head.bias)
 
     def _whole(self, out: Tensor) -> Tensor:
         """In the precision of the parameters."""
@@ -295,12 +296,12 @@ def _build_stage(
         },
         features=not layer,
         is_last=is_last,
-        passes_aggregate=model.passes == "aggregate" and kind.linear_aggregation and not is_last,
+        outputs_aggregate=model.output == "aggregate" and kind.linear_aggregation and not is_last,
     )
 
 
 def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
     """What a stage reads past its convolution."""
-    if layer == 0 or model.inputs == "previous":
-        return ("rows",) if model.own_half else ()
+    if layer == 0 or not model.input_skip:
+        return ("rows",) if model.self_weight else ()
     return ("features", "aggregate") if linear else ("features", "rows")

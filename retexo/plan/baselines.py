@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from partitioning.directory.types import Partition
-from partitioning.hetero.types import HeteroPartition
-from retexo.exchange.coding.elias_fano import code_size
+from partitioning.directory.partition import HeteroPartition, Partition
+from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
-from retexo.exchange.coding.weights import write_weights
+from retexo.exchange.coding.weights import encode_weights
 from retexo.models.hetero_stage import HeteroArchitecture, build_network
 from retexo.models.matrix import is_sparse
 from retexo.models.stage import Architecture, build_stages
 from retexo.plan.traffic import TrafficEstimate
 from retexo.settings.run_settings import TrainSettings
 
-END_TO_END: dict[str, Any] = {"own_half": False, "inputs": "previous", "passes": "activation"}
+END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
 SAMPLING_RATE = 0.1
 """Of boundary node sampling, as its authors use it."""
 
@@ -87,12 +86,12 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
     features = min(sparse, partition.features.numel() * partition.features.element_size())
     num_nodes = sum(other.num_inner for other in partitions)
-    edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
+    edges = encoded_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
     label_bits = (
         num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
     )
     edges += (
-        0 if partition.edge_weight is None else len(write_weights(partition.edge_weight.numpy()))
+        0 if partition.edge_weight is None else len(encode_weights(partition.edge_weight.numpy()))
     )
     edges += 0 if partition.edge_feat is None else 4 * partition.edge_feat.numel()
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8

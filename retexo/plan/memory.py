@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 from retexo.models.matrix import is_sparse
 from retexo.models.stage import Architecture, Stage, build_stages
-from retexo.rounds.objective import batch_size_of
+from retexo.rounds.objective import choose_batch_size
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
 
@@ -44,7 +44,7 @@ def worker_memory(
     work = LayerWork.of(partition, settings, linear=stages[0].conv.linear_aggregation)
     sparse = is_sparse(partition.features)
     works = [replace(work, precision=precision) for precision in settings.exchange.precision]
-    batch_size = batch_size_of(settings, int(partition.train_mask.sum()), num_train)
+    batch_size = choose_batch_size(settings, int(partition.train_mask.sum()), num_train)
     return peak_memory(works, stages, sparse=sparse, batch_size=batch_size)
 
 

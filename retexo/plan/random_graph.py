@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from retexo.exchange.coding.elias_fano import code_size
-from retexo.exchange.cover import tolerated
-from retexo.models.conv_registry import default_model
+from retexo.exchange.coding.elias_fano import encoded_size
+from retexo.exchange.cover import acceptable_ratio
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.memory import FLOAT, INDEX, LayerWork, Neighbourhood
 
@@ -92,7 +92,7 @@ class Case:
     @cached_property
     def stages(self) -> list[Stage]:
         """Without data, on torch's meta device."""
-        model = default_model(self.model, self.layers, self.hidden)
+        model = default_model_settings(self.model, self.layers, self.hidden)
         with torch.device("meta"):
             return build_stages(Architecture(model, self.features, self.classes), 0)
 
@@ -163,7 +163,7 @@ def _wave(
     best = int(np.argmin(left + right))
     cover, taken = inner * (left[best] + right[best]), 1 - np.exp(-reach[best])
     every_sum = inner * (share @ (w * (1 - np.exp(-k * x * open_rows))))
-    if every_sum <= tolerated(int(inner * k * open_rows * reached)) * cover:
+    if every_sum <= acceptable_ratio(int(inner * k * open_rows * reached)) * cover:
         cover, taken = every_sum, np.zeros(len(x))
     num_in, num_out = case.widths(layer)
     num_bytes = FLOAT * cover * (min(num_in, num_out) if embed else num_in)
@@ -190,12 +190,12 @@ def sent(case: Case) -> dict[str, float]:
     edges = round(case.inner * k * float(share @ (x * shares[0])))
     planes = (case.layers + 1).bit_length()
     kinds["setup"] += case.pairs * (
-        code_size(edges, round(case.inner) * targets) + targets * planes / 8
+        encoded_size(edges, round(case.inner) * targets) + targets * planes / 8
     )
     if case.labelled + case.test < 1:  # owners are told which of their nodes are reached
         for later in shares[1:]:
             halo = round(case.inner * float(share @ (1 - np.exp(-k * x * (share @ (x * later))))))
-            kinds["setup"] += case.pairs * (8 + code_size(halo, round(case.inner)))
+            kinds["setup"] += case.pairs * (8 + encoded_size(halo, round(case.inner)))
     for layer, rounds in enumerate(case.rounds):
         kinds["gradients"] += (
             2 * max(0, case.workers - 1) * FLOAT * (case.parameters(layer) + 8) * rounds

@@ -15,13 +15,12 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
-from partitioning.hetero.types import HeteroPartition
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.hetero import lazy as hetero_lazy
 from retexo.hetero.context import HeteroContext, of_target, schema_of
 from retexo.models.hetero_stage import (
@@ -31,10 +30,10 @@ from retexo.models.hetero_stage import (
     projected_width,
 )
 from retexo.models.stage import Architecture, Stage
-from retexo.rounds.graph_info import agree_on_graph_info, num_classes
-from retexo.rounds.message import build_message
+from retexo.rounds.graph_info import agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
+from retexo.rounds.round_message import build_message
 from retexo.settings.run_settings import GradientSettings, TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock, Context, RunContext
@@ -44,7 +43,7 @@ from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.measure import measurements
 
-WAVES = {TRAIN_WAVE: "rounds", INFER_WAVE: "embed"}
+WAVES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def architecture_of(
 ) -> Architecture:
     """As the workers agree on it."""
     width = max(partition.features.shape[1] for partition in partitions)
-    classes = max(num_classes(partition, directory) for partition in partitions)
+    classes = max(count_classes(partition, directory) for partition in partitions)
     of_edges = max(
         0 if partition.edge_feat is None else partition.edge_feat.shape[1]
         for partition in partitions
@@ -156,7 +155,7 @@ def network_of(
         return architecture_of(
             settings, directory, [part for part in parts if isinstance(part, Partition)]
         )
-    classes = max(num_classes(of_target(part), directory) for part in hetero)
+    classes = max(count_classes(of_target(part), directory) for part in hetero)
     return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
 
 
@@ -181,7 +180,7 @@ def _dry_run(
     graph_info = agree_on_graph_info(comm, graph.partition, directory, task=task_of(settings))
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
-        hide_shares(comm, graph_info.holders, "")
+        hide_shares(comm, graph_info.num_ranks_by_split, "")
     context = graph.make_context(settings, graph_info, comm, stages[0].conv, clock=Clock())
     if isinstance(context, HeteroContext):
         logits = list(_dry_run_hetero(context, stages, steps))
@@ -202,14 +201,14 @@ def _dry_run_plain(
         exchange = layer_exchange(context, layer, stage, given)
         _step(
             context,
-            make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE)),
+            make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_PHASE)),
             steps,
         )
         if (
             layer > 0 and context.plan.partial_sums
         ):  # which rows are held then depends on embeddings: none, at worst
             exchange = layer_exchange(context, layer, stage, given)
-        exchange.run(INFER_WAVE)
+        exchange.run(INFER_PHASE)
         passed, logits = (_no_zeros(len(given.rows), width) for width in stage.output_widths)
         given = replace(given, rows=passed)
         yield logits
@@ -222,12 +221,12 @@ def _dry_run_hetero(
     given = hetero_lazy.HeteroInput.first(context, stages)
     for layer, stage in enumerate(stages):
         exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
-        sources = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+        sources = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
         _step(context, hetero_lazy.make_objective(context, layer, stage, given, sources), steps)
         if layer > 0:
             exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
         for each in exchanges.values():
-            each.run(INFER_WAVE)
+            each.run(INFER_PHASE)
         widths = {name: rows.shape[1] for name, rows in given.rows.items()}
         passed = context.schema.passed_widths(layer, widths, projected_width(stage))
         types = context.schema.passing(layer, len(stages))
@@ -273,7 +272,7 @@ def _entries(
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
-        wave = WAVES[tag.wave] if kind in ("features", "embeddings") else None
+        wave = WAVES[tag.phase] if kind in ("features", "embeddings") else None
         times = (
             max_count_messages(settings, layer, validates=validates)
             if kind == "metrics" and layer is not None
@@ -290,7 +289,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     """How often a layer's counts are sent by themselves at most: at its end, and each time that it might have ended.
 
     With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
-    `patience`. See retexo.rounds.loop.run_rounds.
+    `patience`. See retexo.rounds.training_loop.run_rounds.
     """
     patience, limit = (
         settings.stopping.patience_of(layer, settings.model.num_layers),

@@ -16,7 +16,7 @@ from torch import nn
 
 from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError
-from partitioning.files import UNREADABLE, check_types, file_checksum, read_text
+from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import Answer, Stage

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.files import load_npy, open_regular
+from partitioning.file_io import load_npy, open_regular
 from retexo.results.atomic_write import atomic_write
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from partitioning.errors import InputError
-from partitioning.files import open_regular, read_text
+from partitioning.file_io import open_regular, read_text
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.launch.ticker import LINE_INTERVAL

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.files import read_text
+from partitioning.file_io import read_text
+from retexo.settings.aliases import rename_stored
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import PER_LAYER, REST, default, keys
 
@@ -125,7 +126,7 @@ def read_run(path: Path) -> Run:
     """One run directory; whatever is wrong with it becomes its reason."""
     try:
         summary = read_summary(path / "summary.json")
-        settings = flatten(_part(summary, "settings", dict))
+        settings = flatten(rename_stored(_part(summary, "settings", dict)))
         common: dict[str, Any] = {
             "path": path,
             "settings": settings,
@@ -294,17 +295,3 @@ def shortest(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return [value]
     return shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value
-
-
-def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:
-    """Names of the settings, seeds included, in which a run that is there (nested settings, from JSON) is another."""
-    if not isinstance(found, dict):
-        return ["settings"]
-    flat = [flatten(settings) for settings in (found, json.loads(json.dumps(wanted)))]
-    sides = [
-        {**identity(each), **{name: each.get(name, default(name, each)) for name in SEEDS}}
-        for each in flat
-    ]
-    return sorted(
-        name for name in flat[0].keys() | flat[1].keys() if sides[0].get(name) != sides[1].get(name)
-    )

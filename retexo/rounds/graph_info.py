@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
@@ -42,7 +42,7 @@ class GraphInfo:
     """Of links that OGB has a split of: hits@K or mrr."""
     num_candidates: int = 0
     """Of links the nodes that can be destinations; 0 where all can."""
-    holders: tuple[int, ...] = (0, 0, 0)
+    num_ranks_by_split: tuple[int, ...] = (0, 0, 0)
     """How many ranks have training, validation and test nodes."""
 
     @property
@@ -82,7 +82,7 @@ def agree_on_graph_info(
     own = [
         *(task or NodeClassification).num_seeds(partition),
         partition.features.shape[1],
-        num_classes(partition, directory),
+        count_classes(partition, directory),
         partition.num_inner,
         int(partition.multilabel),
         int(partition.out_degree is not None)
@@ -124,14 +124,14 @@ def agree_on_graph_info(
         degrees_stored=bool((everyone[:, 7] & 1).min()),
         weighted=bool((everyone[:, 7] & 2).any()),
         num_edge_features=int(edge_widths.max()),
-        holders=tuple((everyone[:, :3] > 0).sum(dim=0).tolist()),
+        num_ranks_by_split=tuple((everyone[:, :3] > 0).sum(dim=0).tolist()),
         num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 
 
-def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
+def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
     """As the directory says; else the width of multi-label labels, or the largest label of the partition plus one."""
     if directory.stated_classes is not None:
         return directory.stated_classes

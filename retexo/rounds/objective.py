@@ -19,45 +19,47 @@ from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.task import Task
 
-ROWS_AT_ONCE = 1 << 12
+MAX_CHUNK_ROWS = 1 << 12
 """Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
 and takes memory that is cleared anew each time."""
-AUTO_BATCH = 32_768
+AUTO_BATCH_SIZE = 32_768
 """Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
 many: of fewer all are as good."""
-AUTO_SCORED = 8_192
+AUTO_NUM_VAL = 8_192
 """Validation nodes of all workers together, about, that score a round then."""
 
 
-def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
+def choose_batch_size(settings: TrainSettings, own: int, total: int) -> int | None:
     """The batch size of a worker with so many of all training nodes; None: all of them, always."""
     if not isinstance(settings.batch_size, str):
         return settings.batch_size
-    return max(1, -(-AUTO_BATCH * own // total)) if _has_auto_batches(settings, total) else None
+    return (
+        max(1, -(-AUTO_BATCH_SIZE * own // total)) if _uses_auto_batches(settings, total) else None
+    )
 
 
-def patience_of(settings: TrainSettings, objective: "Objective") -> int | None:
+def choose_patience(settings: TrainSettings, objective: "Objective") -> int | None:
     """Rounds without a better one after which it ends, of a whole network as of a last layer.
 
     Of batch_size=auto they are more, by how noisy its steps are.
     """
     num_layers, total = settings.model.num_layers, objective.graph_info.num_train
     layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
-    factor = math.sqrt(total / AUTO_BATCH) if _has_auto_batches(settings, total) else 1
+    factor = math.sqrt(total / AUTO_BATCH_SIZE) if _uses_auto_batches(settings, total) else 1
     return settings.stopping.patience_of(layer, num_layers, factor)
 
 
-def val_step_of(settings: TrainSettings, total: int, num_val: int) -> int:
+def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:
     """Of the validation nodes one in so many scores a round, the same ones in all rounds; 1 without batch_size=auto.
 
     total: training nodes. Which round is the best is then chosen by fewer nodes, with as much noise as its steps have.
     """
-    return max(1, num_val // AUTO_SCORED) if _has_auto_batches(settings, total) else 1
+    return max(1, num_val // AUTO_NUM_VAL) if _uses_auto_batches(settings, total) else 1
 
 
-def _has_auto_batches(settings: TrainSettings, total: int) -> bool:
+def _uses_auto_batches(settings: TrainSettings, total: int) -> bool:
     is_auto = settings.batch_size == "auto" and not settings.task.links
-    return is_auto and total >= 4 * AUTO_BATCH
+    return is_auto and total >= 4 * AUTO_BATCH_SIZE
 
 
 class Objective(Protocol):
@@ -89,7 +91,7 @@ class Objective(Protocol):
     def exchanges_rows(self) -> bool:
         """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """A round begins, which what is drawn in it may depend on."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
@@ -116,13 +118,13 @@ class LabelledNodes:
     """Positions that go through the network together; all chunks cover all nodes."""
 
     @classmethod
-    def of(
+    def from_inputs(
         cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None
     ) -> Self:
         """With inputs that are made already; None without nodes."""
         step = batch_size or max(1, len(nodes))
         if inputs is not None and inputs.dense_on_host:
-            step = min(step, ROWS_AT_ONCE)
+            step = min(step, MAX_CHUNK_ROWS)
         chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
 
         def some(place: RowIndex) -> Inputs:
@@ -146,7 +148,7 @@ class LayerObjective:
     graph_info: GraphInfo
     batch_size: int | None = None
     """Training nodes per step; None for all."""
-    val_step: int = 1
+    val_stride: int = 1
     """See val_step_of."""
     exchanges_rows = False
 
@@ -163,15 +165,15 @@ class LayerObjective:
         return len(self.train.labels)
 
     @property
-    def read(self) -> LabelledNodes:
+    def nodes_per_round(self) -> LabelledNodes:
         """The nodes that go through the stage in a round."""
         return self.train
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """Nothing depends on it: batches are drawn from torch's generator, whose state is saved with the round."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        inputs = (self.read.inputs(place) for place in self.read.chunks)
+        inputs = (self.nodes_per_round.inputs(place) for place in self.nodes_per_round.chunks)
         return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
 
     def losses(self) -> Iterator[Tensor]:
@@ -192,7 +194,7 @@ class LayerObjective:
         self.stage.eval()
         counts = torch.zeros(3, dtype=torch.int64)
         for chunk in self.val.chunks:
-            place = slice(chunk.start, chunk.stop, self.val_step)
+            place = slice(chunk.start, chunk.stop, self.val_stride)
             logits = self.stage.logits(self.val.inputs(place))
             counts += self.task.totals(logits, self.val.labels[place])
         return counts

@@ -19,7 +19,7 @@ from retexo.rounds.graph_info import SETUP, digest_to_int
 from retexo.rounds.objective import Objective
 from retexo.settings.run_settings import GradientSettings
 
-NEARLY_ALL = 0.98
+MAX_USED_SHARE = 0.98
 """Share of used rows from which all are sent: to pick the others out and put them back takes longer."""
 
 
@@ -57,7 +57,7 @@ class FlatParameters:
             rows = (used or {}).get(parameter)
             some = (
                 None
-                if rows is None or rows.float().mean() >= NEARLY_ALL
+                if rows is None or rows.float().mean() >= MAX_USED_SHARE
                 else rows.nonzero()[:, 0].to(gradient.device)
             )
             self.slices.append(ParameterSlice(place, parameter.shape, some, rows is not None))
@@ -80,7 +80,7 @@ def flatten_parameters(
     if settings.secure:  # which inputs are zero tells which features a worker's nodes have
         used = {weight: torch.ones(weight.shape[0], dtype=torch.bool) for weight in weights}
     else:
-        used = used_rows(weights, chunks, comm, MessageTag("setup", objective.traffic_layer))
+        used = find_used_rows(weights, chunks, comm, MessageTag("setup", objective.traffic_layer))
     if (
         settings.compression != "none"
     ):  # weights of inputs that are as wide share a factor, and so their rows
@@ -94,7 +94,7 @@ def flatten_parameters(
     return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
 
 
-def used_rows(
+def find_used_rows(
     weights: Sequence[nn.Parameter],
     chunks: Iterable[Sequence[Matrix]],
     comm: Communicator,
@@ -118,17 +118,19 @@ def used_rows(
     return used
 
 
-CODE_PATH = (
+CODE_PATH_REMEDY = (
     "the processors of their nodes round differently: give all nodes the same device, torch and code path, as by "
     "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2 in the environment of each"
 )
-DRAWN_DIFFERENTLY = f"drew other initial parameters than rank 0 from the same seed; {CODE_PATH}"
+DIFFERENT_START = (
+    f"drew other initial parameters than rank 0 from the same seed; {CODE_PATH_REMEDY}"
+)
 
 
 def check_same_parameters(
     comm: Communicator,
     modules: Sequence[nn.Module],
-    otherwise: str = DRAWN_DIFFERENTLY,
+    otherwise: str = DIFFERENT_START,
     tag: MessageTag = SETUP,
 ) -> None:
     """TrainingError, which names ranks and says `otherwise`, unless all workers hold the same; 8 bytes per worker."""
@@ -144,7 +146,9 @@ def check_same_parameters(
 
 def check_same_result(comm: Communicator, objective: Objective) -> None:
     """The same of what rounds trained: these take the same steps everywhere, PowerSGD's QR among them."""
-    otherwise = f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH}"
+    otherwise = (
+        f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH_REMEDY}"
+    )
     check_same_parameters(
         comm, [objective.module], otherwise, MessageTag("setup", objective.traffic_layer)
     )

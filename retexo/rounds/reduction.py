@@ -1,6 +1,6 @@
 """How the updates of a round are summed over the workers: whole, or as low-rank factors (PowerSGD).
 
-The sum travels with the tail of a round's message (retexo.rounds.message). Rows of a weight whose input is zero in
+The sum travels with the tail of a round's message (retexo.rounds.round_message). Rows of a weight whose input is zero in
 every training row have no gradient, and are left out. P parameters of a stage; of one matrix N rows, M columns, rank R.
 """
 
@@ -32,7 +32,7 @@ class GradientReduction(Protocol):
 class Summation(Protocol):
     """How updates are added up: AllReduce, or SecureSum (retexo.sites.secure_sums)."""
 
-    def of(self, sizes: Sequence[int]) -> "Summation":
+    def for_sizes(self, sizes: Sequence[int]) -> "Summation":
         """For updates that are matrices of these sizes, one after the other."""
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
@@ -56,7 +56,7 @@ class AllReduce:
     zero_ranks: frozenset[int]
     """Ranks without training nodes: their summand is zero, and they send none."""
 
-    def of(self, sizes: Sequence[int]) -> "AllReduce":
+    def for_sizes(self, sizes: Sequence[int]) -> "AllReduce":
         return self
 
     def buffers(self) -> list[Tensor]:
@@ -81,8 +81,12 @@ class DenseReduction:
 
     def __init__(self, flat: FlatParameters, all_reduce: Summation) -> None:
         self._gradient = flat.gradient
-        self._matrices = [GradientMatrix([_columns(flat, each)], each.used) for each in flat.slices]
-        self._all_reduce = all_reduce.of([math.prod(matrix.shape) for matrix in self._matrices])
+        self._matrices = [
+            GradientMatrix([_gradient_as_matrix(flat, each)], each.used) for each in flat.slices
+        ]
+        self._all_reduce = all_reduce.for_sizes(
+            [math.prod(matrix.shape) for matrix in self._matrices]
+        )
 
     def reduce(self, tail: Tensor) -> None:
         if all(matrix.used is None for matrix in self._matrices):
@@ -93,7 +97,7 @@ class DenseReduction:
         self._all_reduce(sums, tail)
         totals = torch.split(sums, [values.numel() for values in taken])
         for matrix, values, total in zip(self._matrices, taken, totals, strict=True):
-            matrix.put(total.view_as(values))
+            matrix.scatter(total.view_as(values))
 
     def buffers(self) -> list[Tensor]:
         return self._all_reduce.buffers()
@@ -110,9 +114,9 @@ class PowerSGDReduction:
 
     def __init__(self, flat: FlatParameters, all_reduce: Summation, rank: int) -> None:
         generator = torch.Generator().manual_seed(0)  # the same start on every worker
-        matrices = gradient_matrices(flat)
+        matrices = make_gradient_matrices(flat)
         self._low = [
-            _LowRank(matrix, rank, generator)
+            _LowRankMatrix(matrix, rank, generator)
             for matrix in matrices
             if is_compressed(matrix.shape, rank)
         ]
@@ -120,19 +124,19 @@ class PowerSGDReduction:
         self._first_sizes = [each.left_size for each in self._low] + [
             math.prod(each.shape) for each in self._whole
         ]
-        self._first_sum = all_reduce.of(self._first_sizes)
-        self._second_sum = all_reduce.of([each.right_size for each in self._low])
+        self._first_sum = all_reduce.for_sizes(self._first_sizes)
+        self._second_sum = all_reduce.for_sizes([each.right_size for each in self._low])
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.take() for matrix in self._whole]
         # Column by column: those of a factor are of unlike sizes, and values that follow each other share a scale.
         first = torch.cat(
-            [tensor.T.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]]
+            [tensor.T.flatten() for tensor in [*(matrix.left_factor() for matrix in low), *whole]]
         )
         self._first_sum(first, tail)
         sums = torch.split(first, self._first_sizes)
         for matrix, total in zip(self._whole, sums[len(low) :], strict=True):
-            matrix.put(total.view(matrix.shape[::-1]).T)
+            matrix.scatter(total.view(matrix.shape[::-1]).T)
         if not low:
             return
         sizes = [each.right_size for each in low]
@@ -140,10 +144,10 @@ class PowerSGDReduction:
             torch.cat([each.right(total) for each, total in zip(low, sums, strict=False)])
         )
         for each, own in zip(low, torch.split(second, sizes), strict=True):
-            each.owe(own)
+            each.update_error(own)
         self._second_sum(second)
         for each, total in zip(low, torch.split(second, sizes), strict=True):
-            each.finish(total)
+            each.apply_product(total)
 
     def buffers(self) -> list[Tensor]:
         memory = [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]
@@ -186,7 +190,7 @@ class GradientMatrix:
         for part, columns in zip(self.parts, torch.split(values, self.widths, dim=1), strict=True):
             columns += part if self.used is None else part.index_select(0, self.used)
 
-    def put(self, values: Tensor) -> None:
+    def scatter(self, values: Tensor) -> None:
         """Write values [N, M] where they belong in the flat gradient."""
         for part, columns in zip(self.parts, torch.split(values, self.widths, dim=1), strict=True):
             if self.used is None:
@@ -194,7 +198,7 @@ class GradientMatrix:
             else:
                 part.index_copy_(0, self.used, columns)
 
-    def put_product(self, left: Tensor, right: Tensor) -> None:
+    def scatter_product(self, left: Tensor, right: Tensor) -> None:
         """The same of left @ right.T; [N, R], [M, R]."""
         for part, columns in zip(self.parts, torch.split(right.T, self.widths, dim=1), strict=True):
             if self.used is None:
@@ -203,11 +207,11 @@ class GradientMatrix:
                 part.index_copy_(0, self.used, left @ columns)
 
 
-def gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
+def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
     """All parameters: weights of equally wide inputs together, and of the others those with the same longer side."""
     matrices: dict[tuple[int, bool], GradientMatrix] = {}
     for each in flat.slices:
-        gradient = _columns(flat, each)
+        gradient = _gradient_as_matrix(flat, each)
         if len(each.shape) == 2 and not each.reads_inputs and gradient.shape[0] < gradient.shape[1]:
             gradient = gradient.T
         key = len(gradient), each.reads_inputs
@@ -215,13 +219,13 @@ def gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
     return list(matrices.values())
 
 
-def _columns(flat: FlatParameters, each: ParameterSlice) -> Tensor:
+def _gradient_as_matrix(flat: FlatParameters, each: ParameterSlice) -> Tensor:
     """The gradient of a parameter as a matrix, a view; of a vector as one column."""
     gradient = flat.gradient[each.place]
     return gradient.view(each.shape) if len(each.shape) == 2 else gradient.view(-1, 1)
 
 
-class _LowRank:
+class _LowRankMatrix:
     """One matrix [N, M] of the gradient, and what PowerSGD remembers of it."""
 
     def __init__(self, gradient: GradientMatrix, rank: int, generator: torch.Generator) -> None:
@@ -232,7 +236,7 @@ class _LowRank:
         self._left = torch.zeros(rows, rank).to(like)
         self.left_size, self.right_size = rows * rank, columns * rank
 
-    def left(self) -> Tensor:
+    def left_factor(self) -> Tensor:
         """The left factor, [N, R]."""
         self._gradient.add_to(
             self.error
@@ -244,13 +248,13 @@ class _LowRank:
         self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape[::-1]).T)
         return (self._left.T @ self.error).flatten()  # three times as fast as error.T @ left
 
-    def owe(self, right: Tensor) -> None:
+    def update_error(self, right: Tensor) -> None:
         """Keep what this worker's right factor [R M] leaves out, as it is sent."""
         self.error.addmm_(self._left, right.view(self.right_factor.shape[::-1]), alpha=-1)
 
-    def finish(self, right_sum: Tensor) -> None:
+    def apply_product(self, right_sum: Tensor) -> None:
         self.right_factor.copy_(right_sum.view(self.right_factor.shape[::-1]).T)
-        self._gradient.put_product(self._left, self.right_factor)
+        self._gradient.scatter_product(self._left, self.right_factor)
 
 
 def is_compressed(shape: tuple[int, int], rank: int) -> bool:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from retexo.comm.traffic_meter import OF_ROUNDS
 from retexo.rounds.best_round import EarlyStopping
-from retexo.rounds.message import Message
-from retexo.rounds.update import LocalOptimizer
+from retexo.rounds.round_message import RoundMessage
+from retexo.rounds.update_rules import LocalOptimizer
 
 
 @dataclass(eq=False)
@@ -20,14 +20,14 @@ class RoundState:
 
     layer: int
     local: LocalOptimizer
-    message: Message
+    message: RoundMessage
     stopping: EarlyStopping
     best: Tensor
     """[P] the parameters of the best round."""
     number: int = 0
     """Rounds so far."""
 
-    def finished(self) -> dict[str, Any]:
+    def finished_state(self) -> dict[str, Any]:
         """What is saved of a layer that has ended; its keys are those of the files on disk."""
         device = self.best.device
         return {
@@ -38,7 +38,7 @@ class RoundState:
             "sent": self.message.comm.meter.of_layer(self.layer, OF_ROUNDS),
         }
 
-    def load_finished(self, saved: dict[str, Any]) -> None:
+    def load_finished_state(self, saved: dict[str, Any]) -> None:
         self.number = operator.index(saved["number"])
         self.local.flat.values.copy_(saved["values"])
         torch.set_rng_state(saved["random"])
@@ -52,7 +52,7 @@ class RoundState:
     def state_dict(self) -> dict[str, Any]:
         """What is saved between two rounds."""
         return {
-            **self.finished(),
+            **self.finished_state(),
             "best": self.best,
             "best_round": self.stopping.best_round,
             "best_metric": self.stopping.best_metric,
@@ -61,7 +61,7 @@ class RoundState:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.load_finished(saved)
+        self.load_finished_state(saved)
         self.best.copy_(saved["best"])
         self.stopping.best_round, self.stopping.best_metric = (
             operator.index(saved["best_round"]),

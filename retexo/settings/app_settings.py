@@ -1,4 +1,4 @@
-"""The settings of what is not training: predictions, reports and sweeps."""
+"""The settings of app=predict and app=report."""
 
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
 
@@ -51,22 +51,4 @@ class ReportSettings(Checked):
     )
     label: str | None = setting(
         "report.label", None, "app=train: what reports call the method, besides its model"
-    )
-
-
-@settings_dataclass
-class SweepSettings(Checked):
-    """Many runs by one command, see docs/report.md; `+experiment=seeds5` and others set it."""
-
-    dir: str | None = setting(
-        "sweep.dir",
-        None,
-        "where the runs go; those that are done there are not run again",
-        compared=False,
-    )
-    axes: dict[str, dict[str, str]] | None = setting(
-        "sweep.axes",
-        None,
-        "arguments of the command line, by axis and value: every combination is a run",
-        compared=False,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from partitioning.errors import InputError
+from retexo.settings.aliases import NO_SWEEP, rename_override
 from retexo.settings.config_files import TARGET, check_config_dir
 
 MAX_CHARACTERS = 4_000
@@ -55,6 +56,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     flags = [argument for argument in rest if argument.startswith("-")]
     overrides = [argument for argument in rest if not argument.startswith("-")]
     check_overrides(overrides)
+    overrides = [rename_override(override) for override in overrides]
     return [*options, *flags, *overrides]
 
 
@@ -70,6 +72,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if _depth(value) > MAX_DEPTH:
             raise InputError(f"{name}: nested more than {MAX_DEPTH} deep")
         bare = name.lstrip("+~").strip()
+        if override == "app=sweep" or bare.startswith("sweep."):
+            raise InputError(f"{override}: {NO_SWEEP}")
         if "hydra" not in bare:
             continue
         if not HYDRA_SETTINGS.fullmatch(bare):

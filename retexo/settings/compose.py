@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import hydra
 import psutil
@@ -17,11 +17,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import check
+from retexo.settings.aliases import rename_override, rename_settings
 from retexo.settings.command_line import check_overrides
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.launcher_env import LauncherEnv, detect
@@ -70,6 +72,7 @@ def compose_run(
 ) -> tuple[Settings, Path]:
     """As `compose`, and the run directory that the command would have: hydra.run.dir."""
     check_overrides(overrides)
+    overrides = [rename_override(override) for override in overrides]
     if config_dir is not None:
         check_config_dir(config_dir)
     try:
@@ -139,13 +142,19 @@ def load(
 
     `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
     """
-    is_command = environ is not None and not _is_later_job()
-    started = psutil.Process().create_time() if is_command else time.time()
+    is_command = environ is not None
+    is_first_job = is_command and not _is_later_job()
+    started = psutil.Process().create_time() if is_first_job else time.time()
     environ = environ or {}
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     try:
         # Resolved first: what ${...} stands for is not checked otherwise.
-        container: Any = OmegaConf.to_container(config, resolve=True)
+        container: Any = OmegaConf.to_container(
+            OmegaConf.create(
+                rename_settings(cast(dict[str, Any], OmegaConf.to_container(config)), given)
+            ),
+            resolve=True,
+        )
         plain(container.get("seed"), "seed")  # before the seeds that default to it
         resolved: dict[str, Any] = plain(container)
         common, options = _without_trainer(resolved)
@@ -174,10 +183,16 @@ def load(
         "resolved": resolved,
         "options": options,
         "started": started,
+        "is_multirun_job": is_command and _is_multirun(),
     }
     settings = build(Settings, _placed(values, launcher_env, given), others)
     check_optimizer(settings.train.optimizer)
     return settings
+
+
+def _is_multirun() -> bool:
+    hydra: Any = HydraConfig.instance().cfg
+    return hydra is not None and OmegaConf.select(hydra, "hydra.mode") == RunMode.MULTIRUN
 
 
 def _is_later_job() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from partitioning.errors import InputError
-from partitioning.files import open_regular
+from partitioning.file_io import open_regular
 
 MAX_FILES = 10_000
 MAX_BYTES = 200_000

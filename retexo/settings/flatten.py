@@ -1,13 +1,39 @@
-"""Nested settings by dotted name."""
+"""Nested settings and settings by dotted name: {"model": {"name": "gcn"}} is {"model.name": "gcn"}."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1, "c": {}}} is {"a.b": 1, "a.c": {}}: an empty group is a value, so that it is not lost."""
+    """Return settings by dotted name. An empty group stays, as a value."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         nested = isinstance(value, Mapping) and value
         flat |= flatten(value, f"{prefix}{name}.") if nested else {prefix + name: value}
     return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as nested groups: the inverse of `flatten`."""
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *groups, last = key.split(".")
+        holder = nested
+        for group in groups:
+            holder = holder.setdefault(group, {})
+        holder[last] = value
+    return nested
+
+
+def without(
+    settings: Mapping[str, Any], names: Collection[str], prefix: str = ""
+) -> dict[str, Any]:
+    """Remove the settings with these dotted names, and groups that become empty by that."""
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if key not in names:
+            inner = without(value, names, f"{key}.") if isinstance(value, Mapping) else value
+            if inner != {} or value == {}:
+                kept[name] = inner
+    return kept

@@ -10,6 +10,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
+from retexo.settings.aliases import ALIASES, NO_SWEEP
 from retexo.settings.flatten import flatten
 from retexo.settings.options import OPTIONS
 from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, defaults
@@ -110,13 +111,11 @@ def quoted(name: str, value: str) -> str:
     return shlex.quote(f'{name}="{escaped}"')
 
 
-KNOWN_AS = {"lr": "learning_rate"}
-"""Settings by the names that other programs have for them."""
-
-
 def unknown_setting(name: str) -> InputError:
     """The error for a setting that does not exist, with the nearest name that does."""
     group, _, option = name.partition(".")
+    if group == "sweep":
+        return InputError(f"{name}: {NO_SWEEP}")
     if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
         known = (
             ", ".join(flatten(defaults(OPTIONS["trainer", group])))
@@ -147,7 +146,7 @@ def unknown_setting(name: str) -> InputError:
             name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5
         )
         hint = "see docs/settings.md for all"
-    nearest = [KNOWN_AS[name]] if name in KNOWN_AS else nearest
+    nearest = [ALIASES[name].name] if name in ALIASES else nearest
     if nearest:
         hint = f"did you mean {nearest[0]}?"
     return InputError(f"{name}: no such setting; {hint}")

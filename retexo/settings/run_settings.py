@@ -20,7 +20,7 @@ from partitioning.setting_fields import (
     setting,
     settings_dataclass,
 )
-from retexo.settings.app_settings import PredictSettings, ReportSettings, SweepSettings
+from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
@@ -74,23 +74,25 @@ class ModelSettings(Checked):
         one_of("layer", "none"),
         earlier="layer",
     )
-    own_half: bool = setting(
-        "model.own_half",
+    self_weight: bool = setting(
+        "model.self_weight",
         True,
-        "whether a node's own row has weights of its own: half of hidden_dim, beside the aggregate's; of gat added",
+        "skip connection from a node's own row, with weights of its own; gat adds it to the "
+        "attention's output, other models give it half of hidden_dim",
         earlier=False,
     )
-    inputs: str = setting(
-        "model.inputs",
-        "all",
-        "what a layer after the first reads: what the one before passes on; or that, the features and their aggregate",
-        one_of("previous", "all"),
-        earlier="previous",
+    input_skip: bool = setting(
+        "model.input_skip",
+        True,
+        "skip connection from the graph's features and their aggregate to every layer after the "
+        "first",
+        earlier=False,
     )
-    passes: str = setting(
-        "model.passes",
+    output: str = setting(
+        "model.output",
         "aggregate",
-        "what a layer passes on: its activation; or its weighted aggregate, before the norm (not of gat and pooling)",
+        "input of the next layer: the activation, or the weighted aggregate before norm and "
+        "activation; gat and sage with pooling always use the activation",
         one_of("activation", "aggregate"),
         earlier="activation",
     )
@@ -298,8 +300,9 @@ class SmoothingSettings(Checked):
     steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0), earlier=0)
     reach: str = setting(
         "smoothing.reach",
-        "computed",
-        "what it starts from: answers of nodes in a split; or of all that reach these in so many hops, computed for it",
+        "hops",
+        "whose predictions it starts from. hops: all nodes within that many hops. computed: nodes in "
+        "a split only, so that the result depends on the split",
         one_of(*REACHES),
         earlier="computed",
     )
@@ -367,10 +370,11 @@ class TrainSettings(Checked):
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
-    readout: str = setting(
-        "readout",
+    output_heads: str = setting(
+        "output_heads",
         "validation",
-        "which layers answer: the last; or by validation one of them, or the mean of some",
+        "layers whose head predicts: the last, or the layer or mean of layers that validation "
+        "chooses",
         one_of("last", "validation"),
         earlier="last",
     )
@@ -484,7 +488,6 @@ class Settings(Checked):
     )
     predict: PredictSettings
     report: ReportSettings
-    sweep: SweepSettings
     arguments: tuple[str, ...]
     """The command line that makes these settings: --config-name=NAME, --config-dir=DIR if any, then the overrides."""
     given: frozenset[str]
@@ -493,6 +496,8 @@ class Settings(Checked):
     """All settings by name, as JSON values."""
     started: float
     """Unix time: of a command, when its process was started."""
+    is_multirun_job: bool
+    """Whether this is one of several jobs of --multirun."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """From a configuration to the dataclasses of settings: names, types, defaults and roles are read from these."""
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,6 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from partitioning.errors import InputError
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import Setting, definitions
+from retexo.settings.flatten import nest
 from retexo.settings.run_settings import Settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -41,32 +42,6 @@ REST = ".*"
 def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     """Dotted names of the settings that have a role."""
     return frozenset(key for key, (defined, _) in DEFINED.items() if role(defined))
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        *groups, last = key.split(".")
-        place = nested
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = value
-    return nested
-
-
-def without(
-    settings: Mapping[str, Any], names: Collection[str], prefix: str = ""
-) -> dict[str, Any]:
-    """Nested settings without those of these dotted names, nor groups of which nothing is left."""
-    kept: dict[str, Any] = {}
-    for name, value in settings.items():
-        key = f"{prefix}{name}"
-        if key not in names:
-            inner = without(value, names, f"{key}.") if isinstance(value, Mapping) else value
-            if inner != {} or value == {}:
-                kept[name] = inner
-    return kept
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 
 from partitioning.setting_fields import Setting, definitions
+from retexo.settings.aliases import ALIASES
 from retexo.settings.flatten import flatten
 from retexo.settings.options import OPTIONS
 from retexo.settings.run_settings import Settings
@@ -31,7 +32,7 @@ def markdown() -> str:
         for defined, hint in settings:
             default = "; ".join([_code(defined.default), *differing[defined.key]])
             text += (
-                f"| `{_shown(defined)}` | {default} | {_values(defined, hint)} | {defined.help} |\n"
+                f"| {_named(defined)} | {default} | {_values(defined, hint)} | {defined.help} |\n"
             )
     return text
 
@@ -95,6 +96,12 @@ def _differing() -> dict[str, list[str]]:
 
 def _shown(defined: Setting) -> str:
     return defined.name.replace(REST, ".NAME")
+
+
+def _named(defined: Setting) -> str:
+    """The name of a setting, with its aliases."""
+    others = [f"`{former}`" for former, alias in ALIASES.items() if alias.name == defined.key]
+    return f"`{_shown(defined)}`" + (f", also {', '.join(others)}" if others else "")
 
 
 def _plain(default: Any) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from partitioning.errors import InputError
-from partitioning.files import UNREADABLE, check_types, read_bytes, reading
+from partitioning.file_io import UNREADABLE, check_types, read_bytes, reading
 
 T = TypeVar("T")
 

@@ -14,15 +14,14 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from partitioning.directory.types import Partition, UnresolvedHalo
+from partitioning.directory.partition import Partition, PartNodes, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.hetero.types import PartNodes
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced
 from retexo.comm.traffic_meter import SETUP
 from retexo.comm.transport import PeerLost
-from retexo.exchange.exchange_plan import exchange_ascending
+from retexo.exchange.exchange_plan import exchange_sorted_lists
 from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
 from retexo.sites.ledger import record
 
@@ -77,7 +76,7 @@ def resolve_halo(
     _check(unresolved, dangling, find_duplicate_ids(ids, part_sizes, comm), comm)
     answers = [np.searchsorted(ids, wanted) for wanted in received]
     announced = list(zip(map(len, requested), part_sizes, strict=True))
-    index = exchange_ascending(answers, [len(ids)] * comm.world_size, announced, comm)
+    index = exchange_sorted_lists(answers, [len(ids)] * comm.world_size, announced, comm)
     asked_for = tuple(map(torch.from_numpy, answers))
     return replace(
         partition,
@@ -100,7 +99,7 @@ def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]
     own = [header.tolist() for header in headers]
     lists = [each - first for each, (_, first, _) in zip(ids, own, strict=True)]
     limits = [last - first + 1 for _, first, last in own]
-    received = exchange_ascending(
+    received = exchange_sorted_lists(
         lists, limits, [(count, last - first + 1) for count, first, last in announced], comm
     )
     return [each + first for each, (_, first, _) in zip(received, announced, strict=True)]

@@ -25,17 +25,17 @@ FEWEST_SITES = 3
 """Of two sites, each knows the other's share by subtraction."""
 
 
-def hide_shares(comm: Communicator, num_holders: Sequence[int], context: str) -> None:
+def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: str) -> None:
     """Hide the shares of every sum from here on.
 
     Args:
-        num_holders: the number of workers with training, validation and test nodes.
+        num_ranks_by_split: the number of workers with training, validation and test nodes.
         context: a text that all workers of this run have, and no other run.
 
     Raises:
         InputError: so few workers have such nodes that a sum reveals one's share.
     """
-    for name, count in zip(("training", "validation", "test"), num_holders, strict=True):
+    for name, count in zip(("training", "validation", "test"), num_ranks_by_split, strict=True):
         if 0 < count < FEWEST_SITES:
             raise InputError(
                 f"gradient.secure=true: {count} of {comm.world_size} partitions have {name} nodes, so that a sum "
@@ -57,7 +57,7 @@ class SecureSum:
     limits: Tensor = field(default_factory=lambda: torch.empty(0))
     """float64 [matrices], the largest entry of a share in the next round, each a power of two."""
 
-    def of(self, sizes: Sequence[int]) -> "SecureSum":
+    def for_sizes(self, sizes: Sequence[int]) -> "SecureSum":
         limits = torch.full((len(sizes),), self.first_limit, dtype=torch.float64)
         return SecureSum(self.comm, self.tag, self.first_limit, list(sizes), limits)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.models.matrix import RowIndex
 from retexo.models.scorer import Scorer
 
@@ -76,7 +76,7 @@ class LinkSeeds:
     layer: int
     _step: tuple[int, int] = field(default=(0, 0))
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """A round begins. Its pairs and nodes depend only on seed, layer, round and step, also in a resumed run."""
         self._step = number, 0
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from partitioning.ogb_import import import_ogb
 
 

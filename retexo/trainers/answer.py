@@ -23,14 +23,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import SETUP, WHOLE_RUN, MessageTag
-from retexo.exchange.exchange_plan import ExchangePlan, make_plan, plan_of, request_halo_nodes
-from retexo.models.accumulate import Accumulator
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    make_plan,
+    make_plan_from_required_layers,
+    request_halo_nodes,
+)
 from retexo.models.conv.gcn import GCN
-from retexo.models.matrix import dense
+from retexo.models.matrix import to_dense
 from retexo.models.stage import Answer, Stage
+from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.trainers.context import Context, RunContext
 from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
 from retexo.trainers.layerwise import LAYERS, each_layer
@@ -81,7 +86,7 @@ def choose_answer(
     smoothing, num_layers = context.settings.smoothing, context.settings.model.num_layers
     stages = range(num_layers - len(logits), num_layers)
     candidates = [Answer((num_layers - 1,))]
-    if context.settings.readout == "validation" and context.graph_info.num_val:
+    if context.settings.output_heads == "validation" and context.graph_info.num_val:
         candidates = [Answer((stage,)) for stage in stages]
         candidates += [Answer(tuple(range(first, num_layers))) for first in stages[:-1]]
     answer, val = candidates[0], context.partition.val_mask
@@ -141,7 +146,7 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
         if reaches_hops:
             plan = _plan_of_hops(context)
         elif _has_all_edges(context):
-            plan = context.plan.in_one_wave()
+            plan = context.plan.merge_phases()
         else:
             plan = _plan_of_computed(context, sources, computed)
     scale = context.source_scale(gcn)
@@ -159,10 +164,12 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
         )
         received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
         with context.phase("aggregate"):
-            accumulator = Accumulator(gcn, context.edges, nodes, sent, None, torch.device("cpu"))
+            accumulator = AggregateAccumulator(
+                gcn, context.edges, nodes, sent, None, torch.device("cpu")
+            )
             accumulator.add(received)
             after = torch.full_like(rows, torch.nan)
-            after[nodes] = dense(accumulator.inputs().matrices[0])
+            after[nodes] = to_dense(accumulator.inputs().matrices[0])
             after[alone] += own_scale * rows[alone]
         rows = after
         yield rows
@@ -181,12 +188,12 @@ def _plan_of_hops(context: Context) -> ExchangePlan:
     """The network's plan goes on for K layers; where it has rows only, one for these that has sums."""
     plan, first = context.plan, context.settings.model.num_layers
     if plan.partial_sums or plan.all_halo_rows:
-        return plan.in_one_wave()
+        return plan.merge_phases()
     required_layers = plan.required_layers.clamp(first, plan.num_layers) - first
     options = replace(
         context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first
     )
-    return plan_of(context.partition, options, required_layers, context.comm)
+    return make_plan_from_required_layers(context.partition, options, required_layers, context.comm)
 
 
 def _plan_of_computed(context: Context, sources: Tensor, computed: Tensor) -> ExchangePlan:

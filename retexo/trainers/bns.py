@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from retexo.exchange.autograd import BoundarySample
+from retexo.exchange.differentiable_exchange import BoundarySample
 from retexo.exchange.exchange_plan import ExchangePlan, Use
 from retexo.models.block import HaloRows, Sources
 from retexo.models.matrix import Matrix, as_matrix

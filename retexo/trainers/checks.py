@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from partitioning.errors import InputError
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
 from retexo.models.convolution import Convolution
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
@@ -32,7 +32,9 @@ def refuse_models(
     model = settings.model
     if not fits(check_model(model)):
         options = "".join(f" with model.{name}={value}" for name, value in model.options.items())
-        known = (name for name in CONVOLUTIONS if fits(check_model(default_model(name, 1, 1))))
+        known = (
+            name for name in CONVOLUTIONS if fits(check_model(default_model_settings(name, 1, 1)))
+        )
         raise InputError(
             f"model={model.name}{options}: trainer={settings.trainer.name} {reason}; choose one of "
             f"{', '.join(known)}, or another trainer"

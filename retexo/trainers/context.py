@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress
@@ -21,7 +21,7 @@ from retexo.models.block import InEdges
 from retexo.models.convolution import Convolution
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import LayerObjective, batch_size_of, val_step_of
+from retexo.rounds.objective import LayerObjective, choose_batch_size, choose_val_stride
 from retexo.rounds.recovery import Recovery
 from retexo.settings.run_settings import TrainSettings
 
@@ -83,14 +83,14 @@ class RunContext:
     @property
     def batch_size(self) -> int | None:
         """Training nodes of this worker that a step is made from; None for all."""
-        return batch_size_of(
+        return choose_batch_size(
             self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train
         )
 
     @property
-    def val_step(self) -> int:
+    def val_stride(self) -> int:
         """See retexo.rounds.objective.val_step_of."""
-        return val_step_of(self.settings, self.graph_info.num_train, self.graph_info.num_val)
+        return choose_val_stride(self.settings, self.graph_info.num_train, self.graph_info.num_val)
 
     @property
     def computed(self) -> Tensor:

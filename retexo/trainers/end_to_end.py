@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from retexo.comm.traffic_meter import WHOLE_RUN
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.selection import LocalRows
+from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import Sources
 from retexo.models.matrix import Matrix
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.loop import run_rounds
 from retexo.rounds.objective import Objective
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, RunContext, TrainResult
@@ -29,7 +29,7 @@ from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import AnyPass
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
-"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.autograd)."""
+"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.differentiable_exchange)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class NetworkObjective:
     def num_train(self) -> int:
         return len(self.train_labels)
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """Nothing depends on it."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
@@ -178,8 +178,8 @@ def exchange_rows(
     local = LocalRows.unprojected(rows, scale, layerwise.PRECISIONS[precision])
     exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
     with context.phase("exchange"):
-        exchange.run(TRAIN_WAVE)
-        return exchange.run(INFER_WAVE)
+        exchange.run(TRAIN_PHASE)
+        return exchange.run(INFER_PHASE)
 
 
 def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sources:

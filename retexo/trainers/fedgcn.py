@@ -16,8 +16,8 @@ from torch import Tensor
 from retexo.exchange.exchange_plan import Use
 from retexo.models.block import HaloRows
 from retexo.models.convolution import Inputs
-from retexo.models.linear import NOT_PROJECTED
-from retexo.models.matrix import as_matrix, dense
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import as_matrix, to_dense
 from retexo.models.stage import Stage
 from retexo.settings.options import FedGCNOptions
 from retexo.settings.run_settings import TrainSettings
@@ -71,7 +71,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     )
     own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
     for rows, matrix in zip(own, made, strict=False):
-        rows[nodes] = dense(matrix).cpu()
+        rows[nodes] = to_dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
         return Aggregates(
             own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1)
@@ -97,7 +97,9 @@ def aggregate_pass(
     ]
     count = len(nodes) + len(halo)
     steps = [
-        network_pass.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)
+        network_pass.Step(
+            count, Inputs(tuple(matrices), count, NO_PROJECTED_ROWS) if count else None
+        )
     ]
     none = network_pass.no_vectors(context)
     second = HaloRows(

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.layer_exchange import KnownHalo, LayerExchange
-from retexo.exchange.selection import LocalRows
-from retexo.models.accumulate import Accumulator
-from retexo.models.block import NumberedEdges, Sources, rows_of
+from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
+from retexo.exchange.message_selection import LocalRows
+from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, dense, is_sparse
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
 from retexo.models.stage import Stage
+from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context, RunContext
 
@@ -94,13 +94,13 @@ def each_layer(
     layers: Layers,
     fit: Fit = lambda objective: None,
     *,
-    readout: str = "validation",
+    output_heads: str = "validation",
 ) -> Iterator[Any]:
-    """The outputs of the stages, one after the other; with readout=last only the last one's logits are made."""
+    """The outputs of the stages, one after the other; with output_heads=last only the last one's logits are made."""
     given = layers.first(context, stages)
     for layer, stage in enumerate(stages):
         output = layers.run(
-            context, layer, stage, given, fit, logits=readout != "last" or stage.is_last
+            context, layer, stage, given, fit, logits=output_heads != "last" or stage.is_last
         )
         given = replace(given, rows=output.rows)
         yield output
@@ -114,7 +114,7 @@ def run_layer(
     context.clock.progress.at(layer)
     exchange = layer_exchange(context, layer, stage, given)
     with context.phase("exchange"):
-        sources = exchange.run(TRAIN_WAVE)
+        sources = exchange.run(TRAIN_PHASE)
     with context.phase("aggregate"):
         objective = make_layer_objective(context, layer, stage, given, sources)
     del sources
@@ -132,7 +132,9 @@ def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
     if layer == 0 and context.halo_features is not None:
         unprojected = LocalRows.unprojected(rows, scale, precision)
-        return KnownHalo(context.plan, layer, unprojected, context.comm, context.halo_features)
+        return KnownHaloExchange(
+            context.plan, layer, unprojected, context.comm, context.halo_features
+        )
     if not stage.conv.takes_projected or (
         layer == 0 and given.aggregate is not None
     ):  # which such a sum does not tell
@@ -144,7 +146,7 @@ def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput
     def project(rows: Matrix) -> Tensor:
         # Sparse products are supported on the CPU only.
         return stage.conv.project(
-            rows if context.device.type == "cpu" else dense(rows).to(context.device)
+            rows if context.device.type == "cpu" else to_dense(rows).to(context.device)
         ).cpu()
 
     owned = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
@@ -170,7 +172,7 @@ def make_layer_objective(
         val=labelled(context.partition.val_mask),
         graph_info=context.graph_info,
         batch_size=context.batch_size,
-        val_step=context.val_step,
+        val_stride=context.val_stride,
     )
 
 
@@ -182,10 +184,10 @@ def labelled_nodes(
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
     if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
         inputs = layer_inputs(context, stage, nodes, given, sources) if len(nodes) else None
-        return LabelledNodes.of(nodes, labels, inputs, batch_size)
+        return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
-    edges = context.edges.numbered(sources)
+    edges = context.edges.number_sources(sources)
     return LabelledNodes(
         nodes,
         labels,
@@ -202,19 +204,20 @@ def layer_inputs(
     if isinstance(conv, LinearConvolution) and not (
         context.device.type == "cpu" and given.has_sparse_rows
     ):
-        accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
+        accumulator = AggregateAccumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _complete(context, stage, nodes, given, accumulator.inputs())
-    return _block_inputs(context, stage, nodes, given, context.edges.numbered(sources))
+    return _block_inputs(context, stage, nodes, given, context.edges.number_sources(sources))
 
 
 def _block_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
 ) -> Inputs:
     """The same from the in-edges of the nodes, as a block."""
-    block = edges.block(nodes)
+    block = edges.cut_block(nodes)
     unprojected, projected = (
-        vectors.to(context.device) for vectors in rows_of(block, given.rows, edges.sources)
+        vectors.to(context.device)
+        for vectors in gather_source_rows(block, given.rows, edges.sources)
     )
     inputs = stage.conv.prepare(block.to(context.device), unprojected, projected)
     return _complete(context, stage, nodes, given, inputs)
@@ -227,9 +230,9 @@ def _complete(
     if (
         given.aggregate is not None and given.rows is given.features
     ):  # the first layer; later ones read it
-        given.aggregate[nodes] = dense(inputs.matrices[-1]).cpu()
+        given.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
     inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
-    return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
+    return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 @torch.no_grad()
@@ -274,7 +277,7 @@ def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Some nodes at a time with their inputs; what arrives from other workers is summed as it arrives."""
-    conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_WAVE)
+    conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
         projected = local.projected if local.projected_width < given.rows.shape[1] else None
@@ -284,10 +287,12 @@ def _inputs_from_sums(
             or "rows" in stage.skips
             or given.rows is context.features
         )
-        if not read and exchange.sends_projected_alone():
+        if not read and exchange.sends_only_projected():
             local.release()
             given.rows = local.rows
-        accumulator = Accumulator(conv, context.edges, nodes, given.rows, projected, context.device)
+        accumulator = AggregateAccumulator(
+            conv, context.edges, nodes, given.rows, projected, context.device
+        )
     while True:
         with context.phase("exchange"):
             sources = next(arriving, None)
@@ -308,6 +313,6 @@ def _inputs_from_rows(
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """The same for a convolution that needs its neighbours' rows."""
     with context.phase("exchange"):
-        edges = context.edges.numbered(exchange.run(INFER_WAVE))
+        edges = context.edges.number_sources(exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
     return ((chunk, _block_inputs(context, stage, chunk, given, edges)) for chunk in chunks)

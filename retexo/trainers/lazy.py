@@ -8,8 +8,8 @@ from torch import Tensor
 
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
-from retexo.rounds.loop import run_rounds
 from retexo.rounds.objective import LayerObjective
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.context import RunContext, TrainResult
 from retexo.trainers.layerwise import LAYERS, Layers, each_layer
@@ -35,7 +35,9 @@ def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> 
             )
 
     # Without enumerate, which would hold on to the output before.
-    for output in each_layer(context, stages, layers, fit, readout=context.settings.readout):
+    for output in each_layer(
+        context, stages, layers, fit, output_heads=context.settings.output_heads
+    ):
         context.release_features()  # what is of use after the first layer is in its output
         context.save_layer(len(rounds) - 1, stages[len(rounds) - 1])
         if output.logits is not None:

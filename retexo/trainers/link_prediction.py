@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.autograd import make_halo_exchange
-from retexo.exchange.boundary import TRAIN_WAVE
-from retexo.exchange.exchange_plan import ExchangePlan, plan_of
+from retexo.exchange.boundary import TRAIN_PHASE
+from retexo.exchange.differentiable_exchange import make_halo_exchange
+from retexo.exchange.exchange_plan import ExchangePlan, make_plan_from_required_layers
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.selection import LocalRows
+from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import Sources
 from retexo.models.convolution import Inputs
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import RowIndex, as_matrix, dense, scale_rows
+from retexo.models.matrix import RowIndex, as_matrix, scale_rows, to_dense
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective
@@ -45,7 +45,7 @@ class Ends:
         """Of rows [I, F] of every worker those of the ends, [R, F]."""
         precision = layerwise.PRECISIONS[context.settings.exchange.precision[layer]]
         local = LocalRows.unprojected(rows.to(context.features.dtype), None, precision)
-        held = LayerExchange(self.plan, layer, local, context.comm).run(TRAIN_WAVE).unprojected
+        held = LayerExchange(self.plan, layer, local, context.comm).run(TRAIN_PHASE).unprojected
         return held.values[held.halo].to(rows)
 
 
@@ -75,7 +75,9 @@ def ends_of(context: Context, *, linear: bool) -> Ends:
         )
         options = replace(context.plan_options, partial_sums=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
-        context.ends = Ends(ids, plan_of(edges, options, required, context.comm))
+        context.ends = Ends(
+            ids, make_plan_from_required_layers(edges, options, required, context.comm)
+        )
     ends: Ends = context.ends
     return ends
 
@@ -146,8 +148,8 @@ class _OfPairs:
     def validation(self) -> LinkValidation:
         return self.seeds.validation()
 
-    def begin(self, number: int) -> None:
-        self.seeds.begin(number)
+    def begin_round(self, number: int) -> None:
+        self.seeds.begin_round(number)
 
 
 # --- layer by layer --------------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class LinkObjective(_OfPairs, LayerObjective):
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
     @property
-    def read(self) -> LabelledNodes:
+    def nodes_per_round(self) -> LabelledNodes:
         return self.hand
 
     def losses(self) -> Iterator[Tensor]:
@@ -220,13 +222,15 @@ def make_link_objective(
     if linear and context.settings.task.cut_edges == "train":
         own = train.inputs(slice(None)) if len(nodes) else None
         inputs = _with_ends(context, ends, layer, stage, own)
-        hand = LabelledNodes.of(torch.arange(len(nodes) + len(ends.ids)), train.labels, inputs)
+        hand = LabelledNodes.from_inputs(
+            torch.arange(len(nodes) + len(ends.ids)), train.labels, inputs
+        )
     return LinkObjective(
         layer,
         stage,
         context.task,
         train,
-        LabelledNodes.of(nothing, context.labels[:0], None),
+        LabelledNodes.from_inputs(nothing, context.labels[:0], None),
         context.graph_info,
         hand=hand,
         seeds=make_seeds(context, ends, layer),
@@ -248,7 +252,7 @@ def _from_neighbours(context: Context, layer: int, stage: Stage) -> tuple[bool, 
     if isinstance(conv, LinearConvolution) and conv.self_loop_scale(none, none) is not None:
         return (False,) * len(names)
     passes_sums = (
-        layer > 0 and context.settings.model.passes == "aggregate" and conv.linear_aggregation
+        layer > 0 and context.settings.model.output == "aggregate" and conv.linear_aggregation
     )
     return tuple(name != "features" and (name != "rows" or passes_sums) for name in names)
 
@@ -262,7 +266,7 @@ def _with_ends(
     made = []
     for name, matrix in zip(_input_names(stage), parts, strict=True):
         key = {"rows": "features", "sum": "aggregate"}.get(name, name) if layer == 0 else name
-        rows = dense(matrix).cpu().to(context.features.dtype)
+        rows = to_dense(matrix).cpu().to(context.features.dtype)
         received = ends.kept.get(key)
         if received is None:
             received = ends.receive(context, layer, rows)
@@ -275,7 +279,7 @@ def _with_ends(
     inputs = replace(
         own, matrices=tuple(made[:count]), skips=tuple(made[count:]), num_rows=made[0].shape[0]
     )
-    return inputs.in_bf16() if own.bf16 else inputs
+    return inputs.to_bf16() if own.bf16 else inputs
 
 
 # --- end to end ------------------------------------------------------------------------------------------------------

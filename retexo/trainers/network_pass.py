@@ -13,11 +13,11 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.autograd import BoundarySample, HaloExchange, make_halo_exchange
-from retexo.exchange.exchange_plan import ExchangePlan, require_sources
+from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
+from retexo.exchange.exchange_plan import ExchangePlan, mark_required_sources
 from retexo.models.block import Block, HaloRows, InEdges, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.linear import NOT_PROJECTED
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix
 from retexo.models.stage import Stage
 from retexo.trainers import layerwise
@@ -96,7 +96,7 @@ def _compute(step: Step, stage: Stage, table: Tensor) -> Tensor:
     if inputs is None:
         assert step.block is not None
         assert step.index is not None
-        inputs = stage.conv.prepare(step.block, table[step.index], NOT_PROJECTED)
+        inputs = stage.conv.prepare(step.block, table[step.index], NO_PROJECTED_ROWS)
     return stage.embed(inputs)
 
 
@@ -165,8 +165,8 @@ def later_step(
     """
     nodes = (required_layers > layer).nonzero()[:, 0]
     width = received.values.shape[1]
-    block = edges.block(
-        nodes, Sources(received, HaloRows.none(len(received.halo), width, received.values.dtype))
+    block = edges.cut_block(
+        nodes, Sources(received, HaloRows.empty(len(received.halo), width, received.values.dtype))
     )
     before = required_layers >= layer
     place = torch.cat(
@@ -188,12 +188,12 @@ def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, T
     required_layers = targets.to(torch.uint8) * num_layers
     halo = torch.zeros(context.partition.num_halo, dtype=torch.bool)
     for layer in range(num_layers - 1, 0, -1):
-        halo = require_sources(context.partition, required_layers, layer)
+        halo = mark_required_sources(context.partition, required_layers, layer)
     return required_layers, halo
 
 
 def no_vectors(context: Context) -> HaloRows:
     """No vectors of any halo node."""
-    return HaloRows.none(
+    return HaloRows.empty(
         context.partition.num_halo, context.features.shape[1], context.features.dtype
     )

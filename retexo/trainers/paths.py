@@ -1,4 +1,4 @@
-"""Scores of paths of two between nodes of any parts: Adamic and Adar's, by partitioning.links.paths.
+"""Scores of paths of two between nodes of any parts: Adamic and Adar's, by partitioning.links.adamic_adar.
 
 A node's owner knows its neighbours, as ids, and what each of them weighs; of two nodes the owner of one needs the
 neighbours of the other. N nodes of the graph, I inner nodes, q other ones.
@@ -12,8 +12,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from partitioning.directory.types import Partition
-from partitioning.links.paths import ONE
+from partitioning.directory.partition import Partition
+from partitioning.links.adamic_adar import ONE
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from retexo.arrays import repeated
+from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.received import check_places
@@ -239,7 +239,7 @@ def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Ten
     that of paths."""
     num_layers = len(stages)
     answer = Answer((num_layers - 1,))
-    if context.settings.readout != "validation" or not context.graph_info.num_val:
+    if context.settings.output_heads != "validation" or not context.graph_info.num_val:
         return answer
 
     def best(candidates: list[Answer]) -> Answer:
@@ -368,8 +368,10 @@ def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True)
     )
     counts = end - begin
-    place = repeated(torch.arange(len(wanted)), counts)
-    return place, torch.arange(len(place)) - repeated(counts.cumsum(0) - counts - begin, counts)
+    place = repeat_interleave(torch.arange(len(wanted)), counts)
+    return place, torch.arange(len(place)) - repeat_interleave(
+        counts.cumsum(0) - counts - begin, counts
+    )
 
 
 def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:

@@ -50,9 +50,9 @@ TRAINERS: dict[str, Trainer] = {
 ONLY_LAZY: dict[str, Any] = {
     "batch_size": None,
     "compute.precision": "fp32",
-    "model.own_half": False,
-    "model.inputs": "previous",
-    "model.passes": "activation",
+    "model.self_weight": False,
+    "model.input_skip": False,
+    "model.output": "activation",
     "smoothing.reach": "computed",
 }
 """Settings that the other trainers have no more than this value of."""

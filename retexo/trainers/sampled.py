@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from partitioning.dgl_import import require_dgl
 from partitioning.directory.dgl_files import config_file
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
-from retexo.rounds.loop import run_rounds
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.options import SampledOptions
 from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import typed_options

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from retexo.exchange.exchange_plan import Use
-from retexo.models.convolution import normalisation, xavier
+from retexo.models.convolution import make_norm, xavier
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, dense, dropout, product
+from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.run_settings import ModelSettings, TrainSettings
@@ -33,7 +33,7 @@ RESUMES = False
 def check(settings: TrainSettings) -> None:
     checks.refuse_models(
         settings,
-        lambda conv: isinstance(conv, LinearConvolution) and conv.normalised,
+        lambda conv: isinstance(conv, LinearConvolution) and conv.normalized,
         "aggregates hop after hop, by means or sums that are normalised",
     )
 
@@ -47,19 +47,17 @@ class SIGN(nn.Module):
         hidden = model.hidden_dim
         self.weights = nn.ParameterList([xavier(width, hidden) for width in widths])
         self.bias = nn.Parameter(torch.zeros(len(widths) * hidden))
-        self.norm = normalisation(model.norm, len(widths) * hidden)
+        self.norm = make_norm(model.norm, len(widths) * hidden)
         self.head = nn.Linear(len(widths) * hidden, num_classes)
         self.rate, self.input_rate = model.dropout, model.features_dropout
 
     def forward(self, hops: Sequence[Matrix]) -> Tensor:
         parts = [
-            product(dropout(rows, self.input_rate, self.training), weight)
+            matmul(dropout(rows, self.input_rate, self.training), weight)
             for rows, weight in zip(hops, self.weights, strict=True)
         ]
         hidden = torch.relu_(self.norm(torch.cat(parts, dim=1) + self.bias))
-        return product(
-            dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias
-        )
+        return matmul(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
@@ -103,7 +101,7 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
                 inputs = layerwise.layer_inputs(
                     context, stage, nodes, LayerInput(hops[-1]), sources
                 )
-                rows[nodes] = dense(inputs.matrices[-1]).cpu()
+                rows[nodes] = to_dense(inputs.matrices[-1]).cpu()
         hops.append(rows)
     return hops
 

@@ -6,15 +6,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.types import HeteroPartition
 from retexo.exchange.exchange_plan import Use
 from retexo.hetero.context import of_target
 from retexo.results.checkpoint import Checkpoint
-from retexo.rounds.graph_info import num_classes
+from retexo.rounds.graph_info import count_classes
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Shape:
             return None
         return cls(
             num_features=max(partition.features.shape[1] for partition in held),
-            num_classes=max(num_classes(partition, directory) for partition in held),
+            num_classes=max(count_classes(partition, directory) for partition in held),
             multilabel=any(partition.multilabel for partition in held),
             named=False,
             exact=False,

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import Communicator
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.exchange_plan import PlanOptions, Use, global_out_degree, make_plan
+from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
 from retexo.models.convolution import Convolution
 from retexo.results.checkpoint import save_layer
 from retexo.results.run_log import RunLog
@@ -149,5 +149,5 @@ def _out_degree(
         assert partition.out_degree is not None
         return partition.out_degree
     if used:
-        return global_out_degree(partition, graph_info.part_sizes, comm)
+        return compute_global_out_degree(partition, graph_info.part_sizes, comm)
     return torch.zeros(partition.num_inner + partition.num_halo)

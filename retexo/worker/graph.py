@@ -7,18 +7,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition, Partition, PartNodes
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.types import HeteroPartition, PartNodes
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
 from retexo.hetero import context as hetero_context
 from retexo.hetero import registry as hetero_registry
 from retexo.hetero import smoothing
 from retexo.hetero.lazy import infer_hetero
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Answer, Architecture, Stage
@@ -68,7 +67,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
         )
     relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
     if relational != hetero:
-        kinds = {name: check_model(default_model(name, 1, 1)) for name in CONVOLUTIONS}
+        kinds = {name: check_model(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
         known = (
             name
             for name, each in kinds.items()
@@ -293,12 +292,11 @@ def make_inference_context(
     """
     answered = checkpoint.answer
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    smoothing_now = replace(
-        settings.smoothing, steps=answered.steps if answered.alpha < 1 else 0, reach=answered.reach
-    )
+    use = "train" if use == "evaluate" and settings.exchange.rounded else use
+    steps = answered.steps if answered.alpha < 1 or use == "train" else 0
+    smoothing_now = replace(settings.smoothing, steps=steps, reach=answered.reach)
     settings = replace(settings, smoothing=smoothing_now)
     graph.check_fits(checkpoint, settings, graph_info)
-    use = "train" if use == "evaluate" and settings.exchange.rounded else use
     with clock.phase("plan"):
         context = graph.make_context(
             settings, graph_info, comm, stages[0].conv, clock=clock, use=use

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous

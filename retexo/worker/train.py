@@ -70,7 +70,7 @@ def run(
         stages = build_network(architecture, settings.seed)
         check_same_parameters(comm, stages)
         if settings.gradient.secure:
-            hide_shares(comm, graph_info.holders, job.rendezvous.identity)
+            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         trainer = find_trainer(settings)
         recovery, (layer, number) = _open_recovery(job, comm, trainer)
         log.resume_from(layer, number)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from support import random_graph, save_npz, thirds
 
-from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find
 from retexo.apps import partition_data, train
-from retexo.exchange.coding.elias_fano import code_size
-from retexo.models.conv_registry import default_model
+from retexo.exchange.coding.elias_fano import encoded_size
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.settings.compose import compose
 
@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
 
 
 def parameters(layer: int) -> int:
-    architecture = Architecture(default_model("gcn", 2, HIDDEN), WIDTH, CLASSES)
+    architecture = Architecture(default_model_settings("gcn", 2, HIDDEN), WIDTH, CLASSES)
     return sum(parameter.numel() for parameter in build_stages(architecture, 0)[layer].parameters())
 
 
@@ -105,7 +105,7 @@ def test_setup_is_small(trained: Any) -> None:
     directory, summary = trained
     each_pair = (10 + 1 + 2 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
     codes = sum(
-        code_size(count, directory.meta.parts[owner].nodes)
+        encoded_size(count, directory.meta.parts[owner].nodes)
         for owner, count in boundary_rows(directory)
     )
     assert summary["bytes"]["by_kind"]["setup"] == WORLD * (WORLD - 1) * each_pair + codes

@@ -21,10 +21,10 @@ from test_oracle import (
     train_as_threads,
 )
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.sites import find_sites, write_sites
+from partitioning.site_folders import find_sites, write_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.exchange.exchange_plan import PlanOptions, make_plan

@@ -12,9 +12,9 @@ from hetero_support import hetero_parts, random_assignment, random_hetero, write
 from support import graph_info, thirds, train_settings
 from torch import Tensor
 
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.types import HeteroPartition
-from partitioning.sites import find_sites
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition
+from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.hetero import lazy, sign

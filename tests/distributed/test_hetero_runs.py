@@ -23,7 +23,7 @@ from support import need_dgl, random_graph, thirds, write_partitions
 from test_resume import assert_same_run, dies_at
 from test_secure_run import in_the_open
 
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from retexo import load_run
 from retexo.apps import evaluate, plan, predict, train
@@ -122,7 +122,7 @@ def test_inference(model: str, parts: Path, tmp_path: Path) -> None:
 
 def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
     """From Python: what app=predict writes, some nodes as all, and embeddings that the last head makes logits of."""
-    given = "model=rgcn", "+experiment=exact", "smoothing.steps=0", "readout=last"
+    given = "model=rgcn", "+experiment=exact", "smoothing.steps=0", "output_heads=last"
     train.run(settings(parts, "train", *given), tmp_path / "run")
     run, directory = load_run(tmp_path / "run"), next(parts.iterdir())
     table = run.predict(directory)
@@ -201,7 +201,7 @@ def test_refusals(parts: Path, tmp_path: Path) -> None:
     assert "node_classification_gcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
     assert "model=rgcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
     assert "lazy" in refused(parts, "train", "model=rgcn", "trainer=bns", folder=tmp_path)
-    assert "model.own_half" in refused(
+    assert "model.self_weight" in refused(
         parts, "train", "model=rgcn", "+experiment=retexo", folder=tmp_path
     )
     checkpoint = tmp_path / "run"

@@ -14,12 +14,12 @@ import torch
 from support import make_graph, run_main, split_settings, train_settings
 from test_resume import dies_at
 
-from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.write import write
+from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS
-from partitioning.links.ranks import of_ranks
-from partitioning.links.split import split_links
+from partitioning.links.link_split import split_links
+from partitioning.links.score_ranks import of_ranks
 from retexo import load_run
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
@@ -29,7 +29,7 @@ from retexo.models.block import HaloRows, InEdges, Sources
 from retexo.models.conv.rgcn_union import UnionRGCN
 from retexo.models.convolution import RelationInput
 from retexo.models.hetero_stage import build_network
-from retexo.models.matrix import dense
+from retexo.models.matrix import to_dense
 from retexo.models.stage import Answer
 from retexo.results.groups import group
 from retexo.results.run_log import RunLog
@@ -230,8 +230,8 @@ def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
     ("overrides", "passed"),
     [
         (("model=sage",), None),
-        (("model=sage", "model.own_half=false"), None),
-        (("model=sage", "model.inputs=previous"), None),
+        (("model=sage", "model.self_weight=false"), None),
+        (("model=sage", "model.input_skip=false"), None),
         (("model=sage", "base=published"), 0),
         (("model=rgcn_union",), -1),
     ],
@@ -259,7 +259,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
         def fit(objective: Any) -> None:
             thinned = dataclasses.replace(objective, neighbour_dropout=rate)
             made = thinned.without_neighbours(objective.hand.inputs(slice(None)))
-            layers.append([dense(matrix) for matrix in (*made.matrices, *made.skips)])
+            layers.append([to_dense(matrix) for matrix in (*made.matrices, *made.skips)])
 
         def worker(comm: Communicator) -> None:
             context = found.make_context(
@@ -297,10 +297,10 @@ def test_rgcn_means_are_those_of_each_relation() -> None:
     degree, rows = torch.zeros(NODES), torch.randn(NODES, 4, dtype=torch.float64)
     src, dst, kind = ends[0][order], ends[1][order], torch.nn.functional.one_hot(number[order], 3)
     edges = InEdges.build(src, dst, degree, degree, torch.float64, edge_feat=kind)
-    none = HaloRows.none(0, 4, torch.float64)
+    none = HaloRows.empty(0, 4, torch.float64)
     conv = UnionRGCN(((RelationInput("rows", 4),) * 3,), 5, 0.0, 8).double()
     inputs = conv.prepare(
-        edges.block(torch.arange(NODES), Sources(none, none)), rows, torch.zeros(0, 0)
+        edges.cut_block(torch.arange(NODES), Sources(none, none)), rows, torch.zeros(0, 0)
     )
     for relation, found in enumerate(inputs.matrices):
         matrix, kept = np.zeros((NODES, NODES)), kind[:, relation] > 0

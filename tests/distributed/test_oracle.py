@@ -16,14 +16,14 @@ import pytest
 import torch
 from support import MODELS, make_graph, run_workers, train_settings, write_partitions
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
 from retexo.models.convolution import Inputs
-from retexo.models.linear import NOT_PROJECTED
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
@@ -55,10 +55,10 @@ LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 POWERSGD = "gradient.compression=powersgd"
 SKIPS = (
-    "model.own_half=true",
-    "model.inputs=all",
-    "model.passes=aggregate",
-    "readout=validation",
+    "model.self_weight=true",
+    "model.input_skip=true",
+    "model.output=aggregate",
+    "output_heads=validation",
     "smoothing.steps=3",
 )
 FEW_ROUNDS = 3
@@ -87,7 +87,7 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "sage-pool-skips": ("dense", (*MODELS["sage-pool"], *SKIPS)),
     "gcn-skips-hops": ("third", (*MODELS["gcn"], *SKIPS, "smoothing.reach=hops")),
     "gat-skips-hops": ("third", (*MODELS["gat-mean"], *SKIPS, "smoothing.reach=hops")),
-    "gcn-own-half": ("dense", (*MODELS["gcn"], "model.own_half=true")),
+    "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
     "gcn-powersgd-whole": (
@@ -387,7 +387,7 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
         oracle_masks(kind)["train_mask"],
     )
     adjacency, parts, rows = (
-        normalised(graph),
+        normalized(graph),
         assignment(num_parts),
         torch.from_numpy(graph.features).double(),
     )
@@ -404,12 +404,12 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
                     for group in groups
                 ],
             )
-        rows = stage.embed(Inputs((total,), 60, NOT_PROJECTED)).detach()
+        rows = stage.embed(Inputs((total,), 60, NO_PROJECTED_ROWS)).detach()
         embeddings.append(rows.numpy())
     return embeddings
 
 
-def normalised(graph: GraphData) -> torch.Tensor:
+def normalized(graph: GraphData) -> torch.Tensor:
     counts = torch.zeros(60, 60, dtype=torch.float64)
     for src, dst in zip(graph.src, graph.dst, strict=True):
         counts[dst, src] += float(src != dst)
@@ -436,7 +436,7 @@ def _after_steps(
     for _ in range(steps if len(group) else 0):
         own.zero_grad()
         torch.nn.functional.cross_entropy(
-            own.logits(Inputs((total[group],), len(group), NOT_PROJECTED)), labels
+            own.logits(Inputs((total[group],), len(group), NO_PROJECTED_ROWS)), labels
         ).backward()
         with torch.no_grad():
             for parameter in own.parameters():
@@ -500,7 +500,7 @@ def test_a_plain_exchange_embeds_all_nodes(trained: Any, num_parts: int) -> None
 def test_columns_that_no_training_node_has() -> None:
     """They are nowhere in what training nodes aggregate, but elsewhere."""
     graph, train = oracle_graph("columns"), oracle_masks()["train_mask"]
-    used = normalised(graph) @ torch.from_numpy(graph.features).double()
+    used = normalized(graph) @ torch.from_numpy(graph.features).double()
     assert not used[train][:, UNUSED].any()
     assert used[train].any(dim=0).sum() == 20
     assert used[~train][:, UNUSED].any(dim=0).all()
@@ -595,12 +595,12 @@ def test_smoothing_is_the_power_of_the_adjacency(
     order = np.argsort(np.concatenate([ids for ids, _ in found]))
     in_split = np.any(list(masks.values()), axis=0)
     whole = "smoothing.reach=hops" in more
-    adjacency, expected = normalised(graph).numpy() * (in_split | whole), start
+    adjacency, expected = normalized(graph).numpy() * (in_split | whole), start
     for step in range(4):
         got = np.concatenate([powers[step] for _, powers in found])[order]
         np.testing.assert_allclose(got[in_split], expected[in_split], rtol=1e-9, atol=1e-12)
         if whole and "exchange=plain" not in more:
-            reached = np.linalg.matrix_power(normalised(graph).numpy(), 3 - step)[in_split].any(
+            reached = np.linalg.matrix_power(normalized(graph).numpy(), 3 - step)[in_split].any(
                 axis=0
             )
             assert np.isfinite(got).all(axis=1).tolist() == reached.tolist()

@@ -22,8 +22,8 @@ from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
 from retexo.results.atomic_write import write_json
 from retexo.settings.compose import compose
+from retexo.settings.flatten import without
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import without
 from retexo.worker import train as train_worker
 
 WORLD = 3

@@ -27,7 +27,7 @@ from support import (
 )
 
 from partitioning import dgl_import
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
 from retexo.settings.compose import compose

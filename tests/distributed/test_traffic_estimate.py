@@ -15,19 +15,19 @@ import pytest
 import torch
 from support import MODELS, dgl_directory, make_graph, train_settings, write_partitions
 
-from partitioning.directory.read import PartitionDirectory
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.exchange import layer_exchange
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
 from retexo.models.stage import Stage
 from retexo.plan.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
-from retexo.rounds import loop
+from retexo.rounds import training_loop
 from retexo.rounds.parameters import FlatParameters
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
@@ -56,10 +56,10 @@ EXCHANGES = {
     "plain": ("exchange=plain",),
 }
 SKIPS = (
-    "model.own_half=true",
-    "model.inputs=all",
-    "model.passes=aggregate",
-    "readout=validation",
+    "model.self_weight=true",
+    "model.input_skip=true",
+    "model.output=aggregate",
+    "output_heads=validation",
     "smoothing.steps=2",
 )
 LOCAL, LOW_RANK = (
@@ -333,9 +333,9 @@ def train_run(run: Run) -> list[Outcome]:
             _noting(layerwise._embed, lambda _, output: noted.outputs.append(output)),
         ),
         patch(
-            loop,
+            training_loop,
             "flatten_parameters",
-            _noting(loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),
+            _noting(training_loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),
         ),
     ):
         return run_threads(WORLD, lambda comm: _train(comm, run, noted))
@@ -353,8 +353,8 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
         exchange = layerwise.layer_exchange(
             context, layer, stages[layer], layerwise.LayerInput(rows)
         )
-        exchange.run(TRAIN_WAVE)
-        exchange.run(INFER_WAVE)
+        exchange.run(TRAIN_PHASE)
+        exchange.run(INFER_PHASE)
     rows = [each.numpy() for each in embeddings]
     return Outcome(
         summary,
@@ -378,7 +378,7 @@ def _noting(function: Any, note: Any) -> Any:
 
 def account(comm: Communicator) -> Counter[Key]:
     def key(tag: MessageTag, receiver: int) -> Key:
-        wave = WAVES[tag.wave] if tag.kind in ("features", "embeddings") else None
+        wave = WAVES[tag.phase] if tag.kind in ("features", "embeddings") else None
         layer = None if tag.layer == WHOLE_RUN else tag.layer
         return tag.kind, layer, wave, comm.rank, receiver
 

@@ -17,7 +17,7 @@ from support import MODELS, ROOT, graph_info, train_settings, write_partitions
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads

@@ -46,7 +46,7 @@ from inputs import (
 from processes import end_of_group, fork, main, own_output, spawn_by_fork
 from support import snapshot
 
-from retexo.apps import evaluate, partition_data, plan, predict, report, sweep, train  # noqa: F401
+from retexo.apps import evaluate, partition_data, plan, predict, report, train  # noqa: F401
 from retexo.launch import fork_server
 
 # --- the runner --------------------------------------------------------------------------------------------------------
@@ -94,9 +94,11 @@ GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
 
 
 def files() -> dict[str, str]:
-    """sha256 by path, without the logs: one who is refused says so at the end of the run directory's."""
+    """sha256 by path, without what every run may extend: its log, and a site's ledger of requests."""
     return {
-        path: digest for path, digest in snapshot(Path()).items() if Path(path).name != "main.log"
+        path: digest
+        for path, digest in snapshot(Path()).items()
+        if Path(path).name != "main.log" and not Path(path).name.startswith("asked")
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from inputs import CUT, OURS, PREDICT, Input, same_files
 from processes import end_of_group, fork, main, wait
 
-from retexo.apps import partition_data, sweep, train
+from retexo.apps import partition_data, train
 from retexo.launch import fork_server
 from retexo.launch.heartbeat import Progress
 from retexo.results import run_lock
@@ -201,7 +201,6 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
 
 LOCKED = (run_lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
-SWEEP = (*OURS, "sweep.axes={seed:{one:'seed=1'}}", "sweep.dir=sweep")
 MAKE_SITES = ("examples/make_sites.py", "sites", "a", "b")
 WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("run directory of train", LOCKED, OURS, OURS),
@@ -228,9 +227,7 @@ WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
         CUT,
         (*CUT, "hydra.run.dir=out2", "overwrite=true"),
     ),
-    ("sweep", (sweep, "_run_all"), SWEEP, (*SWEEP, "hydra.run.dir=out2")),
     ("folders of sites", (np, "savez_compressed"), MAKE_SITES, MAKE_SITES),
-    ("report of a sweep", LOCKED, SWEEP, REPORT),
 ]
 
 

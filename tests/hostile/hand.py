@@ -16,7 +16,7 @@ import torch
 from inputs import CUT, NAME, OURS, PREDICT, TRAIN, Input, override, seal, write_form
 from support import dgl, dgl_directory, random_graph, thirds
 
-from partitioning.files import file_checksum
+from partitioning.file_io import file_checksum
 
 
 def by_hand(number: int, base: Path) -> Input:

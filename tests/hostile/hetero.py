@@ -20,8 +20,8 @@ from inputs import TRAIN, Input, same_files, seal
 from processes import main
 from support import dgl, thirds
 
-from partitioning.directory.read import find
-from partitioning.hetero.directory import HeteroDirectory
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.read_directory import find
 
 CUT = (
     "app=partition_data",

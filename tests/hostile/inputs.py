@@ -23,10 +23,10 @@ from omegaconf import OmegaConf
 from processes import at_once, main, own_output
 from support import dgl, dgl_directory, random_graph, save_npz, thirds
 
-from partitioning.directory.arrays import content_of
-from partitioning.directory.read import find
-from partitioning.files import file_checksum
-from partitioning.sites import write_sites
+from partitioning.directory.npy_files import content_of
+from partitioning.directory.read_directory import find
+from partitioning.file_io import file_checksum
+from partitioning.site_folders import write_sites
 from retexo.apps import plan
 from retexo.launch import fork_server, start_workers
 from retexo.launch.heartbeat import Progress

@@ -714,12 +714,32 @@ def test_torch_is_imported_once_for_all_workers_and_never_its_compiler(
 
 
 def test_multirun(place: Path) -> None:
-    seeds = ("seed=1,2", "split.seed=42", "partition.seed=42")
-    ended = run_main("-m", *TRAIN, *seeds, "hydra.sweep.dir=sweep", cwd=place)
-    assert ended.rc == 0, ended.output
-    summaries = [
-        json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))
-    ]
-    assert [summary["settings"]["seed"] for summary in summaries] == [1, 2]
-    first, second = (summary["seconds"]["total"] for summary in summaries)
-    assert second < first, "it counts from the start of the first job"
+    """Jobs share partitions, go on when one fails, and are not run again when they are done."""
+    command = ("-m", *TRAIN, "seed=1,2", "dropout=0.1,2", "hydra.sweep.dir=jobs")
+    ended = run_main(*command, cwd=place)
+    assert ended.rc == 2
+    assert "2 of 4 jobs failed" in ended.stdout
+    assert ended.stderr.count("error: dropout=2.0: must be in [0, 1)") == 2
+    files = [place / "jobs" / job / "summary.json" for job in ("0", "2")]
+    first, second = (json.loads(file.read_text()) for file in files)
+    assert [first["settings"]["seed"], second["settings"]["seed"]] == [1, 2]
+    assert first["partition_digest"] != second["partition_digest"]
+    assert second["seconds"]["total"] < first["seconds"]["total"], "from the start of the job"
+    assert len(list((place / "parts").glob("*/toy-random-vol-2"))) == 2
+
+    made = files[0].stat().st_mtime_ns
+    files[1].write_text(json.dumps({**second, "status": "failed"}))
+    again = run_main(*command, cwd=place)
+    assert again.output.count("this run is done already") == 1
+    assert files[0].stat().st_mtime_ns == made
+    repeated = json.loads(files[1].read_text())
+    assert (repeated["status"], repeated["test"]) == ("done", second["test"])
+    assert len(list((place / "parts").glob("*/toy-random-vol-2"))) == 2
+    other = run_main(*command, "hidden_dim=9", cwd=place)
+    assert "hidden_dim=9: the run in" in other.stderr
+
+
+def test_sweeps_of_earlier_versions_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    for given in ("app=sweep", "sweep.dir=runs"):
+        ended = run_main(given, cwd=tmp_path)
+        assert (ended.rc, "app=train -m seed=1,2,3" in ended.stderr) == (2, True)

@@ -30,10 +30,10 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
-from partitioning.files import file_checksum
+from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
 from retexo import load_run
 from retexo.apps import evaluate, partition_data, predict, train
@@ -41,8 +41,8 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.exchange.boundary import INFER_WAVE
-from retexo.models.conv_registry import default_model
+from retexo.exchange.boundary import INFER_PHASE
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.results import atomic_write
 from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
@@ -64,7 +64,7 @@ TIE = 1e-4
 
 
 def architecture(name: str = "gcn", **changes: Any) -> Architecture:
-    model = dataclasses.replace(default_model(name, 2, 8), heads=2, dropout=0.5, **changes)
+    model = dataclasses.replace(default_model_settings(name, 2, 8), heads=2, dropout=0.5, **changes)
     return Architecture(model, num_features=6, num_classes=3)
 
 
@@ -157,10 +157,10 @@ MODELS = {
     "pool": ("model=sage", "model.aggregator=pool"),
     "skips": (
         "model=sage",
-        "model.own_half=true",
-        "model.inputs=all",
-        "model.passes=aggregate",
-        "readout=validation",
+        "model.self_weight=true",
+        "model.input_skip=true",
+        "model.output=aggregate",
+        "output_heads=validation",
         "smoothing.steps=3",
         "smoothing.alphas=[0.3]",
     ),
@@ -342,6 +342,24 @@ def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, rea
         run.predict(directory, node_ids=[1030, 1003]),
         run.predict(directory).take(np.array([30, 3])),
     )
+
+
+@pytest.mark.parametrize(("reach", "same"), [("hops", True), ("computed", False)])
+def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same: bool) -> None:
+    """Two splits and two assignments of one graph, exact rows: with reach=hops one answer."""
+    folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
+    described = json.loads((folder / "checkpoint" / "model.json").read_text())
+    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": reach}
+    (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
+    run = load_run(folder)
+    first, second = (
+        run.predict(
+            write_partitions(tmp_path / name, random_graph(), masks, scattered(40, parts), parts)
+        )
+        for name, masks, parts in (("a", sparse_masks(40), 2), ("b", thirds(40), 3))
+    )
+    near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
+    assert near == same
 
 
 WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})
@@ -590,7 +608,7 @@ def sent(
     total: dict[tuple[str, int, int], int] = {}
     for tag, num_bytes in itertools.chain(*run_threads(directory.num_parts, work)):
         if tag.kind in ("features", "embeddings"):
-            key = (tag.kind, tag.layer, tag.wave)
+            key = (tag.kind, tag.layer, tag.phase)
             total[key] = total.get(key, 0) + num_bytes
     return total
 
@@ -611,17 +629,17 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     parts = [directory.read(rank) for rank in range(3)]
     everything = sum(part.num_halo for part in parts)
     of_all = sent(directory, tmp_path / "run", "predict")
-    assert {wave for _, _, wave in of_all} == {INFER_WAVE}
-    assert of_all["features", 0, INFER_WAVE] == 4 * width * everything
+    assert {wave for _, _, wave in of_all} == {INFER_PHASE}
+    assert of_all["features", 0, INFER_PHASE] == 4 * width * everything
     masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
     needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
     of_masked = sent(directory, tmp_path / "run", "evaluate")
     last = min(
         build_stages(architecture("gat", hidden_dim=hidden), 0)[0].output_dim, 2 * 3
     )  # 2 heads of 3 classes
-    assert of_masked["embeddings", 1, INFER_WAVE] <= 4 * last * needed
-    assert of_all["embeddings", 1, INFER_WAVE] <= 4 * last * everything
-    assert of_masked["features", 0, INFER_WAVE] <= of_all["features", 0, INFER_WAVE]
+    assert of_masked["embeddings", 1, INFER_PHASE] <= 4 * last * needed
+    assert of_all["embeddings", 1, INFER_PHASE] <= 4 * last * everything
+    assert of_masked["features", 0, INFER_PHASE] <= of_all["features", 0, INFER_PHASE]
     plain = sent(directory, tmp_path / "run", "predict", "exchange=plain")
     assert sum(of_all.values()) <= sum(plain.values())
 
@@ -632,7 +650,7 @@ def test_sums_take_no_more_than_plain_rows(tmp_path: Path, kind: str) -> None:
     checkpoint_of(tmp_path / "run", KINDS[kind])
     plain = sum(sent(directory, tmp_path / "run", "predict", "exchange=plain").values())
     of_all, of_masked = (sent(directory, tmp_path / "run", use) for use in ("predict", "evaluate"))
-    assert {wave for _, _, wave in (*of_all, *of_masked)} == {INFER_WAVE}
+    assert {wave for _, _, wave in (*of_all, *of_masked)} == {INFER_PHASE}
     assert 0 < sum(of_masked.values()) <= sum(of_all.values()) < plain
 
 

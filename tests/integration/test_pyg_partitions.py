@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import random_graph, run_main, thirds
 
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 
 SMALL = ("num_rounds=[2]", "device=cpu", "hidden_dim=16")

@@ -24,7 +24,7 @@ from support import (
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.sites import ARRAYS, write_sites
+from partitioning.site_folders import ARRAYS, write_sites
 from retexo.apps import evaluate, partition_data, plan, predict, train
 from retexo.errors import TrainingError
 from retexo.results.predictions import read_table

@@ -14,7 +14,7 @@ from support import ROOT, run_main
 
 import retexo
 from partitioning.errors import InputError
-from retexo.apps import notebook, sweep
+from retexo.apps import notebook
 from retexo.settings.compose import compose
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -93,20 +93,19 @@ def test_a_folder_of_the_users_own_configurations(tmp_path: Path) -> None:
     (tmp_path / "own" / "mine.yaml").write_text(
         "defaults: [node_classification_sage, _self_]\nhidden_dim: 17\n"
     )
-    axes = "{seed: {a: seed=1, b: seed=2}}"
     (tmp_path / "own" / "experiment" / "two.yaml").write_text(
-        f"# @package _global_\nsweep: {{dir: runs, axes: {axes}}}"
+        "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '1,2'}}}"
     )
     told = run_main("--config-dir", "own", "--config-name", "mine", "--cfg", "job", cwd=tmp_path)
     assert told.rc == 0, told.output
     assert "hidden_dim: 17" in told.stdout
     settings = compose(["+experiment=two"], "mine", str(tmp_path / "own"))
     assert settings.arguments[:2] == ("--config-name=mine", f"--config-dir={tmp_path}/own")
-    planned = sweep.plan(settings)
-    assert [(one.settings.train.seed, one.settings.train.model.hidden_dim) for one in planned] == [
-        (1, 17),
-        (2, 17),
-    ]
+    jobs = run_main(
+        *("--config-dir", "own", "--config-name", "mine", "+experiment=two", "dropout=2"),
+        cwd=tmp_path,
+    )
+    assert (jobs.rc, "2 of 2 jobs failed" in jobs.stdout) == (2, True)
 
 
 def test_the_shell_completes_settings_and_values(tmp_path: Path) -> None:

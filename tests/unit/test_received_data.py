@@ -27,7 +27,7 @@ EXEMPT = "retexo/comm/traffic_meter.py"
 RECEIVING = {
     "all_gather",
     "all_to_all",
-    "exchange_ascending",
+    "exchange_sorted_lists",
     "exchange_bits",
     "irecv",
     "read_ascending",

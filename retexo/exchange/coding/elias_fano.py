@@ -1,10 +1,12 @@
-"""Ascending integers in few bytes: the code of Elias (1974) and Fano (1971).
+"""Sorted integers in few bytes: the code of Elias (1974) and Fano (1971).
 
-n values below U take n * low + n + (U - 1 >> low) bits: about 2 + log2(U / n) each with the best low, half a bit above
-the least possible for a random set. Equal values may follow each other. First come the high bits, in which the value v
-of rank k sets bit (v >> low) + k; then the low bits of every value; then padding to a whole byte.
+n values below U take n * low + n + (U - 1 >> low) bits: about 2 + log2(U / n) bits per value
+with the best number of low bits, half a bit above the entropy of a random set. Values may
+repeat. The code starts with the high bits: value v of rank k sets bit (v >> low) + k. Then
+follow the low bits of every value, then padding to a whole byte.
 
-Several lists can stand one after the other, each with a low of its own. Shape letters: S lists, n values of all lists.
+Several lists can follow each other, each with its own number of low bits. Shape letters: S
+lists, n values of all lists.
 """
 
 from dataclasses import dataclass
@@ -14,25 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.thread_pool import blocks, in_blocks
-from retexo.arrays import ByteArray, IntArray, Mask, pointers
+from retexo.arrays import ByteArray, IntArray, Mask, counts_to_pointers
 
-AT_ONCE, BITS_AT_ONCE = 1 << 16, 1 << 17
-"""Values of one list that are written together, and high bits that are read: they stay in a core's cache."""
-
-
-def code_size(count: int, universe: int) -> int:
-    """Bytes that `count` values in [0, universe) take."""
-    return int(num_bits(count, universe, best_low(count, universe)) + 7) // 8
+VALUES_PER_BLOCK, BITS_PER_BLOCK = 1 << 16, 1 << 17
+"""Values encoded, and high bits decoded, per thread at a time. A block fits in a core's cache."""
 
 
-def write_ascending(values: IntArray, universe: int) -> ByteArray:
-    """Write values in [0, universe), int64 [n] ascending; uint8 [code_size(n, universe)]."""
-    count, low = len(values), best_low(len(values), universe)
+def encoded_size(count: int, universe: int) -> int:
+    """Return the bytes that `count` values in [0, universe) take."""
+    return int(num_bits(count, universe, best_num_low_bits(count, universe)) + 7) // 8
+
+
+def encode_sorted(values: IntArray, universe: int) -> ByteArray:
+    """Encode sorted values in [0, universe), int64 [n], as uint8 [encoded_size(n, universe)]."""
+    count, low = len(values), best_num_low_bits(len(values), universe)
     num_high = num_bits(count, universe, low) - count * low
     high, (first_byte, shift) = np.zeros(num_high, np.uint8), divmod(num_high, 8)
 
     def write(block: slice) -> ByteArray:
-        """Set the high bits; the low ones, which begin within a byte as those of every block do."""
+        """Set the high bits of a block; return its low bits, shifted to their position within a
+        byte.
+        """
         part = values[block]
         high[(part >> low) + np.arange(block.start, block.stop)] = 1
         planes = np.unpackbits(
@@ -42,44 +46,43 @@ def write_ascending(values: IntArray, universe: int) -> ByteArray:
             np.concatenate((np.zeros(shift, np.uint8), planes.ravel())), bitorder="little"
         )
 
-    lows = in_blocks(write, count, AT_ONCE)
-    code = np.zeros(code_size(count, universe), np.uint8)
+    lows = in_blocks(write, count, VALUES_PER_BLOCK)
+    code = np.zeros(encoded_size(count, universe), np.uint8)
     packed = np.packbits(high, bitorder="little")
     code[: len(packed)] = packed
-    for block, part in zip(blocks(count, AT_ONCE), lows, strict=True):
+    for block, part in zip(blocks(count, VALUES_PER_BLOCK), lows, strict=True):
         begin = first_byte + block.start * low // 8
-        code[begin : begin + len(part)] |= (
-            part  # the last byte of the block before is the first of this one
-        )
+        code[begin : begin + len(part)] |= part  # Blocks overlap in one byte.
     return code
 
 
-def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
-    """Read what write_ascending wrote. Raises ValueError where it is not `count` values in [0, universe)."""
-    if len(code) != code_size(count, universe):
+def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
+    """Decode what encode_sorted wrote. Raises ValueError unless it is `count` values in [0,
+    universe).
+    """
+    if len(code) != encoded_size(count, universe):
         raise ValueError(
-            f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}"
+            f"{count} values below {universe} take {encoded_size(count, universe)} bytes, not {len(code)}"
         )
-    low = best_low(count, universe)
+    low = best_num_low_bits(count, universe)
     num_high = num_bits(count, universe, low) - count * low
     padded = code if len(code) > 7 else np.append(code, np.zeros(8, np.uint8))
-    words: NDArray[np.uint64] = np.ndarray(
-        len(padded) - 7, np.uint64, padded, strides=(1,)
-    )  # that begin at each byte
+    # A 64-bit word starts at each byte.
+    words: NDArray[np.uint64] = np.ndarray(len(padded) - 7, np.uint64, padded, strides=(1,))
 
     def is_set(bits: slice) -> Mask:
         part = code[bits.start // 8 : (bits.stop + 7) // 8]
         return np.unpackbits(part, count=bits.stop - bits.start, bitorder="little").view(np.bool_)
 
-    set_bits = in_blocks(lambda bits: np.count_nonzero(is_set(bits)), num_high, BITS_AT_ONCE)
-    first_rank = pointers(np.array(set_bits, np.int64))
+    set_bits = in_blocks(lambda bits: np.count_nonzero(is_set(bits)), num_high, BITS_PER_BLOCK)
+    first_rank = counts_to_pointers(np.array(set_bits, np.int64))
     if first_rank[-1] != count:
         raise ValueError(f"{count} values are announced, the code has {first_rank[-1]}")
     values = np.empty(count, np.int64)
 
     def read(bits: slice) -> None:
         high = np.flatnonzero(is_set(bits))
-        first = first_rank[bits.start // BITS_AT_ONCE]
+        first = first_rank[bits.start // BITS_PER_BLOCK]
         rank = np.arange(first, first + len(high))
         bit = num_high + rank * low
         word = np.minimum(bit >> 3, len(words) - 1)
@@ -92,28 +95,30 @@ def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
         part = values[block.start : block.stop + 1]
         return bool((part[1:] >= part[:-1]).all())
 
-    in_blocks(read, num_high, BITS_AT_ONCE)
-    if count and (values[-1] >= universe or not all(in_blocks(ascend, count, AT_ONCE))):
+    in_blocks(read, num_high, BITS_PER_BLOCK)
+    if count and (values[-1] >= universe or not all(in_blocks(ascend, count, VALUES_PER_BLOCK))):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
 
 
 def num_bits(count: Any, universe: int, low: Any) -> Any:
-    """Bits of lists before padding; count and low are int or int64 [S]."""
+    """Return the bits of each list before padding. `count` and `low` are int or int64 [S]."""
     return (count * (low + 1) + (universe - 1 >> low)) * (count > 0)
 
 
-def best_low(count: int, universe: int) -> int:
-    """Low bits of each value that make the code shortest; a 64-bit word holds them wherever in a byte they begin."""
+def best_num_low_bits(count: int, universe: int) -> int:
+    """Return the number of low bits with the shortest code; at most 57, so that they fit in a
+    word.
+    """
     return min(
         range(min(58, max(universe, 1).bit_length())),
         key=lambda low: num_bits(count, universe, low),
     )
 
 
-def write_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int) -> ByteArray:
-    """Write the values of all lists, int64 [n], ascending in each; counts and low int64 [S]."""
-    where = _Layout.of(counts, low, universe)
+def encode_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int) -> ByteArray:
+    """Encode the values of all lists, int64 [n], sorted within each; counts and low int64 [S]."""
+    where = _Layout.build(counts, low, universe)
     bits = np.zeros(len(where.is_low), dtype=np.uint8)
     bits[(values >> where.each_low) + where.offset] = 1
     planes = np.empty((len(values), low.max(initial=0)), dtype=np.uint8)
@@ -123,12 +128,12 @@ def write_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int
     return np.packbits(bits, bitorder="little")
 
 
-def read_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int) -> IntArray:
-    """Read what write_lists wrote, as many bytes as it returns; int64 [n], not checked to be ascending.
+def decode_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int) -> IntArray:
+    """Decode what encode_lists wrote, int64 [n]; does not check that values are sorted.
 
-    Raises ValueError where a list does not have as many values as counts says.
+    Raises ValueError unless every list has as many values as `counts` says.
     """
-    where = _Layout.of(counts, low, universe)
+    where = _Layout.build(counts, low, universe)
     bits = np.unpackbits(code, bitorder="little")
     planes = np.zeros((len(where.offset), low.max(initial=0)), dtype=np.uint8)
     planes[where.is_kept(planes.shape[1])] = bits[where.is_low]
@@ -146,19 +151,19 @@ def read_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int) 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the bits of lists stand."""
+    """Positions of the bits of several lists."""
 
     ends: IntArray
-    """[S] bits of the lists so far, padding included."""
+    """[S] cumulative bits of the lists, with padding."""
     offset: IntArray
-    """[n] its list's first bit and its rank in the list: what is added to the high part of each value."""
+    """[n] first bit of the list plus rank in the list; added to the high part of each value."""
     each_low: IntArray
-    """[n] low bits of each value."""
+    """[n] number of low bits of each value."""
     is_low: Mask
-    """Of all bits, whether they are low ones."""
+    """For each bit of the code, whether it is a low bit."""
 
     @classmethod
-    def of(cls, counts: IntArray, low: IntArray, universe: int) -> "_Layout":
+    def build(cls, counts: IntArray, low: IntArray, universe: int) -> "_Layout":
         sizes = num_bits(counts, universe, low)
         ends = np.cumsum((sizes + 7) // 8 * 8)
         padding = -sizes % 8
@@ -170,5 +175,5 @@ class _Layout:
         return cls(ends, offset, np.repeat(low, counts), is_low)
 
     def is_kept(self, num_planes: int) -> Mask:
-        """Whether a bit is among the low ones of each value, [n, num_planes]."""
+        """Return which of `num_planes` bits are low bits of each value, [n, num_planes]."""
         return np.arange(num_planes) < self.each_low[:, None]

@@ -1,4 +1,4 @@
-"""The sparse encoding of a chunk of rows: the values that are not zero, and their columns as the count says.
+"""Sparse encoding of a chunk of rows: nonzero values and their columns (see coding/rows.py).
 
 Shape letters: R rows, D width.
 """
@@ -9,89 +9,89 @@ import numpy as np
 import torch
 
 from retexo.arrays import IntArray, Mask
-from retexo.exchange.coding.elias_fano import num_bits, read_lists, write_lists
+from retexo.exchange.coding.elias_fano import decode_lists, encode_lists, num_bits
 from retexo.exchange.coding.values import (
-    LARGEST,
+    MAX_CODES,
     ByteReader,
     Precision,
     as_bytes,
-    quantise,
-    read_values,
+    decode_values,
+    encode_values,
+    quantize,
     value_bytes,
-    write_values,
 )
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Rows taken apart for writing."""
+    """Rows prepared for encoding."""
 
     codes: torch.Tensor
-    """[R, D] the values at their precision."""
+    """[R, D] values at the chosen precision."""
     scales: torch.Tensor
     """float32 [R]"""
     present: torch.Tensor
-    """bool [R, D] the cells that are written."""
+    """bool [R, D] cells that are written."""
     counts: IntArray
-    """[R] how many these are."""
+    """[R] number of cells written."""
     binary: Mask
-    """[R] whether all of them are 1.0."""
+    """[R] whether all cells written are 1.0."""
 
     @property
     def valued(self) -> Mask:
-        """Whether a row's values are written, [R]."""
+        """Whether the values of a row are written, [R]."""
         return (self.counts > 0) & ~self.binary
 
 
 @dataclass(frozen=True)
 class _Index:
-    """How the columns of each row are written: by a list, by a bitmap or, in neither, by the count alone."""
+    """How the columns of each row are written: as a list, as a bitmap, or implied by the count."""
 
     is_list: Mask
     """[R]"""
     is_bitmap: Mask
     """[R]"""
     low: IntArray
-    """[R] low bits of each column in an Elias-Fano list."""
+    """[R] number of low bits of a row's Elias-Fano list."""
     nbytes: IntArray
-    """[R] of the list or bitmap."""
+    """[R] bytes of the list or bitmap."""
 
 
-def sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
-    """Bytes of each row, int64 [R]."""
-    chunk, width = _take_apart(rows, precision), rows.shape[1]
+def row_sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
+    """Return the bytes of each row, int64 [R]."""
+    chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
     values = np.where(chunk.valued, value_bytes(chunk.counts, rows.dtype, precision), 0)
-    return _header_dtype(width).itemsize + _index(chunk.counts, width).nbytes + values
+    return _header_dtype(width).itemsize + _choose_index(chunk.counts, width).nbytes + values
 
 
-def write(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Rows [R, D] as uint8 [B]."""
-    chunk, width = _take_apart(rows, precision), rows.shape[1]
-    index = _index(chunk.counts, width)
+def encode(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Encode rows [R, D] as uint8 [B]."""
+    chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
+    index = _choose_index(chunk.counts, width)
     headers = torch.from_numpy(2 * chunk.counts + chunk.binary).to(_header_dtype(width))
     columns = np.nonzero(chunk.present.numpy()[index.is_list])[1]
-    lists = write_lists(columns, chunk.counts[index.is_list], index.low[index.is_list], width)
+    lists = encode_lists(columns, chunk.counts[index.is_list], index.low[index.is_list], width)
     bitmaps = np.packbits(chunk.present.numpy()[index.is_bitmap], axis=1, bitorder="little")
     valued = torch.from_numpy(chunk.valued)
-    scales = chunk.scales[valued] if precision in LARGEST else chunk.scales
+    scales = chunk.scales[valued] if precision in MAX_CODES else chunk.scales
     codes = chunk.codes.masked_select(chunk.present & valued[:, None])
-    values = write_values(codes, scales, chunk.counts[chunk.valued], precision)
+    values = encode_values(codes, scales, chunk.counts[chunk.valued], precision)
     arrays = (headers, torch.from_numpy(lists), torch.from_numpy(bitmaps), values)
     return torch.cat([as_bytes(array) for array in arrays])
 
 
-def read(
+def decode(
     reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
-    """What `write` wrote, dtype [R, D]."""
+    """Decode what `encode` wrote, dtype [R, D]."""
     num_rows, width = shape
     headers = reader.take(num_rows, _header_dtype(width)).to(torch.int64).numpy()
     counts, binary = headers >> 1, (headers & 1).astype(np.bool_)
     if (counts > width).any():
         raise ValueError(f"a header announces {counts.max()} columns in rows of {width}")
-    present = _read_present(reader, counts, width)
+    present = _decode_mask(reader, counts, width)
     valued = (counts > 0) & ~binary
-    values = read_values(reader, counts[valued], dtype, precision)
+    values = decode_values(reader, counts[valued], dtype, precision)
     rows = torch.zeros(shape, dtype=dtype)
     rows.masked_scatter_(present & torch.from_numpy(valued)[:, None], values)
     return rows.masked_fill_(present & torch.from_numpy(binary)[:, None], 1)
@@ -101,32 +101,34 @@ def _header_dtype(width: int) -> torch.dtype:
     return torch.uint8 if width < 1 << 7 else torch.uint16 if width < 1 << 15 else torch.uint32
 
 
-def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
-    """Decide what is written of rows [R, D]."""
-    codes, scales = quantise(rows, precision)
+def _prepare_chunk(rows: torch.Tensor, precision: Precision) -> _Chunk:
+    """Quantize rows [R, D] and decide which cells to write."""
+    codes, scales = quantize(rows, precision)
     width = rows.shape[1]
-    # NumPy's comparisons take a tenth of the time of torch's; it has no bfloat16.
+    # NumPy compares ten times as fast as torch, but has no bfloat16.
     present = (codes.float() if codes.dtype == torch.bfloat16 else codes).numpy() != 0
-    counts, is_one = _row_counts(present), rows.numpy() == 1
+    counts, is_one = _count_true(present), rows.numpy() == 1
     binary = (
-        (counts > 0) & (_row_counts(is_one & present) == counts)
+        (counts > 0) & (_count_true(is_one & present) == counts)
         if is_one.any()
         else np.zeros(len(counts), bool)
     )
     skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
-    whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
+    whole = (counts > 0) & ~binary & (_choose_index(counts, width).nbytes >= skipped)
     present[whole] = True
     return _Chunk(codes, scales, torch.from_numpy(present), np.where(whole, width, counts), binary)
 
 
-def _row_counts(mask: Mask) -> IntArray:
-    """How many of each row are true, int64 [R] of [R, D]; np.count_nonzero adds up int64, in twice the time."""
+def _count_true(mask: Mask) -> IntArray:
+    """Count the true cells of each row of [R, D], int64 [R], in half the time of
+    np.count_nonzero.
+    """
     counts: IntArray = mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
     return counts
 
 
-def _index(counts: IntArray, width: int) -> _Index:
-    """The shortest way to write which columns a row has, from its count, int64 [R], alone."""
+def _choose_index(counts: IntArray, width: int) -> _Index:
+    """Return the shortest form for the columns of each row, given its count, int64 [R]."""
     bitmap_bytes = (width + 7) // 8
     nbytes = np.full(len(counts), bitmap_bytes)
     low = np.zeros(len(counts), dtype=np.int64)
@@ -140,13 +142,15 @@ def _index(counts: IntArray, width: int) -> _Index:
     return _Index(~by_count & ~is_bitmap, is_bitmap, low, nbytes)
 
 
-def _read_present(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
-    """Which cells were written, bool [R, D], from counts int64 [R] and the lists and bitmaps that follow."""
-    index = _index(counts, width)
+def _decode_mask(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
+    """Decode which cells were written, bool [R, D], from counts int64 [R] and the lists and
+    bitmaps.
+    """
+    index = _choose_index(counts, width)
     present = np.zeros((len(counts), width), dtype=np.bool_)
     present[counts == width] = True
     lists = reader.take(int(index.nbytes[index.is_list].sum()), torch.uint8).numpy()
-    columns = read_lists(lists, counts[index.is_list], index.low[index.is_list], width)
+    columns = decode_lists(lists, counts[index.is_list], index.low[index.is_list], width)
     row = np.repeat(np.flatnonzero(index.is_list), counts[index.is_list])
     ascending = (np.diff(columns) > 0) | (np.diff(row) > 0)
     if (columns >= width).any() or not ascending.all():

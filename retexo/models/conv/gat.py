@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from retexo.models.aggregate import edge_softmax, edge_sum, head_sums
+from retexo.models.aggregate import edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block
 from retexo.models.convolution import Convolution, Inputs, LayerShape, xavier
-from retexo.models.matrix import Matrix, as_matrix, product
+from retexo.models.matrix import Matrix, as_matrix, matmul
 from retexo.settings.options import GATOptions
 
 NEGATIVE_SLOPE = 0.2
@@ -89,7 +89,7 @@ class GAT(Convolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
-        rows, block = self.dropped(inputs.matrices[0]), inputs.block
+        rows, block = self.apply_dropout(inputs.matrices[0]), inputs.block
         weight = self.weight.view(len(self.weight), self.attention_heads, -1)
         if self._sums_first(rows, inputs):
             assert isinstance(rows, Tensor)
@@ -102,12 +102,12 @@ class GAT(Convolution):
             )
             alpha = self._attention(block, score_src, score_dst).to(rows.dtype)
             merged = (
-                (head_sums(block, rows, alpha) @ weight.transpose(0, 1))
+                (edge_sum_per_head(block, rows, alpha) @ weight.transpose(0, 1))
                 .to(weight.dtype)
                 .transpose(0, 1)
             )
         else:
-            z = product(rows, self.weight).to(weight.dtype)
+            z = matmul(rows, self.weight).to(weight.dtype)
             z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
             z = z.view(-1, *weight.shape[1:])
             score_src, score_dst = (

@@ -27,7 +27,7 @@ class GCN(LinearConvolution):
         dropout: rate, of the aggregate.
     """
 
-    normalised = True
+    normalized = True
     uses_out_degree = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
@@ -46,4 +46,4 @@ class GCN(LinearConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
-        return self.weighted(aggregate, inputs.projected, self.bias)
+        return self.apply_weight(aggregate, inputs.projected, self.bias)

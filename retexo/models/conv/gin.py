@@ -10,14 +10,14 @@ statistics would have to cross the network in every round.
 import torch
 from torch import Tensor, nn
 
-from retexo.models.convolution import Inputs, LayerShape, normalisation, xavier
+from retexo.models.convolution import Inputs, LayerShape, make_norm, xavier
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import product
+from retexo.models.matrix import matmul
 from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":
-    width = layer.num_out if layer.model.own_half else layer.model.hidden_dim
+    width = layer.num_out if layer.model.self_weight else layer.model.hidden_dim
     return GIN(layer.num_in, layer.num_out, layer.model.dropout, width, layer.model.norm)
 
 
@@ -38,7 +38,7 @@ class GIN(LinearConvolution):
         super().__init__(num_out, dropout)
         self.weight_in = xavier(num_in, width)
         self.bias_in = nn.Parameter(torch.zeros(width))
-        self.norm = normalisation(norm, width)
+        self.norm = make_norm(norm, width)
         self.weight_out = xavier(width, num_out)
         self.bias_out = nn.Parameter(torch.zeros(num_out))
 
@@ -47,8 +47,8 @@ class GIN(LinearConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
-        hidden = self.weighted(aggregate, inputs.projected, self.bias_in)
-        return product(torch.relu_(self.norm(hidden)), self.weight_out, self.bias_out)
+        hidden = self.apply_weight(aggregate, inputs.projected, self.bias_in)
+        return matmul(torch.relu_(self.norm(hidden)), self.weight_out, self.bias_out)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

@@ -17,7 +17,7 @@ from retexo.models.aggregate import edge_softmax, edge_sum
 from retexo.models.block import Block
 from retexo.models.conv.gat import NEGATIVE_SLOPE
 from retexo.models.convolution import Inputs, LayerShape, xavier
-from retexo.models.matrix import Matrix, product
+from retexo.models.matrix import Matrix, matmul
 from retexo.models.relational import Groups, RelationalConvolution
 from retexo.settings.options import NoOptions
 
@@ -76,7 +76,7 @@ class RelationalAttention(RelationalConvolution):
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
         """[N_dst, D] of one relation."""
         rate = self.groups[-1][place].dropout
-        z = product(self.dropped(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
+        z = matmul(self.apply_dropout(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
             self.bias.dtype
         )
         z = z.view(len(z), self.attention_heads, self.width // self.attention_heads)

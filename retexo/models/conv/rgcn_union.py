@@ -13,7 +13,7 @@ from torch import Tensor
 from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block
 from retexo.models.convolution import Inputs, LayerShape, RelationInput
-from retexo.models.linear import NOT_PROJECTED, neighbour_sum
+from retexo.models.linear import NO_PROJECTED_ROWS, neighbour_sum
 from retexo.models.relational import RelationalConvolution
 from retexo.settings.options import NoOptions
 
@@ -39,7 +39,7 @@ class UnionRGCN(RelationalConvolution):
             of_relation = replace(block, weight=weight)
             count = edge_sum(of_relation, ones, weight)[:, 0]
             means.append(neighbour_sum(of_relation, rows, None, 1 / count.clamp(min=1), None))
-        return Inputs(tuple(means), block.num_dst, NOT_PROJECTED)
+        return Inputs(tuple(means), block.num_dst, NO_PROJECTED_ROWS)
 
     @property
     def projected_width(self) -> int:

@@ -17,7 +17,7 @@ from retexo.models.aggregate import edge_max
 from retexo.models.block import Block
 from retexo.models.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.models.linear import LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, product
+from retexo.models.matrix import Matrix, as_matrix, matmul
 from retexo.settings.options import SAGEOptions
 
 
@@ -25,7 +25,7 @@ def build(layer: LayerShape, options: SAGEOptions) -> "SAGEMean | SAGEPool":
     if options.aggregator == "pool":
         return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
     return SAGEMean(
-        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.own_half
+        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.self_weight
     )
 
 
@@ -39,7 +39,7 @@ class SAGEMean(LinearConvolution):
         root_weight: whether there is W_self; False where the stage has the node's own row beside the mean.
     """
 
-    normalised = True
+    normalized = True
 
     def __init__(
         self, num_in: int, num_out: int, dropout: float, *, root_weight: bool = True
@@ -56,8 +56,8 @@ class SAGEMean(LinearConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         *own, mean = inputs.matrices
-        roots = [product(self.dropped(rows), self.weight_self) for rows in own]
-        return sum(roots, start=self.weighted(mean, inputs.projected, self.bias))
+        roots = [matmul(self.apply_dropout(rows), self.weight_self) for rows in own]
+        return sum(roots, start=self.apply_weight(mean, inputs.projected, self.bias))
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
@@ -94,18 +94,18 @@ class SAGEPool(Convolution):
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         rows, own = inputs.matrices
-        messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(
-            self.bias.dtype
-        )
+        messages = torch.relu(
+            matmul(self.apply_dropout(rows), self.weight_pool, self.bias_pool)
+        ).to(self.bias.dtype)
         if len(inputs.projected):
             messages = torch.cat((messages, inputs.projected))
         pooled = edge_max(inputs.block, messages)
-        return product(self.dropped(own), self.weight_self) + product(
+        return matmul(self.apply_dropout(own), self.weight_self) + matmul(
             pooled, self.weight_neigh, self.bias
         )
 
     def project(self, rows: Matrix) -> Tensor:
-        return torch.relu(product(rows, self.weight_pool, self.bias_pool))
+        return torch.relu(matmul(rows, self.weight_pool, self.bias_pool))
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

@@ -20,7 +20,7 @@ from retexo.comm.traffic_meter import SETUP, WHOLE_RUN
 from retexo.models.block import Block
 from retexo.models.conv.sage import SAGEMean
 from retexo.models.convolution import Convolution
-from retexo.models.linear import NOT_PROJECTED
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
 from retexo.trainers import end_to_end
@@ -57,7 +57,7 @@ class Batches:
         self._sampler = client.dgl.dataloading.NeighborSampler(list(share.fanout))
         self._nodes, self._step = share.train, 0
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         self._step = number % len(self.share.weights)
         if not self._step:
             self._nodes = self._nodes[torch.randperm(len(self._nodes))]
@@ -113,7 +113,7 @@ class Batches:
         for stage, block in zip(stages, blocks, strict=True):
             own = rows.clone() if rows.requires_grad else rows  # which is overwritten
             rows = stage.embed(
-                stage.conv.prepare(block_of(block, degrees).to(device), own, NOT_PROJECTED)
+                stage.conv.prepare(block_of(block, degrees).to(device), own, NO_PROJECTED_ROWS)
             )
         return rows
 
@@ -182,9 +182,9 @@ class BatchObjective:
             for number, nodes in enumerate(train)
         ]
 
-    def begin(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         self._number = number
-        self._batches.begin(number)
+        self._batches.begin_round(number)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         """A feature that no node has is in no sample."""
@@ -252,7 +252,7 @@ def main(worker: Connection, token: str, ip_config: str, part: int, address: str
             values.to(share.val_labels.device), batches.module.parameters()
         )
         if what == "gradient":
-            batches.begin(number)
+            batches.begin_round(number)
         worker.send_bytes(pickle.dumps(getattr(batches, what)()))
     worker.send_bytes(pickle.dumps([*client.sent.bytes.items()]))
     client.leave()

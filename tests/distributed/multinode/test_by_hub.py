@@ -26,8 +26,8 @@ from support import (
     write_partitions,
 )
 
-from partitioning import datasets, splits
-from partitioning.sites import write_sites
+from partitioning import datasets, node_split
+from partitioning.site_folders import write_sites
 from retexo.apps import train
 from retexo.settings.compose import compose
 
@@ -176,7 +176,7 @@ def cora_with_canaries(folder: Path) -> tuple[list[Path], list[bytes], list[byte
     ids += rng.integers(1 << 33, size=graph.num_nodes)
     features = np.hstack([sp.csr_matrix(graph.features).toarray(), more])
     graph = dataclasses.replace(graph, features=features, node_ids=ids)
-    split = splits.draw(graph, settings.split, datasets.recipe("cora").split)
+    split = node_split.draw(graph, settings.split, datasets.recipe("cora").split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     owner = rng.integers(3, size=graph.num_nodes)
     sites = write_sites(folder, graph, masks, owner, ("north", "east", "south"))

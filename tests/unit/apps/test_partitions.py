@@ -8,7 +8,7 @@ import pytest
 
 from partitioning.errors import InputError
 from retexo.apps import partition_data
-from retexo.apps.partitions import open_directory, with_parts_found
+from retexo.apps.find_partitions import open_directory, with_parts_found
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 

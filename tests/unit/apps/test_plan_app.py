@@ -24,7 +24,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
@@ -218,12 +218,12 @@ OPTIONS = {
         "gradient.precision=bf16",
         "gradient.precision=int6",
         "gradient.compression=powersgd",
-        "smoothing.reach=hops",
+        "smoothing.reach=computed",
     },
     ("exchange.precision=bf16",): {
         "exchange.precision=int8",
         "gradient.precision=bf16",
-        "smoothing.reach=hops",
+        "smoothing.reach=computed",
     },
 }
 

@@ -35,10 +35,10 @@ from partitioning.datasets import (
 from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import Remote, ensure_files
 from partitioning.errors import InputError
-from partitioning.links.split import split_links
+from partitioning.links.link_split import split_links
+from partitioning.node_split import draw
 from partitioning.ogb_import import import_ogb
 from partitioning.partition_settings import SyntheticSettings
-from partitioning.splits import draw
 
 PLAIN = split_settings()
 

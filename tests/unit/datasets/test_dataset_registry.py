@@ -17,8 +17,8 @@ from partitioning.datasets.bundled import CORA
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.node_split import draw
 from partitioning.partition_settings import SyntheticSettings
-from partitioning.splits import draw
 
 PLAIN = split_settings()
 
@@ -165,7 +165,7 @@ def test_symmetrize_follows_the_setting():
 
 def test_heavy_libraries_are_not_imported_before_they_are_needed():
     code = (
-        "import sys, partitioning.datasets, partitioning.splits; "
+        "import sys, partitioning.datasets, partitioning.node_split; "
         "heavy = {'torch', 'dgl', 'ogb', 'torch_geometric', 'pandas', 'sklearn'}; "
         "sys.exit(', '.join(heavy & set(sys.modules)) or None)"
     )

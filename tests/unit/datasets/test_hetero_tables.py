@@ -14,7 +14,7 @@ from support import dataset_settings
 
 from partitioning.datasets import load, load_any
 from partitioning.errors import InputError
-from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.graph_data import HeteroGraphData
 
 CREW = ("person", "acts_in", "movie")
 

@@ -14,7 +14,7 @@ from support import dataset_settings, split_settings
 from partitioning import datasets
 from partitioning.datasets import csv_files, frames
 from partitioning.errors import InputError
-from partitioning.splits import SplitRecipe, draw
+from partitioning.node_split import SplitRecipe, draw
 
 
 @pytest.fixture(params=[frames.CELLS, 4], autouse=True)

@@ -197,7 +197,7 @@ def test_wide_rows_have_long_headers() -> None:
 def test_blocks_of_many_chunks(rows: torch.Tensor, row_format: RowFormat) -> None:
     whole, sizes = round_trip(rows, row_format), row_sizes(rows, row_format)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coding, "_CHUNK_CELLS", 3 * max(1, rows.shape[1]))
+        patch.setattr(coding, "_CHUNK_VALUES", 3 * max(1, rows.shape[1]))
         assert torch.equal(round_trip(rows, row_format), whole)
         assert row_sizes(rows, row_format).tolist() == sizes.tolist()
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retexo.exchange.coding.weights import read_weights, write_weights
+from retexo.exchange.coding.weights import decode_weights, encode_weights
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from retexo.exchange.coding.weights import read_weights, write_weights
 )
 def test_weights_come_back_in_so_many_bytes(weights: list[float], size: int) -> None:
     given = np.array(weights, np.float32)
-    code = write_weights(given)
+    code = encode_weights(given)
     assert len(code) == size
-    np.testing.assert_array_equal(read_weights(code, len(given)), given)
+    np.testing.assert_array_equal(decode_weights(code, len(given)), given)
 
 
 def test_a_code_of_another_length_is_refused() -> None:
-    code = write_weights(np.array([1.0, 3.0] * 8, np.float32))
+    code = encode_weights(np.array([1.0, 3.0] * 8, np.float32))
     with pytest.raises(ValueError, match="11 bytes for 16 weights of 2 values"):
-        read_weights(code[:-1], 16)
+        decode_weights(code[:-1], 16)

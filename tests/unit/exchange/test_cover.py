@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from retexo.arrays import IntArray
 from retexo.exchange import cover as cover_module
-from retexo.exchange import flows as flows_module
+from retexo.exchange import fractional_flow as flows_module
 from retexo.exchange.cover import Cover, minimum_cover
-from retexo.exchange.selection import DENSE, FewestVectors, Selection
+from retexo.exchange.message_selection import DENSE, Selection, VectorBound
 
 Graph = tuple[IntArray, IntArray, IntArray, IntArray]
 
@@ -133,28 +133,28 @@ def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[
     assert found.weight == 1000 * weights[1]
     assert not found.left_mask.any()
     assert found.right_mask.tolist() == [True] * 1000 + [False]
-    assert found.weight <= cover_module.SIDE_ENOUGH * found.lower_bound
+    assert found.weight <= cover_module.ACCEPTED_SIDE_RATIO * found.lower_bound
     assert found.lower_bound <= minimum_cover(*graph).weight
 
 
 def test_overrelaxed_prices_take_half_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    flows, passes = cover_module.flows, []
+    flows, passes = cover_module.scaling_passes, []
 
     def counting(*graph: Any) -> Iterator[Any]:
         for flow in flows(*graph):
             passes.append(1)
             yield flow
 
-    monkeypatch.setattr(cover_module, "flows", counting)
+    monkeypatch.setattr(cover_module, "scaling_passes", counting)
     graph, found = random_graph(0, 5000, 500, (20, 1000)), []
-    for exponents in (flows_module.OVERRELAXATION, (1,)):
-        monkeypatch.setattr(flows_module, "OVERRELAXATION", exponents)
+    for exponents in (flows_module.STEP_EXPONENTS, (1,)):
+        monkeypatch.setattr(flows_module, "STEP_EXPONENTS", exponents)
         passes.clear()
         cover = minimum_cover(*graph, exact_limit=0)
         found.append((len(passes), cover.weight / cover.lower_bound))
     (few, close), (many, _) = found
     assert many >= 1.8 * few
-    assert close <= cover_module.GOOD_ENOUGH
+    assert close <= cover_module.ACCEPTED_RATIO
 
 
 def test_core_is_left_for_every_solver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ def test_of_some_edges_a_side_is_taken_before_anything_is_pruned(
         found = minimum_cover(*graph)
     assert_consistent(graph, found)
     assert found.right_mask.all()
-    assert found.weight == 1000 <= cover_module.GOOD_ENOUGH * found.lower_bound
+    assert found.weight == 1000 <= cover_module.ACCEPTED_RATIO * found.lower_bound
 
 
 def test_a_side_that_is_known_to_be_good_enough_is_not_shown_again(
@@ -311,7 +311,7 @@ def test_a_side_that_is_known_to_be_good_enough_is_not_shown_again(
     right, left = np.divmod(np.sort(rng.choice(9 * 10**7, 110_000, replace=False)), 10_000)
     graph = left, right, np.ones(10_000, np.int64), np.ones(9_000, np.int64)
     first = minimum_cover(*graph)
-    monkeypatch.setattr(cover_module, "flows", None)
+    monkeypatch.setattr(cover_module, "scaling_passes", None)
     again = minimum_cover(*graph, at_least=first.lower_bound)
     assert (again.weight, again.lower_bound) == (first.weight, first.lower_bound)
     assert again.right_mask.tolist() == first.right_mask.tolist()
@@ -335,5 +335,5 @@ def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject)
         return minimum_cover(left[kept], right[kept], *(np.ones(n, np.int64) for n in count)).weight
 
     before, after = drawn(), drawn()
-    shown = FewestVectors(*before, Selection(DENSE, *before, fewest=fewest(*before)))
-    assert shown.of(*after) <= fewest(*after)
+    shown = VectorBound(*before, Selection(DENSE, *before, lower_bound=fewest(*before)))
+    assert shown.bound_for(*after) <= fewest(*after)

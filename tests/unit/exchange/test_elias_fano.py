@@ -12,12 +12,12 @@ from support import torch_threads
 from retexo.arrays import IntArray
 from retexo.exchange.coding import elias_fano
 from retexo.exchange.coding.elias_fano import (
-    AT_ONCE,
-    best_low,
-    code_size,
-    read_ascending,
-    write_ascending,
-    write_lists,
+    VALUES_PER_BLOCK,
+    best_num_low_bits,
+    decode_sorted,
+    encode_lists,
+    encode_sorted,
+    encoded_size,
 )
 
 without_hurry = settings(deadline=None)  # other processes may hold the cores
@@ -37,50 +37,53 @@ def log2_of_choices(count: int, universe: int) -> float:
     return ways / math.log(2)
 
 
-@pytest.mark.parametrize("at_once", [AT_ONCE, 8])
+@pytest.mark.parametrize("at_once", [VALUES_PER_BLOCK, 8])
 @without_hurry
 @given(given=sets())
 def test_values_come_back(given: tuple[IntArray, int], at_once: int) -> None:
     values, universe = given
-    with mock.patch.multiple(elias_fano, AT_ONCE=at_once, BITS_AT_ONCE=at_once), torch_threads(2):
-        code = write_ascending(values, universe)
-        assert read_ascending(code, len(values), universe).tolist() == values.tolist()
+    with (
+        mock.patch.multiple(elias_fano, VALUES_PER_BLOCK=at_once, BITS_PER_BLOCK=at_once),
+        torch_threads(2),
+    ):
+        code = encode_sorted(values, universe)
+        assert decode_sorted(code, len(values), universe).tolist() == values.tolist()
     assert code.dtype == np.uint8
-    assert len(code) == code_size(len(values), universe)
+    assert len(code) == encoded_size(len(values), universe)
 
 
 @pytest.mark.parametrize("universe", [1 << 17, 1 << 40])
 def test_a_list_of_several_chunks_is_written_as_among_others(universe: int) -> None:
-    values = np.sort(np.random.default_rng(0).integers(universe, size=2 * AT_ONCE + 3))
-    counts, low = np.array([len(values)]), np.array([best_low(len(values), universe)])
-    code = write_ascending(values, universe)
-    assert (code == write_lists(values, counts, low, universe)).all()
-    assert (read_ascending(code, len(values), universe) == values).all()
+    values = np.sort(np.random.default_rng(0).integers(universe, size=2 * VALUES_PER_BLOCK + 3))
+    counts, low = np.array([len(values)]), np.array([best_num_low_bits(len(values), universe)])
+    code = encode_sorted(values, universe)
+    assert (code == encode_lists(values, counts, low, universe)).all()
+    assert (decode_sorted(code, len(values), universe) == values).all()
 
 
 @pytest.mark.parametrize("place", range(1, 17))
 def test_values_that_fall_are_refused_wherever_they_do(place: int) -> None:
     values = np.array([5] * place + [3] * (17 - place))
-    code = write_ascending(values, 1 << 20)  # 16 bits of each are low ones
+    code = encode_sorted(values, 1 << 20)  # 16 bits of each are low ones
     with (
-        mock.patch.object(elias_fano, "AT_ONCE", 8),
+        mock.patch.object(elias_fano, "VALUES_PER_BLOCK", 8),
         pytest.raises(ValueError, match="not ascending"),
     ):
-        read_ascending(code, 17, 1 << 20)
+        decode_sorted(code, 17, 1 << 20)
 
 
 @without_hurry
 @given(st.integers(0, 10_000), st.integers(1, 1 << 40))
 def test_a_code_is_at_most_two_bits_a_value_and_their_logarithm(count: int, universe: int) -> None:
     bits = count * (2 + max(0.0, math.log2(universe / max(count, 1)))) if count else 0
-    assert code_size(count, universe) <= (bits + 7.001) / 8
+    assert encoded_size(count, universe) <= (bits + 7.001) / 8
 
 
 @pytest.mark.parametrize("universe", [1_500, 100_000, 10_000_000])
 def test_random_sets_take_half_a_bit_above_the_least_possible(universe: int) -> None:
     values = np.sort(np.random.default_rng(0).integers(universe, size=1000))
     least = log2_of_choices(1000, universe)
-    assert least <= 8 * len(write_ascending(values, universe)) <= least + 0.6 * 1000
+    assert least <= 8 * len(encode_sorted(values, universe)) <= least + 0.6 * 1000
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_random_sets_take_half_a_bit_above_the_least_possible(universe: int) -> 
     ],
 )
 def test_codes_by_hand(values: list[int], universe: int, code: list[int]) -> None:
-    assert write_ascending(np.array(values, dtype=np.int64), universe).tolist() == code
+    assert encode_sorted(np.array(values, dtype=np.int64), universe).tolist() == code
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_codes_by_hand(values: list[int], universe: int, code: list[int]) -> Non
 )
 def test_bad_codes_are_refused(code: list[int], count: int, universe: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_ascending(np.array(code, dtype=np.uint8), count, universe)
+        decode_sorted(np.array(code, dtype=np.uint8), count, universe)
 
 
 @without_hurry
@@ -126,7 +129,7 @@ def test_bad_codes_are_refused(code: list[int], count: int, universe: int, messa
 def test_what_is_read_would_be_written_so(given: tuple[IntArray, int], data: st.DataObject) -> None:
     """A damaged code is refused, or is the code of other values in order; the padding of its last byte apart."""
     values, universe = given
-    code = write_ascending(values, universe)
+    code = encode_sorted(values, universe)
     for bit in (
         data.draw(st.sets(st.integers(0, max(8 * len(code) - 1, 0)), max_size=3))
         if len(code)
@@ -134,10 +137,10 @@ def test_what_is_read_would_be_written_so(given: tuple[IntArray, int], data: st.
     ):
         code[bit // 8] ^= 1 << bit % 8
     try:
-        read = read_ascending(code, len(values), universe)
+        read = decode_sorted(code, len(values), universe)
     except ValueError:
         return
     assert all(0 <= value < universe for value in read)
-    written = write_ascending(read, universe)
+    written = encode_sorted(read, universe)
     assert written.tolist()[:-1] == code.tolist()[:-1]
     assert not len(code) or written[-1] & code[-1] == written[-1]

@@ -8,16 +8,16 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from retexo.arrays import sparse_matrix
-from retexo.exchange import flows as flows_module
-from retexo.exchange.flows import Blocks, flows
+from retexo.arrays import csr_from_counts
+from retexo.exchange import fractional_flow as flows_module
+from retexo.exchange.fractional_flow import RowBlocks, scaling_passes
 
 
 @pytest.fixture
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As large graphs have them."""
-    monkeypatch.setattr(flows_module, "BLOCK_EDGES", 1000)
-    monkeypatch.setattr(flows_module, "VERTICES", 70)
+    monkeypatch.setattr(flows_module, "EDGES_PER_BLOCK", 1000)
+    monkeypatch.setattr(flows_module, "VERTICES_PER_BLOCK", 70)
 
 
 def uneven_graph(dtype: type[np.floating[Any]] = np.float32) -> csr_array:
@@ -29,7 +29,7 @@ def uneven_graph(dtype: type[np.floating[Any]] = np.float32) -> csr_array:
     columns = np.concatenate([rng.choice(1990, count, replace=False) for count in counts]).astype(
         np.int32
     )
-    return sparse_matrix(np.ones(len(columns), dtype), columns, counts, 2000)
+    return csr_from_counts(np.ones(len(columns), dtype), columns, counts, 2000)
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
@@ -40,20 +40,20 @@ def test_a_bound_is_one_though_sums_are_rounded(
     """Of a row with an edge to each of many targets, which lets through what it weighs: of each of several stars."""
     rng, num_stars, num_targets = np.random.default_rng(0), 20, 50_000
     targets = np.arange(num_stars * num_targets)
-    monkeypatch.setattr(flows_module, "BLOCK_EDGES", len(targets) // blocks)
-    graph = sparse_matrix(
+    monkeypatch.setattr(flows_module, "EDGES_PER_BLOCK", len(targets) // blocks)
+    graph = csr_from_counts(
         np.ones(len(targets), dtype), targets, np.full(num_stars, num_targets), len(targets)
     )
     weights = rng.integers(1, 1 << 40, num_stars), rng.integers(1 << 40, 1 << 41, len(targets))
-    assert len(Blocks.of(graph).rows) == blocks
-    for bound, _ in islice(flows(Blocks.of(graph), *weights), 20):
+    assert len(RowBlocks.from_graph(graph).rows) == blocks
+    for bound, _ in islice(scaling_passes(RowBlocks.from_graph(graph), *weights), 20):
         assert 0.9 * weights[0].sum() < bound <= weights[0].sum()
 
 
 @pytest.mark.usefixtures("_small_blocks")
 def test_blocks_are_the_graph_in_its_memory() -> None:
     graph = uneven_graph()
-    blocks = Blocks.of(graph)
+    blocks = RowBlocks.from_graph(graph)
     assert len(blocks.rows) == 6
     assert [row for rows in blocks.rows for row in range(rows.start, rows.stop)] == list(
         range(graph.shape[0])
@@ -72,7 +72,8 @@ def test_flows_do_not_depend_on_threads() -> None:
 
     def first() -> list[tuple[int, list[float]]]:
         return [
-            (bound, price.tolist()) for bound, price in islice(flows(Blocks.of(graph), *weights), 5)
+            (bound, price.tolist())
+            for bound, price in islice(scaling_passes(RowBlocks.from_graph(graph), *weights), 5)
         ]
 
     threads, found = torch.get_num_threads(), []
@@ -93,7 +94,9 @@ def test_prices_follow_what_is_offered() -> None:
     there = matrix[:, (degree := matrix.sum(axis=0)) > 0]
     weights = np.full(graph.shape[0], 7), np.arange(1, 2001) * (degree > 0)
     price, with_edge = np.ones(there.shape[1]), there.any(axis=1)
-    for (_, found), exponent in zip(flows(Blocks.of(graph), *weights), [1, 3, 1, 3], strict=False):
+    for (_, found), exponent in zip(
+        scaling_passes(RowBlocks.from_graph(graph), *weights), [1, 3, 1, 3], strict=False
+    ):
         offered = price * (
             there[with_edge].T @ (weights[0][with_edge] / (there @ price)[with_edge])
         )

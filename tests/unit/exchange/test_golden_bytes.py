@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from retexo.exchange.coding.elias_fano import write_ascending
+from retexo.exchange.coding.elias_fano import encode_sorted
 from retexo.exchange.coding.rows import Encoding, RowFormat, encode
 from retexo.exchange.coding.values import Precision
 
@@ -52,7 +52,7 @@ def test_ascending_integers() -> None:
         for count in (0, 1, 7, 300, 4000)
     ]
     codes = [
-        write_ascending(np.sort(rng.integers(universe, size=count)), universe)
+        encode_sorted(np.sort(rng.integers(universe, size=count)), universe)
         for universe, count in cases
     ]
     assert (

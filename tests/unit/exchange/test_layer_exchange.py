@@ -37,14 +37,13 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.exchange import cover, layer_exchange
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.selection import LocalRows
-from retexo.models.accumulate import Accumulator
-from retexo.models.block import Block, InEdges, Sources, rows_of
+from retexo.exchange.message_selection import LocalRows
+from retexo.models.block import Block, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
@@ -52,6 +51,7 @@ from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
 from retexo.models.linear import LinearConvolution
 from retexo.models.stage import Architecture, build_stages
+from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
@@ -154,7 +154,7 @@ class Side:
     edges: InEdges
     own: Tensor
     """[I, F]"""
-    waves: tuple[Sources, Sources]
+    phases: tuple[Sources, Sources]
     """After TRAIN_WAVE and after INFER_WAVE."""
     pieces: list[Sources]
     """What came in INFER_WAVE, if it is not kept: then nothing is known after it."""
@@ -165,7 +165,7 @@ class Side:
         return sum(
             size
             for (tag, to), size in self.sent.items()
-            if (tag.wave, to) == (wave, peer) and tag.kind != "setup"
+            if (tag.phase, to) == (wave, peer) and tag.kind != "setup"
         )
 
 
@@ -195,13 +195,13 @@ def exchanged(
         )
         for layer in earlier_layers:
             earlier = LayerExchange(plan, layer, local, comm)
-            earlier.run(TRAIN_WAVE)
-            earlier.run(INFER_WAVE)
+            earlier.run(TRAIN_PHASE)
+            earlier.run(INFER_PHASE)
         comm.meter.entries.clear()
         exchange = LayerExchange(plan, case.layer, local, comm)
-        first = exchange.run(TRAIN_WAVE)
-        pieces = list(exchange.stream(INFER_WAVE)) if stream else []
-        waves = first, first if stream else exchange.run(INFER_WAVE)
+        first = exchange.run(TRAIN_PHASE)
+        pieces = list(exchange.stream(INFER_PHASE)) if stream else []
+        waves = first, first if stream else exchange.run(INFER_PHASE)
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
         return Side(edges, part.features, waves, pieces, sent)
 
@@ -232,10 +232,11 @@ def computed(whole: Whole, rank: int, side: Side, case: Layer) -> list[Computed]
     ids = whole.nodes_of(rank)
     local = [np.flatnonzero(mask[ids]) for mask in wanted(whole, case)]
     blocks = [
-        side.edges.block(torch.from_numpy(own), side.waves[wave]) for wave, own in enumerate(local)
+        side.edges.cut_block(torch.from_numpy(own), side.phases[wave])
+        for wave, own in enumerate(local)
     ]
     return [
-        Computed(ids[local[wave]], block, *rows_of(block, side.own, side.waves[wave]))
+        Computed(ids[local[wave]], block, *gather_source_rows(block, side.own, side.phases[wave]))
         for wave, block in enumerate(blocks)
     ]
 
@@ -291,7 +292,7 @@ def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     for rank, side in enumerate(exchanged(whole, rows, case)):
         ids = whole.nodes_of(rank)
-        for wave, sources in enumerate(side.waves):
+        for wave, sources in enumerate(side.phases):
             nodes = np.flatnonzero(wanted(whole, case)[wave][ids])
             if len(nodes):
                 got = layer_output(
@@ -299,7 +300,7 @@ def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
                     side,
                     torch.from_numpy(nodes),
                     [sources],
-                    after_rounds=wave == INFER_WAVE,
+                    after_rounds=wave == INFER_PHASE,
                 )
                 torch.testing.assert_close(got, expected[ids[nodes]], rtol=1e-10, atol=1e-10)
 
@@ -310,14 +311,14 @@ def layer_output(
     """As retexo.trainers.lazy computes it, [n, D]; at least one node."""
     if not isinstance(conv, LinearConvolution):
         (sources,) = pieces
-        block = side.edges.block(nodes, sources)
-        return conv(conv.prepare(block, *rows_of(block, side.own, sources)))
+        block = side.edges.cut_block(nodes, sources)
+        return conv(conv.prepare(block, *gather_source_rows(block, side.own, sources)))
     projected = (
         conv.project(side.own)
         if after_rounds and conv.projected_width < side.own.shape[1]
         else None
     )
-    total = Accumulator(conv, side.edges, nodes, side.own, projected, torch.device("cpu"))
+    total = AggregateAccumulator(conv, side.edges, nodes, side.own, projected, torch.device("cpu"))
     for sources in pieces:
         total.add(sources)
     return conv(total.inputs())
@@ -340,7 +341,7 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
     for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
         assert side.sent == other.sent
         assert len(side.pieces) == 1 + (whole.num_parts - 1) * (not plain)
-        nodes = np.flatnonzero(wanted(whole, case)[INFER_WAVE][whole.nodes_of(rank)])
+        nodes = np.flatnonzero(wanted(whole, case)[INFER_PHASE][whole.nodes_of(rank)])
         if len(nodes):
             got = layer_output(
                 case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True
@@ -387,8 +388,8 @@ def test_messages_in_pieces_are_the_whole_ones(
                 for stream in streams
             ]
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
-            for wave in (TRAIN_WAVE, INFER_WAVE):
-                assert_same_sources(one.waves[wave], other.waves[wave])
+            for wave in (TRAIN_PHASE, INFER_PHASE):
+                assert_same_sources(one.phases[wave], other.phases[wave])
             assert one.sent == with_longer_headers(whole, rank, other.sent, case)
         for one, other in zip(*after[1:], *before[1:], strict=True):
             assert len(one.pieces) == 1 + PIECES * (num_parts - 1) * (not plain)
@@ -409,25 +410,25 @@ def test_the_next_messages_are_chosen_while_some_are_on_their_way(
 ) -> None:
     chosen, batches, all_to_all = (
         [threading.Event() for _ in range(3)],
-        LayerExchange._batches,
+        LayerExchange._peer_batches,
         Communicator.all_to_all,
     )
 
     def noting(exchange: LayerExchange, wave: int) -> Any:
         for number, batch in enumerate(batches(exchange, wave)):
-            if (wave, number) == (INFER_WAVE, 1):
+            if (wave, number) == (INFER_PHASE, 1):
                 chosen[exchange._comm.rank].set()
             yield batch
 
     def waiting(
         comm: Communicator, to_peers: Any, from_sizes: Any, tag: MessageTag, **options: Any
     ) -> Any:
-        if tag.wave == INFER_WAVE:
+        if tag.phase == INFER_PHASE:
             assert chosen[comm.rank].wait(20), "a piece waits for the next messages"
         return all_to_all(comm, to_peers, from_sizes, tag, **options)
 
     case = three_parts(monkeypatch)
-    monkeypatch.setattr(LayerExchange, "_batches", noting)
+    monkeypatch.setattr(LayerExchange, "_peer_batches", noting)
     monkeypatch.setattr(Communicator, "all_to_all", waiting)
     assert all(side.pieces for side in exchanged(*case, stream=True, between_nodes=True))
 
@@ -540,7 +541,7 @@ def arrived(whole: Whole, rank: int, side: Side) -> list[list[tuple[int, list[in
     """Wave by wave what came: the node whose row or sum it is (-1 - node for a sum), and the nodes that are in it."""
     ids, halo = whole.nodes_of(rank), whole.halo(rank)
     counts, waves = {False: 0, True: 0}, []
-    for sources in side.waves:
+    for sources in side.phases:
         came = []
         for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
             names = np.full(
@@ -605,7 +606,7 @@ def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
 
 def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
     """Nodes of others whose row came in the first wave."""
-    return set(whole.halo(rank)[side.waves[TRAIN_WAVE].unprojected.halo.numpy() >= 0].tolist())
+    return set(whole.halo(rank)[side.phases[TRAIN_PHASE].unprojected.halo.numpy() >= 0].tolist())
 
 
 @quickly
@@ -623,7 +624,9 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     """known: one side is tried, which layers before this one may have shown to be enough."""
     case = Layer(convolution(name, *shape), *place, use=use)
     rows = features("dense", whole.num_nodes, shape[0])
-    with unittest.mock.patch.object(cover, "ONE_SIDE_FROM", 0 if known else cover.ONE_SIDE_FROM):
+    with unittest.mock.patch.object(
+        cover, "ONE_SIDE_MIN_EDGES", 0 if known else cover.ONE_SIDE_MIN_EDGES
+    ):
         sides = exchanged(whole, rows, case, earlier_layers=range(case.layer + 1 if known else 0))
     widths = shape[0], min(shape[0], case.conv.projected_width)
     for owner, asker in pairs(whole):
@@ -651,8 +654,8 @@ def test_a_plain_exchange_sends_every_halo_row_once(
         rows = {
             source for source, _ in cut_edges(whole, owner, asker, np.ones(whole.num_nodes, bool))
         }
-        assert sides[owner].rows_sent(TRAIN_WAVE, asker) == 8 * width * len(rows)
-        assert sides[owner].rows_sent(INFER_WAVE, asker) == 0
+        assert sides[owner].rows_sent(TRAIN_PHASE, asker) == 8 * width * len(rows)
+        assert sides[owner].rows_sent(INFER_PHASE, asker) == 0
         assert {tag.kind for tag, _ in sides[owner].sent} <= {
             "features" if place[0] == 0 else "embeddings"
         }
@@ -679,7 +682,7 @@ def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three targets of five sources each, from worker 0; back a source of five targets and a target of five sources."""
-    monkeypatch.setattr(cover, "ONE_SIDE_FROM", 0)
+    monkeypatch.setattr(cover, "ONE_SIDE_MIN_EDGES", 0)
     flows, shown = cover.flows, []
     monkeypatch.setattr(
         cover, "flows", lambda *graph: shown.append(graph[0].graphs[0].nnz) or flows(*graph)
@@ -693,7 +696,7 @@ def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(
     for earlier in ((), (0,), (0, 1)):
         shown.clear()
         sides = exchanged(whole, rows, case, earlier_layers=earlier)
-        assert [side.rows_sent(TRAIN_WAVE, 1 - rank) for rank, side in enumerate(sides)] == [
+        assert [side.rows_sent(TRAIN_PHASE, 1 - rank) for rank, side in enumerate(sides)] == [
             3 * 32,
             2 * 32,
         ]
@@ -714,7 +717,7 @@ def test_two_waves_of_sums_can_be_longer_than_all_rows() -> None:
         2,
     )
     sender, _ = exchanged(whole, features("dense", 5, 3), Layer(convolution("gcn", 3, 3)))
-    assert [sender.rows_sent(wave, 1) for wave in (TRAIN_WAVE, INFER_WAVE)] == [3 * 8, 2 * 3 * 8]
+    assert [sender.rows_sent(wave, 1) for wave in (TRAIN_PHASE, INFER_PHASE)] == [3 * 8, 2 * 3 * 8]
 
 
 def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
@@ -726,7 +729,7 @@ def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
     rows[:, ::10] = 0  # else nothing is written sparse
     rows[1] = -rows[0]
     sender, _ = exchanged(whole, rows, Layer(convolution("gin", 40, 8)))
-    assert sender.rows_sent(TRAIN_WAVE, 1) <= 2 * 40 * 8
+    assert sender.rows_sent(TRAIN_PHASE, 1) <= 2 * 40 * 8
 
 
 @quickly
@@ -738,13 +741,17 @@ def test_sparse_rows_take_the_bytes_of_their_values(
     sides = exchanged(whole, features("sparse", whole.num_nodes, shape[0]), case)
     for rank, side in enumerate(sides):
         size, seen = 0, 0
-        for sources in side.waves:
+        for sources in side.phases:
             sizes = row_sizes(sources.unprojected.values[seen:], RowFormat("sparse"))
             assert (sizes < 8 * shape[0]).all()  # nowhere is the dense form as short
             size, seen = size + int(sizes.sum()), len(sources.unprojected.values)
-        size += 8 * case.conv.projected_width * len(side.waves[INFER_WAVE].projected.values)
+        size += 8 * case.conv.projected_width * len(side.phases[INFER_PHASE].projected.values)
         assert (
-            sum(other.rows_sent(wave, rank) for other in sides for wave in (TRAIN_WAVE, INFER_WAVE))
+            sum(
+                other.rows_sent(wave, rank)
+                for other in sides
+                for wave in (TRAIN_PHASE, INFER_PHASE)
+            )
             == size
         )
 
@@ -813,7 +820,7 @@ def test_rounded_vectors_are_rounded_once(
     for rank, side in enumerate(exchanged(whole, rows, case)):
         halo, both = (
             whole.halo(rank),
-            (side.waves[INFER_WAVE].unprojected, side.waves[INFER_WAVE].projected),
+            (side.phases[INFER_PHASE].unprojected, side.phases[INFER_PHASE].projected),
         )
         for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
             came = vectors.halo.numpy() >= 0
@@ -824,7 +831,7 @@ def test_rounded_vectors_are_rounded_once(
 def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: Layer) -> None:
     """Each sum lies near the sum of what one owner did not send by itself in that wave."""
     seen = {False: 0, True: 0}
-    for sources in side.waves:
+    for sources in side.phases:
         for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
             possible = true_sums(whole, rank, sources, projected, rows, case)
             for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[
@@ -851,7 +858,7 @@ def test_a_row_arrives_alike_at_every_peer(
     )
     known: dict[int, list[float]] = {}
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        vectors = side.waves[INFER_WAVE].unprojected
+        vectors = side.phases[INFER_PHASE].unprojected
         for node, place in zip(whole.halo(rank).tolist(), vectors.halo.tolist(), strict=True):
             if place >= 0:
                 values = vectors.values[place].tolist()
@@ -965,10 +972,10 @@ def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, free
     """But not where a node's own row is read, too. What is trained and embedded then, the oracle knows."""
     whole = random_whole([0, 1], (TRAIN, VAL, TEST))
     published = (
-        "model.own_half=false",
-        "model.inputs=previous",
-        "model.passes=activation",
-        "readout=last",
+        "model.self_weight=false",
+        "model.input_skip=false",
+        "model.output=activation",
+        "output_heads=last",
     )
     options = "hidden_dim=64", "num_rounds=[2]", "stopping=none", "smoothing.steps=0", "device=cpu"
     run = train_settings(

@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import MASKS, make_graph, torch_threads, write_partitions
 
-from partitioning.directory import ascending
-from partitioning.directory.types import Partition
+from partitioning.directory import sorted_rows
+from partitioning.directory.partition import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange import boundary as boundary_module
 from retexo.exchange.boundary import (
-    INFER_WAVE,
-    TRAIN_WAVE,
+    INFER_PHASE,
+    TRAIN_PHASE,
     Boundary,
     BoundaryCode,
-    incoming_boundaries,
+    find_incoming_boundaries,
 )
-from retexo.exchange.coding.elias_fano import code_size, write_ascending
+from retexo.exchange.coding.elias_fano import encode_sorted, encoded_size
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
     PlanOptions,
     Use,
-    global_out_degree,
+    compute_global_out_degree,
     make_plan,
 )
 
@@ -47,8 +47,8 @@ quickly = settings(deadline=None)
 def blocks_of_few_edges() -> Iterator[None]:
     """So that targets and runs of equal numbers begin and end where blocks do."""
     with (
-        mock.patch.object(boundary_module, "BLOCK", 5),
-        mock.patch.object(ascending, "BLOCK", 3),
+        mock.patch.object(boundary_module, "BLOCK_SIZE", 5),
+        mock.patch.object(sorted_rows, "BLOCK", 3),
         torch_threads(2),
     ):
         yield
@@ -302,7 +302,7 @@ def test_need_is_what_the_whole_graph_says(
             len(whole.halo(part)),
             False,
         )
-        assert plan.waves == ((TRAIN_WAVE, INFER_WAVE) if use == "train" else (INFER_WAVE,))
+        assert plan.phases == ((TRAIN_PHASE, INFER_PHASE) if use == "train" else (INFER_PHASE,))
 
 
 @quickly
@@ -331,7 +331,7 @@ def test_a_plain_plan_wants_every_halo_row(
         assert plan.required_layers.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
         rows = np.concatenate([boundary.rows for boundary in plan.incoming])
         assert rows.tolist() == list(range(len(whole.halo(part))))
-        assert (plan.partial_sums, plan.all_halo_rows, plan.waves) == (False, True, (TRAIN_WAVE,))
+        assert (plan.partial_sums, plan.all_halo_rows, plan.phases) == (False, True, (TRAIN_PHASE,))
         assert all(len(boundary.source) == len(boundary.rows) for boundary in plan.incoming)
         assert all(len(boundary.targets) == (len(boundary.rows) > 0) for boundary in plan.incoming)
 
@@ -342,7 +342,7 @@ def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) ->
     bits = {1: 2, 2: 2, 3: 3}[num_layers]
     return (
         2 * 8
-        + code_size(len(boundary.source), num_inner * num_targets)
+        + encoded_size(len(boundary.source), num_inner * num_targets)
         + -(-num_targets * bits // 8)
     )
 
@@ -353,7 +353,7 @@ def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
     named = [
         len({source for source, _ in cut_edges(whole, owner, asker, wanted)}) for wanted in layers
     ]
-    return sum(8 + code_size(count, len(whole.nodes_of(owner))) for count in named)
+    return sum(8 + encoded_size(count, len(whole.nodes_of(owner))) for count in named)
 
 
 @quickly
@@ -387,7 +387,7 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, pl
         turned[two] = order[two][::-1]
         orders = np.arange(len(order)), turned, order
         drawn, *others = (
-            incoming_boundaries(in_order(partition, each), required, sums) for each in orders
+            find_incoming_boundaries(in_order(partition, each), required, sums) for each in orders
         )
         for other in others:
             for found, expected in zip(other, drawn, strict=True):
@@ -403,7 +403,7 @@ def test_edges_of_a_directory_are_not_sorted_again(tmp_path: Path) -> None:
     partition = write_partitions(tmp_path, graph, masks, np.arange(30) % 3, 3).read(1)
     required = np.where(np.arange(partition.num_inner) % 2, 3, 2).astype(np.uint8)
     with mock.patch.object(np, "lexsort", side_effect=AssertionError("sorted")):
-        found = incoming_boundaries(partition, required, partial_sums=True)
+        found = find_incoming_boundaries(partition, required, partial_sums=True)
     assert sum(len(each.source) for each in found) == int(
         (partition.src >= partition.num_inner).sum()
     )
@@ -414,7 +414,7 @@ def test_more_parts_and_layers_than_two_bytes_can_number(tmp_path: Path) -> None
     masks = {name: np.arange(3) == place for place, name in enumerate(MASKS)}
     partition = write_partitions(tmp_path, graph, masks, np.arange(3), 3).read(2)
     many = replace(partition, num_parts=400, halo_owner=torch.tensor([3, 399]))
-    found = incoming_boundaries(many, np.array([200], np.uint8), partial_sums=True)
+    found = find_incoming_boundaries(many, np.array([200], np.uint8), partial_sums=True)
     assert {owner: each.rows.tolist() for owner, each in enumerate(found) if len(each.rows)} == {
         3: [0],
         399: [1],
@@ -435,7 +435,7 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
     sizes = whole.plan_options(1).part_sizes
     found = run_threads(
         whole.num_parts,
-        lambda comm: global_out_degree(whole.partition(comm.rank), sizes, comm).tolist(),
+        lambda comm: compute_global_out_degree(whole.partition(comm.rank), sizes, comm).tolist(),
     )
     assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
 
@@ -471,8 +471,8 @@ def test_a_plan_by_hand() -> None:
     assert boundary.required_layers.tolist() == [3, 2, 1]
     assert len(owner.incoming[1].source) == 0  # 2 has an edge from 4, but is not needed
     # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3 needs of 2 bits each.
-    assert code_size(2, 4) == 1
-    assert code_size(5, 12) == 2
+    assert encoded_size(2, 4) == 1
+    assert encoded_size(5, 12) == 2
     assert sent == [8 + 16, 8 + 1 + 16 + 2 + 1]
 
 
@@ -490,7 +490,7 @@ def test_targets_out_of_order_are_refused() -> None:
 def test_a_target_without_an_edge_is_refused() -> None:
     code, edges = (
         BoundaryCode(2, 3, 4, 2),
-        write_ascending(np.array([1, 9]), 12),
+        encode_sorted(np.array([1, 9]), 12),
     )  # of targets 0 and 2
     with pytest.raises(ValueError, match="no edge"):
         code.read(torch.from_numpy(np.append(edges, np.zeros(code.size - len(edges), np.uint8))))
@@ -498,10 +498,10 @@ def test_a_target_without_an_edge_is_refused() -> None:
 
 def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) -> Mask:
     """Bool [E]; and the rows that they have are those that the boundary says."""
-    targets = boundary.targets_in_wave(layer, wave, num_layers)
+    targets = boundary.targets_in_phase(layer, wave, num_layers)
     found = np.zeros(len(boundary.source), bool)
-    found[boundary.edges_of(targets)] = True
-    assert np.flatnonzero(boundary.rows_of(targets)).tolist() == sorted(
+    found[boundary.edge_range(targets)] = True
+    assert np.flatnonzero(boundary.source_mask(targets)).tolist() == sorted(
         set(boundary.source[found].tolist())
     )
     return found
@@ -510,10 +510,10 @@ def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) ->
 @pytest.mark.parametrize(
     ("layer", "wave", "edges"),
     [
-        (0, TRAIN_WAVE, [True, True, True, False, False]),
-        (1, TRAIN_WAVE, [True, True, True, False, False]),
-        (0, INFER_WAVE, [False, False, False, True, True]),
-        (1, INFER_WAVE, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
+        (0, TRAIN_PHASE, [True, True, True, False, False]),
+        (1, TRAIN_PHASE, [True, True, True, False, False]),
+        (0, INFER_PHASE, [False, False, False, True, True]),
+        (1, INFER_PHASE, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
     ],
 )
 def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
@@ -530,7 +530,7 @@ def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: i
             for boundary in plan.incoming:
                 waves = (
                     edges_in_wave(boundary, layer, wave, num_layers)
-                    for wave in (TRAIN_WAVE, INFER_WAVE)
+                    for wave in (TRAIN_PHASE, INFER_PHASE)
                 )
                 rounds, embed = waves
                 target = whole.nodes_of(asker)[boundary.targets[boundary.target]]

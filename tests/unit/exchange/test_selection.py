@@ -12,20 +12,20 @@ from torch import Tensor
 
 from retexo.arrays import IntArray, Mask
 from retexo.exchange import cover
-from retexo.exchange import selection as selection_module
+from retexo.exchange import message_selection as selection_module
 from retexo.exchange.coding.rows import decode, row_sizes
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.selection import (
+from retexo.exchange.message_selection import (
     DENSE,
     PROJECTED,
     SPARSE,
     CutEdges,
-    FewestVectors,
     LocalRows,
     MessageFormat,
+    MessageVectors,
     Selection,
-    Vectors,
-    select,
+    VectorBound,
+    select_vectors,
 )
 from retexo.models.matrix import is_sparse
 
@@ -65,11 +65,13 @@ class Case:
         )
         return (count * scale[self.nodes]) @ self.rows
 
-    def select(self, *, partial_sums: bool = True, projected: bool = False) -> Selection:
-        return select(self.local, self.edges, partial_sums=partial_sums, projected=projected)
+    def select_vectors(self, *, partial_sums: bool = True, projected: bool = False) -> Selection:
+        return select_vectors(
+            self.local, self.edges, partial_sums=partial_sums, projected=projected
+        )
 
     def write(self, selection: Selection) -> Tensor:
-        vectors = Vectors.of(self.local, selection, self.edges)
+        vectors = MessageVectors.from_selection(self.local, selection, self.edges)
         return vectors.write(*vectors.pieces(1))
 
     def targets_left(self, rows: Mask) -> Mask:
@@ -151,7 +153,7 @@ def assert_serves_all(case: Case, selection: Selection) -> None:
 @quickly
 @given(cases(), st.booleans())
 def test_no_other_selection_takes_fewer_bytes(case: Case, projected: bool) -> None:
-    chosen = case.select(projected=projected)
+    chosen = case.select_vectors(projected=projected)
     assert_serves_all(case, chosen)
     assert case.weight(chosen) == min(least_weight(case, each) for each in formats(projected))
 
@@ -165,15 +167,17 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     dense = replace(case, local=owner(torch.full((8, width), 0.7, dtype=F64), 30))
     one, other = (dense, case) if dense_first else (case, dense)
     first, every = (
-        one.select(projected=projected),
+        one.select_vectors(projected=projected),
         (np.ones(len(case.nodes), bool), np.ones(case.num_targets, bool)),
     )
-    shown = FewestVectors(*every, first)
-    assert first.of_one_size or not dense_first
-    assert shown.selection_of(np.append(every[0][1:], False), every[1]) is None
-    assert shown.selection_of(every[0], np.append(every[1][1:], False)) is None
-    before = shown.selection_of(*every)
-    chosen = select(other.local, case.edges, partial_sums=True, projected=projected, before=before)
+    shown = VectorBound(*every, first)
+    assert first.equal_sizes or not dense_first
+    assert shown.reusable_selection(np.append(every[0][1:], False), every[1]) is None
+    assert shown.reusable_selection(every[0], np.append(every[1][1:], False)) is None
+    before = shown.reusable_selection(*every)
+    chosen = select_vectors(
+        other.local, case.edges, partial_sums=True, projected=projected, previous=before
+    )
     assert_serves_all(case, chosen)
     assert other.weight(chosen) == min(least_weight(other, each) for each in formats(projected))
     assert chosen.sum_sizes is None or (chosen.sum_sizes == other.sizes(chosen.format)[1]).all()
@@ -182,7 +186,7 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
 @quickly
 @given(cases(), st.booleans())
 def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, projected: bool) -> None:
-    chosen = case.select(partial_sums=False, projected=projected)
+    chosen = case.select_vectors(partial_sums=False, projected=projected)
     assert chosen.rows.all()
     assert not chosen.sums.any()
     every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
@@ -196,7 +200,7 @@ def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, project
 @given(cases(), st.booleans())
 def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> None:
     """Or shorter: a sparse sum of which some rows are sent by themselves has fewer values than the whole."""
-    chosen = case.select(projected=projected)
+    chosen = case.select_vectors(projected=projected)
     length = len(case.write(chosen))
     assert length == case.weight(chosen) or (
         chosen.format == SPARSE and length < case.weight(chosen)
@@ -209,7 +213,9 @@ def test_the_size_of_a_piece_is_that_of_what_is_written(
     case: Case, projected: bool, count: int
 ) -> None:
     """Sums that no row is taken from are not made for their sizes."""
-    vectors = Vectors.of(case.local, case.select(projected=projected), case.edges)
+    vectors = MessageVectors.from_selection(
+        case.local, case.select_vectors(projected=projected), case.edges
+    )
     pieces = vectors.pieces(count)
     assert list(map(vectors.size, pieces)) == [len(vectors.write(piece)) for piece in pieces]
     assert (vectors.sum_sizes is None) == bool(len(vectors.nodes))
@@ -244,9 +250,9 @@ def test_sums_are_weighed_alike_in_any_chunks(monkeypatch: pytest.MonkeyPatch) -
     )
     nodes, num_targets = np.arange(source.max() + 1), int(target.max()) + 1
     case = Case(owner(rows, 4), nodes, source, target, num_targets)
-    whole = case.select()
-    monkeypatch.setattr(selection_module, "CHUNK_CELLS", 7 * 50)
-    parts = case.select()
+    whole = case.select_vectors()
+    monkeypatch.setattr(selection_module, "MAX_CHUNK_VALUES", 7 * 50)
+    parts = case.select_vectors()
     assert whole.format == parts.format == SPARSE
     assert 0 < whole.sums.sum() < num_targets
     assert (whole.rows.tolist(), whole.sums.tolist()) == (parts.rows.tolist(), parts.sums.tolist())
@@ -291,8 +297,8 @@ def test_the_format_of_rows(
 ) -> None:
     case = star(rows, projected_width)
     assert is_sparse(rows) == (rows.shape[1] == 1000)
-    assert case.select(partial_sums=False).format == unprojected
-    assert case.select(partial_sums=False, projected=True).format == projected
+    assert case.select_vectors(partial_sums=False).format == unprojected
+    assert case.select_vectors(partial_sums=False, projected=True).format == projected
 
 
 @pytest.mark.parametrize(("zero_rows", "weighed"), [(1, False), (3, True)])
@@ -307,17 +313,17 @@ def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_w
     monkeypatch.setattr(
         selection_module, "_sparse_sum_sizes", lambda *all: counted.append(1) or whole_sums(*all)
     )
-    assert case.select().format == SPARSE  # of few edges any saving counts
+    assert case.select_vectors().format == SPARSE  # of few edges any saving counts
     assert counted
     counted.clear()
-    monkeypatch.setattr(cover, "ONE_SIDE_FROM", 0)
-    assert case.select().format == (SPARSE if weighed else DENSE)
+    monkeypatch.setattr(cover, "ONE_SIDE_MIN_EDGES", 0)
+    assert case.select_vectors().format == (SPARSE if weighed else DENSE)
     assert bool(counted) == weighed
 
 
 def test_three_dense_rows_of_one_target_are_one_sum() -> None:
     case = star(torch.randn(3, 6, dtype=F64), 6)
-    chosen = case.select()
+    chosen = case.select_vectors()
     assert (chosen.rows.tolist(), chosen.sums.tolist()) == ([False] * 3, [True])
     assert case.write(chosen).view(F64).tolist() == pytest.approx(case.rows.sum(dim=0).tolist())
 
@@ -326,7 +332,7 @@ def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
     """Six words in 2 + 8 bytes, but then six values of 8 bytes each where one of them is not 1."""
     rows = BAG.clone()
     rows[1:, 3] = 1.0  # one word thrice: the sum has a 3
-    chosen = star(rows, 30).select()
+    chosen = star(rows, 30).select_vectors()
     assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.format) == (
         [True] * 3,
         [False],
@@ -339,20 +345,20 @@ def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
 )
 def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
     case = star(torch.ones(3, 3, dtype=F64) * 2, 9, precision)
-    assert len(case.write(case.select(partial_sums=False))) == 3 * size
-    assert len(case.write(case.select())) == size
+    assert len(case.write(case.select_vectors(partial_sums=False))) == 3 * size
+    assert len(case.write(case.select_vectors())) == size
 
 
 def test_nothing_to_serve() -> None:
     none = np.zeros(0, dtype=np.int64)
     case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
     for projected in (False, True):
-        assert len(case.write(case.select(projected=projected))) == 0
+        assert len(case.write(case.select_vectors(projected=projected))) == 0
 
 
 @pytest.mark.parametrize("message_format", FORMATS.values(), ids=FORMATS)
 def test_a_format_has_a_code(message_format: MessageFormat) -> None:
-    assert MessageFormat.of_code(message_format.code) == message_format
+    assert MessageFormat.from_code(message_format.code) == message_format
     assert len({other.code for other in FORMATS.values()}) == 3
 
 
@@ -379,9 +385,9 @@ def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:
     assert (released.rows.shape, released.rows.untyped_storage().nbytes()) == (rows.shape, 8)
     written = []
     for local in (whole, released):
-        selection = select(local, edges, partial_sums=True, projected=True)
+        selection = select_vectors(local, edges, partial_sums=True, projected=True)
         assert selection.format == PROJECTED
-        (piece,) = (vectors := Vectors.of(local, selection, edges)).pieces(1)
+        (piece,) = (vectors := MessageVectors.from_selection(local, selection, edges)).pieces(1)
         written.append(vectors.write(piece))
     assert torch.equal(*written)
 
@@ -396,6 +402,6 @@ def test_rows_are_longer_than_after_the_weights(
     rows = torch.zeros(3, 40, dtype=F64)
     rows[:, :nonzero] = torch.rand(3, nonzero, dtype=F64) + 1
     local = owner(rows, projected_width)
-    assert local.projected_is_shorter(np.array([0, 2])) == shorter
+    assert local.is_shorter_projected(np.array([0, 2])) == shorter
     rows[1] = 0  # of a node that is not asked for
-    assert owner(rows, projected_width).projected_is_shorter(np.array([0, 2])) == shorter
+    assert owner(rows, projected_width).is_shorter_projected(np.array([0, 2])) == shorter

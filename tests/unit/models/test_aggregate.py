@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from retexo.models import aggregate
-from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, head_sums
+from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block
 from retexo.models.numba_kernels import _compiled
 
@@ -64,7 +64,7 @@ def test_sums(edges: Block, weighted: bool) -> None:
 def test_sums_of_several_heads(
     edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aggregate, "COMPILED_FROM", 0 if compiled else len(edges.src) + 1)
+    monkeypatch.setattr(aggregate, "MIN_COMPILED_EDGES", 0 if compiled else len(edges.src) + 1)
     rows, alpha = (
         torch.randn(len(edges.nodes), 5, dtype=F64),
         torch.randn(len(edges.src), 3, dtype=F64),
@@ -72,7 +72,7 @@ def test_sums_of_several_heads(
     alpha.requires_grad_()
     shares = alpha.unbind(1)
     wanted = torch.stack([edge_sum(edges, rows, each.contiguous()) for each in shares])
-    assert_same(head_sums(edges, rows, alpha), wanted, alpha)
+    assert_same(edge_sum_per_head(edges, rows, alpha), wanted, alpha)
 
 
 @pytest.mark.parametrize("edges", [each.with_self_loops() for each in BLOCKS])

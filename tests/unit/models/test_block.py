@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from retexo.models.block import Block, HaloRows, InEdges, ReceivedMessage, Sources, rows_of
+from retexo.models.block import (
+    Block,
+    HaloRows,
+    InEdges,
+    ReceivedMessage,
+    Sources,
+    gather_source_rows,
+)
 
 SRC = torch.tensor([1, 3, 4, 4, 5, 6, 6, 0])
 DST = torch.tensor([0, 0, 1, 1, 1, 0, 2, 2])
@@ -28,14 +35,14 @@ def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> Receive
 def sources(unprojected: list[ReceivedMessage], projected: list[ReceivedMessage]) -> Sources:
     return Sources(
         *(
-            HaloRows.none(4, 1, torch.float32).extended(arrivals)
+            HaloRows.empty(4, 1, torch.float32).append(arrivals)
             for arrivals in (unprojected, projected)
         )
     )
 
 
 def vectors_of(block: Block, given: Sources) -> Tensor:
-    unprojected, projected = rows_of(block, OWN, given)
+    unprojected, projected = gather_source_rows(block, OWN, given)
     assert len(unprojected) == block.num_unprojected
     return torch.cat((unprojected, projected))[:, 0]
 
@@ -50,22 +57,22 @@ def edges_of(block: Block, given: Sources) -> list[tuple[float, int]]:
 
 
 def test_no_vectors() -> None:
-    none = HaloRows.none(2, 5, torch.float64)
+    none = HaloRows.empty(2, 5, torch.float64)
     assert (none.values.shape, none.values.dtype) == ((0, 5), torch.float64)
     assert (none.halo.tolist(), none.sums.tolist(), none.sum_dst.tolist()) == ([-1, -1], [], [])
-    assert none.extended([]) is none
+    assert none.append([]) is none
 
 
 def test_vectors_stand_in_the_order_of_their_arrival() -> None:
-    first = HaloRows.none(4, 1, torch.float32)
-    one = first.extended([arrival([0.1, 0.2, 0.3], [2, 0], [1]), arrival([0.4], [], [0])])
+    first = HaloRows.empty(4, 1, torch.float32)
+    one = first.append([arrival([0.1, 0.2, 0.3], [2, 0], [1]), arrival([0.4], [], [0])])
     assert one.values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert (one.halo.tolist(), one.sums.tolist(), one.sum_dst.tolist()) == (
         [1, -1, 0, -1],
         [2, 3],
         [1, 0],
     )
-    two = one.extended([arrival([], [], []), arrival([0.5, 0.6], [3], [2])])
+    two = one.append([arrival([], [], []), arrival([0.5, 0.6], [3], [2])])
     assert two.values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     assert (two.halo.tolist(), two.sums.tolist(), two.sum_dst.tolist()) == (
         [1, -1, 0, 4],
@@ -80,16 +87,16 @@ def test_vectors_stand_in_the_order_of_their_arrival() -> None:
 
 
 def test_rows_stay_without_the_sums() -> None:
-    rows = HaloRows.none(4, 1, torch.float32).extended([arrival([0.1, 0.2], [2, 0], [])])
-    assert rows.without_sums() is rows
-    both = rows.extended([arrival([0.3, 0.4, 0.5], [3], [1, 0])]).without_sums()
+    rows = HaloRows.empty(4, 1, torch.float32).append([arrival([0.1, 0.2], [2, 0], [])])
+    assert rows.drop_sums() is rows
+    both = rows.append([arrival([0.3, 0.4, 0.5], [3], [1, 0])]).drop_sums()
     assert both.values[both.halo[[0, 2, 3]], 0].tolist() == pytest.approx([0.2, 0.1, 0.3])
     assert (len(both.values), int(both.halo[1]), len(both.sums), len(both.sum_dst)) == (3, -1, 0, 0)
 
 
 def test_all_rows_are_there() -> None:
     given = sources([arrival([30, 50], [0, 2], []), arrival([40, 60], [1, 3], [])], [])
-    block = EDGES.block(torch.tensor([0, 1]), given)
+    block = EDGES.cut_block(torch.tensor([0, 1]), given)
     assert edges_of(block, given) == [
         (2.0, 0),
         (30.0, 0),
@@ -107,7 +114,7 @@ def test_all_rows_are_there() -> None:
 def test_a_sum_stands_for_rows_that_are_not_there() -> None:
     """The sum of 4, 4 and 5 goes to 1; nothing came of 3."""
     given = sources([arrival([60, 130], [3], [1])], [])
-    block = EDGES.block(torch.tensor([0, 1, 2]), given)
+    block = EDGES.cut_block(torch.tensor([0, 1, 2]), given)
     assert edges_of(block, given) == [(1.0, 2), (2.0, 0), (60.0, 0), (60.0, 2), (130.0, 1)]
     degree = dict(zip(vectors_of(block, given).tolist(), block.out_degree.tolist(), strict=True))
     assert degree == {
@@ -122,7 +129,7 @@ def test_a_sum_stands_for_rows_that_are_not_there() -> None:
 
 def test_a_sum_of_some_and_a_row_of_another() -> None:
     given = sources([arrival([50, 80], [2], [1]), arrival([30, 60], [0, 3], [])], [])
-    block = EDGES.block(torch.tensor([1]), given)
+    block = EDGES.cut_block(torch.tensor([1]), given)
     assert edges_of(block, given) == [(50.0, 1), (80.0, 1)]
     assert vectors_of(block, given).tolist() == [
         2.0,
@@ -133,18 +140,18 @@ def test_a_sum_of_some_and_a_row_of_another() -> None:
 
 def test_sums_of_two_peers_for_one_node() -> None:
     given = sources([arrival([80], [], [1]), arrival([50], [], [1])], [])
-    assert edges_of(EDGES.block(torch.tensor([1]), given), given) == [(50.0, 1), (80.0, 1)]
+    assert edges_of(EDGES.cut_block(torch.tensor([1]), given), given) == [(50.0, 1), (80.0, 1)]
 
 
 def test_sums_of_other_nodes_are_left_out() -> None:
     given = sources([arrival([130, 60], [], [1, 2])], [arrival([0.5], [], [1])])
-    assert edges_of(EDGES.block(torch.tensor([2]), given), given) == [(1.0, 2), (60.0, 2)]
+    assert edges_of(EDGES.cut_block(torch.tensor([2]), given), given) == [(1.0, 2), (60.0, 2)]
 
 
 def test_late_vectors_come_last() -> None:
     """3 and a sum for 1 came early, 6 and another sum for 1 late."""
     given = sources([arrival([30, 80], [0], [1])], [arrival([0.6, 0.5], [3], [1])])
-    block = EDGES.block(torch.tensor([0, 1]), given)
+    block = EDGES.cut_block(torch.tensor([0, 1]), given)
     assert block.num_unprojected == 4
     assert vectors_of(block, given).tolist() == pytest.approx([1.0, 2.0, 30.0, 80.0, 0.6, 0.5])
     assert edges_of(block, given) == [
@@ -159,7 +166,7 @@ def test_late_vectors_come_last() -> None:
 
 def test_a_block_of_nothing() -> None:
     given = sources([arrival([30, 80], [0], [1])], [])
-    block = EDGES.block(torch.zeros(0, dtype=torch.int64), given)
+    block = EDGES.cut_block(torch.zeros(0, dtype=torch.int64), given)
     assert (len(block.nodes), len(block.src), block.num_dst, block.num_unprojected) == (0, 0, 0, 0)
     assert vectors_of(block, given).tolist() == []
 
@@ -167,9 +174,9 @@ def test_a_block_of_nothing() -> None:
 def test_a_part_without_nodes() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     edges = InEdges.build(none, none, none, none, torch.float32)
-    nothing = Sources(HaloRows.none(0, 3, torch.float32), HaloRows.none(0, 2, torch.float32))
-    block = edges.block(none, nothing)
-    unprojected, projected = rows_of(block, torch.zeros(0, 3), nothing)
+    nothing = Sources(HaloRows.empty(0, 3, torch.float32), HaloRows.empty(0, 2, torch.float32))
+    block = edges.cut_block(none, nothing)
+    unprojected, projected = gather_source_rows(block, torch.zeros(0, 3), nothing)
     assert (unprojected.shape, projected.shape) == ((0, 3), (0, 2))
 
 
@@ -177,8 +184,8 @@ def test_own_rows_may_be_nan_where_nobody_looks() -> None:
     given = sources([arrival([30, 40, 50, 60], [0, 1, 2, 3], [])], [])
     own = OWN.clone()
     own[2] = torch.nan
-    block = EDGES.block(torch.tensor([0, 1]), given)
-    assert not rows_of(block, own, given)[0].isnan().any()
+    block = EDGES.cut_block(torch.tensor([0, 1]), given)
+    assert not gather_source_rows(block, own, given)[0].isnan().any()
 
 
 @pytest.mark.parametrize("edges", [1, 3, 100])

@@ -8,17 +8,17 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.models import accumulate
-from retexo.models.accumulate import Accumulator
-from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models import streaming_aggregate
+from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
-from retexo.models.dropout import drop
+from retexo.models.dropout import fast_dropout
 from retexo.models.linear import neighbour_sum
-from retexo.models.matrix import SparseMatrix, as_matrix, dropout, is_sparse, row_sums
+from retexo.models.matrix import SparseMatrix, as_matrix, dropout, is_sparse, sum_rows
+from retexo.models.streaming_aggregate import AggregateAccumulator
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
@@ -27,7 +27,7 @@ DST = torch.tensor([1, 1, 1, 0, 0, 2, 3])
 F64 = torch.float64
 
 NOTHING = Sources(
-    HaloRows.none(0, WIDTH, F64), HaloRows.none(0, OUT, F64)
+    HaloRows.empty(0, WIDTH, F64), HaloRows.empty(0, OUT, F64)
 )  # one part owns all nodes
 
 COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
@@ -56,8 +56,8 @@ def make(kind: type[Convolution], **arguments: Any) -> Convolution:
 
 
 def outputs(conv: Convolution, x: Tensor, nodes: list[int]) -> Tensor:
-    block = edges().block(torch.tensor(nodes), NOTHING)
-    return conv(conv.prepare(block, *rows_of(block, x, NOTHING)))
+    block = edges().cut_block(torch.tensor(nodes), NOTHING)
+    return conv(conv.prepare(block, *gather_source_rows(block, x, NOTHING)))
 
 
 def gcn(conv: Any, x: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def test_gat_with_more_edges_than_pairs_of_nodes(monkeypatch: pytest.MonkeyPatch
         rows("dense")[:1],
         torch.tensor([2]),
     )
-    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).block(
+    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).cut_block(
         torch.tensor([0]), NOTHING
     )
     found = []
@@ -201,7 +201,9 @@ def test_the_closed_form_added_up_without_a_block(
     layer, arguments, formula = LAYERS[name]
     conv, x = make(layer, **arguments), rows(kind)
     projected = conv.project(x) if after_weights else None
-    total = Accumulator(conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu"))
+    total = AggregateAccumulator(
+        conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu")
+    )
     total.add(NOTHING)
     got = torch.cat(
         [conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)]
@@ -230,7 +232,7 @@ def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[
         row = row_of[src]
         ptr = torch.cat((torch.zeros(1, dtype=torch.int64), (row >= 0).cumsum(0)))[row_ptr]
         weight = None if scale is None else scale[src[row >= 0]]
-        total += row_sums(values, row[row >= 0].int(), ptr.int(), weight)
+        total += sum_rows(values, row[row >= 0].int(), ptr.int(), weight)
     return total
 
 
@@ -242,7 +244,7 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
 ) -> None:
     """Eight peers with a piece each, one of nothing; chunks of few edges; some edges twice."""
     monkeypatch.setattr(InEdges.chunks, "__defaults__", (70,))
-    monkeypatch.setattr(accumulate, "MAX_WAITING_BYTES", waiting)
+    monkeypatch.setattr(streaming_aggregate, "MAX_WAITING_BYTES", waiting)
     rng = np.random.default_rng(5)
     num_inner, num_halo, num_edges = 60, 90, 1500
     src, dst = (
@@ -258,7 +260,7 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
         torch.from_numpy(rng.standard_normal((num_inner, WIDTH))),
         rng.integers(7, size=num_halo),
     )
-    none, pieces = HaloRows.none(num_halo, WIDTH, F64), []
+    none, pieces = HaloRows.empty(num_halo, WIDTH, F64), []
     for peer in range(8):
         halo, ids = (
             torch.full((num_halo,), -1),
@@ -271,7 +273,7 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
         pieces.append(Sources(HaloRows(values, halo, none.sums, none.sum_dst), none))
     nodes = torch.from_numpy(np.flatnonzero(rng.random(num_inner) < chosen))
     conv: Any = LAYERS[name][0](WIDTH, OUT, 0.0)
-    total = Accumulator(conv, edges, nodes, own, None, torch.device("cpu"))
+    total = AggregateAccumulator(conv, edges, nodes, own, None, torch.device("cpu"))
     for piece in pieces:
         total.add(piece)
     sums = total.inputs().matrices[-1]
@@ -285,7 +287,7 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
 
 
 def test_a_block_begins_with_its_destinations() -> None:
-    block = edges().block(torch.tensor([0, 1]), NOTHING)
+    block = edges().cut_block(torch.tensor([0, 1]), NOTHING)
     assert block.nodes.tolist() == [0, 1, 2, 3, 4]
     assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [
         (0, 1),
@@ -299,7 +301,7 @@ def test_a_block_begins_with_its_destinations() -> None:
 
 
 def test_a_block_without_edges() -> None:
-    block = edges().block(torch.tensor([4, 5]), NOTHING)
+    block = edges().cut_block(torch.tensor([4, 5]), NOTHING)
     assert block.nodes.tolist() == [4, 5]
     assert len(block.src) == 0
 
@@ -356,7 +358,7 @@ def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(
 ) -> None:
     torch.manual_seed(0)
     values = torch.ones(1_001, 999, dtype=dtype, requires_grad=True)
-    dropped = drop(values, rate)
+    dropped = fast_dropout(values, rate)
     dropped.sum().backward()
     kept = (dropped != 0).double()
     for axis in (0, 1):
@@ -365,13 +367,13 @@ def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(
     assert torch.equal(dropped, kept.to(dtype) * dropped.max())
     assert float(dropped.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2)
     torch.testing.assert_close(values.grad, dropped.detach(), rtol=1e-6, atol=0)
-    assert not torch.equal(drop(values, rate), dropped)
+    assert not torch.equal(fast_dropout(values, rate), dropped)
 
 
 def test_dropout_of_everything_and_of_nothing() -> None:
-    assert drop(torch.ones(5), 1.0).tolist() == [0.0] * 5
-    assert drop(torch.ones(5), 1e-9).tolist() == [1.0] * 5
-    assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
+    assert fast_dropout(torch.ones(5), 1.0).tolist() == [0.0] * 5
+    assert fast_dropout(torch.ones(5), 1e-9).tolist() == [1.0] * 5
+    assert fast_dropout(torch.ones(0, 3), 0.5).shape == (0, 3)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -383,7 +385,7 @@ def test_no_dropout_outside_of_training(kind: str) -> None:
 
 
 def test_neighbour_sums_of_sparse_rows_are_those_of_dense_ones() -> None:
-    block = edges().block(torch.arange(NODES), NOTHING)
+    block = edges().cut_block(torch.arange(NODES), NOTHING)
     x, scale = rows("sparse")[block.nodes], torch.arange(1.0, NODES + 1, dtype=F64)
     got = neighbour_sum(block, x, scale, 2 * scale, 3 * scale)
     dense = got @ torch.eye(WIDTH, dtype=F64) if isinstance(got, SparseMatrix) else got

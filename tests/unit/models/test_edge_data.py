@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from retexo.models.accumulate import Accumulator
-from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean
+from retexo.models.streaming_aggregate import AggregateAccumulator
 
 N, F, D, K = 7, 9, 4, 3
 F64 = torch.float64
 # 6 has no edge, 5 none that comes in; (0, 1) is there twice
 SRC, DST = torch.tensor([0, 0, 2, 3, 4, 1, 4, 5]), torch.tensor([1, 1, 1, 0, 0, 2, 3, 4])
-NOTHING = Sources(HaloRows.none(0, F, F64), HaloRows.none(0, D, F64))
+NOTHING = Sources(HaloRows.empty(0, F, F64), HaloRows.empty(0, D, F64))
 WEIGHTS = torch.tensor([2.0, 1, 3, 1, 2, 1, 4, 0], dtype=F64)
 LINEAR: dict[str, Any] = {"gcn": (GCN, {}), "sage": (SAGEMean, {}), "gin": (GIN, {"width": 5})}
 
@@ -47,12 +47,12 @@ def make(kind: Any, **arguments: Any) -> Any:
 
 
 def outputs(conv: Any, in_edges: InEdges, x: Tensor, nodes: Tensor) -> Tensor:
-    block = in_edges.block(nodes, NOTHING)
-    return conv(conv.prepare(block, *rows_of(block, x, NOTHING)))
+    block = in_edges.cut_block(nodes, NOTHING)
+    return conv(conv.prepare(block, *gather_source_rows(block, x, NOTHING)))
 
 
 def added_up(conv: Any, in_edges: InEdges, x: Tensor, nodes: Tensor) -> Tensor:
-    total = Accumulator(conv, in_edges, nodes, x, conv.project(x), torch.device("cpu"))
+    total = AggregateAccumulator(conv, in_edges, nodes, x, conv.project(x), torch.device("cpu"))
     total.add(NOTHING)
     return conv(total.inputs())
 
@@ -100,7 +100,7 @@ def test_weights_have_a_gradient_path_to_the_rows() -> None:
     conv, x = make(SAGEMean), rows(False).requires_grad_()
     nodes = torch.arange(N)
     weight = torch.randn(N, D, dtype=F64)
-    block = edges(WEIGHTS).block(nodes, NOTHING)
+    block = edges(WEIGHTS).cut_block(nodes, NOTHING)
     out = conv(conv.prepare(block, x[block.nodes], NOTHING.projected.values))
     got = torch.autograd.grad((out * weight).sum(), x)[0]
     formula = aggregate("sage", x, WEIGHTS) @ conv.weight_neigh + x @ conv.weight_self

@@ -6,7 +6,7 @@ from support import torch_threads
 from torch import Tensor
 
 from retexo.models import matrix as matrix_module
-from retexo.models.matrix import HAS_ONEDNN, as_matrix, product
+from retexo.models.matrix import USE_ONEDNN, as_matrix, matmul
 
 SHAPES = [(512, 100, 256), (700, 256, 47), (1024, 32, 256), (3001, 1433, 3)]
 """R, F and D of long products."""
@@ -29,7 +29,7 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         calls.append((*matrix.shape, weight.shape[1]))
         return multiply(matrix, weight, bias)
 
-    monkeypatch.setattr(matrix_module, "HAS_ONEDNN", True)
+    monkeypatch.setattr(matrix_module, "USE_ONEDNN", True)
     monkeypatch.setattr(matrix_module, "_onednn_product", counted)
     return calls
 
@@ -47,7 +47,7 @@ def test_a_long_product_is_that_in_float64(
     with torch_threads(num_threads):
         given = rows_and_weight(shape)[: 3 if with_bias else 2]
         exact = [each.detach().double().requires_grad_() for each in given]
-        out, expected = product(*given), product(*exact)
+        out, expected = matmul(*given), matmul(*exact)
         gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(0))
         out.backward(gradient)
         expected.backward(gradient.double())
@@ -65,7 +65,7 @@ def test_rows_and_weights_may_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None
         expected = some.double() @ weight.double() + bias.double()
         for same in (weight, weight.T.contiguous().T):
             torch.testing.assert_close(
-                product(some, same, bias).double(), expected, rtol=1e-5, atol=1e-3
+                matmul(some, same, bias).double(), expected, rtol=1e-5, atol=1e-3
             )
     assert len(calls) == 8
 
@@ -75,20 +75,20 @@ def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(
 ) -> None:
     calls = calls_of(monkeypatch)
     rows, weight, bias = (each.detach() for each in rows_and_weight((1000, 256, 256)))
-    few, narrow = product(rows[:511], weight, bias), product(rows[:600, :8], weight[:8], bias)
+    few, narrow = matmul(rows[:511], weight, bias), matmul(rows[:600, :8], weight[:8], bias)
     assert torch.equal(few, torch.addmm(bias, rows[:511], weight))
     assert torch.equal(narrow, torch.addmm(bias, rows[:600, :8], weight[:8]))
     sparse = as_matrix(rows * (torch.arange(256) < 9))
     torch.testing.assert_close(
-        product(sparse, weight, bias), rows[:, :9] @ weight[:9] + bias, rtol=1e-4, atol=1e-4
+        matmul(sparse, weight, bias), rows[:, :9] @ weight[:9] + bias, rtol=1e-4, atol=1e-4
     )
-    assert product(rows.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
+    assert matmul(rows.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
-        assert product(rows, weight).dtype == torch.bfloat16
+        assert matmul(rows, weight).dtype == torch.bfloat16
     assert not calls
 
 
-@pytest.mark.skipif(not HAS_ONEDNN, reason="no AVX-512 here")
+@pytest.mark.skipif(not USE_ONEDNN, reason="no AVX-512 here")
 def test_onednn_is_the_one_that_torch_convolves_with() -> None:
     """Without its dilation it would be MKL again, in a process of one thread."""
     rows, weight, _ = rows_and_weight((4096, 256, 256))
@@ -96,7 +96,7 @@ def test_onednn_is_the_one_that_torch_convolves_with() -> None:
         torch_threads(1),
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
     ):
-        product(rows, weight).sum().backward()
+        matmul(rows, weight).sum().backward()
     names = {event.key for event in profile.key_averages()}
     assert "aten::mkldnn_convolution" in names, names
     assert not names & {"aten::mm", "aten::addmm", "aten::bmm", "aten::thnn_conv2d"}, names

@@ -11,7 +11,7 @@ from support import ROOT
 from test_conv import COUNT, NODES, WIDTH, outputs, rows
 
 from partitioning.errors import InputError
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.settings import options
 from retexo.settings.compose import compose
@@ -28,14 +28,14 @@ def test_every_convolution_has_its_files() -> None:
     assert found <= CONVOLUTIONS.keys()
 
 
-KINDS = {name: check_model(default_model(name, 1, 8)) for name in CONVOLUTIONS}
+KINDS = {name: check_model(default_model_settings(name, 1, 8)) for name in CONVOLUTIONS}
 PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.reads_relations)]
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_stages_fit_each_other_and_the_graph(name: str) -> None:
     stages = build_stages(
-        Architecture(default_model(name, 3, 8), num_features=5, num_classes=4), seed=1
+        Architecture(default_model_settings(name, 3, 8), num_features=5, num_classes=4), seed=1
     )
     assert stages[-1].output_dim == 4
     assert stages[-1].head is None
@@ -59,7 +59,7 @@ def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     one, same, other = (
-        build_stages(Architecture(default_model(name, 2, 8), 5, 4), seed)[1].state_dict()
+        build_stages(Architecture(default_model_settings(name, 2, 8), 5, 4), seed)[1].state_dict()
         for seed in (1, 1, 2)
     )
     assert torch.equal(torch.get_rng_state(), before)
@@ -69,7 +69,7 @@ def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_check_makes_no_parameters(name: str) -> None:
-    conv = check_model(default_model(name, 2, 8))
+    conv = check_model(default_model_settings(name, 2, 8))
     assert {parameter.device.type for parameter in conv.parameters()} == {"meta"}
 
 
@@ -124,7 +124,7 @@ def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
         ["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]
     ).train
     registry.check(settings)
-    assert default_model("graphconv", 2, 8).options == {"aggregator": "add"}
+    assert default_model_settings("graphconv", 2, 8).options == {"aggregator": "add"}
     conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
     x, count = (
         rows("dense"),

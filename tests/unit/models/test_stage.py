@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from partitioning.errors import InputError
-from retexo.models.block import HaloRows, InEdges, Sources, rows_of
+from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gin import GIN
-from retexo.models.conv_registry import default_model
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
 from retexo.models.stage import Architecture, Stage, build_stages
@@ -31,17 +31,19 @@ RATES = pytest.mark.parametrize(("dropout", "of_features"), [(0.0, ALL), (ALL, 0
 
 
 def model_of(name: str, **changes: Any) -> ModelSettings:
-    return replace(default_model(name, 2, HIDDEN), heads=2, **changes)
+    return replace(default_model_settings(name, 2, HIDDEN), heads=2, **changes)
 
 
 def inputs_of(stage: Stage, num_in: int) -> Inputs:
     """Of random rows."""
     rows = torch.randn(NODES, num_in)
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
-    nothing = Sources(HaloRows.none(0, num_in, rows.dtype), HaloRows.none(0, num_in, rows.dtype))
-    block = InEdges.build(SRC, DST, *degrees, rows.dtype).block(TARGETS, nothing)
+    nothing = Sources(HaloRows.empty(0, num_in, rows.dtype), HaloRows.empty(0, num_in, rows.dtype))
+    block = InEdges.build(SRC, DST, *degrees, rows.dtype).cut_block(TARGETS, nothing)
     skips = tuple(torch.randn(len(TARGETS), WIDTHS.get(name, num_in)) for name in stage.skips)
-    return replace(stage.conv.prepare(block, *rows_of(block, rows, nothing)), skips=skips)
+    return replace(
+        stage.conv.prepare(block, *gather_source_rows(block, rows, nothing)), skips=skips
+    )
 
 
 def zeros(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
@@ -62,14 +64,18 @@ def assert_drops(
 
 
 @RATES
-@pytest.mark.parametrize("inputs", ["all", "previous"])
+@pytest.mark.parametrize("input_skip", [True, False])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
 def test_what_dropout_is_of(
-    name: str, inputs: str, dropout: float, of_features: float | None
+    name: str, input_skip: bool, dropout: float, of_features: float | None
 ) -> None:
     """Features are a layer's rows in the first one, and the skips past what the layer before passes on in others."""
     model = model_of(
-        name, dropout=dropout, input_dropout=of_features, own_half=inputs == "all", inputs=inputs
+        name,
+        dropout=dropout,
+        input_dropout=of_features,
+        self_weight=input_skip,
+        input_skip=input_skip,
     )
     features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
     for layer, stage in enumerate(build_stages(Architecture(model, WIDTH, CLASSES), 0)):
@@ -87,17 +93,19 @@ def test_what_dropout_is_of(
 
 
 @RATES
-@pytest.mark.parametrize("inputs", ["all", "previous"])
+@pytest.mark.parametrize("input_skip", [True, False])
 @pytest.mark.parametrize("name", ["rgcn", "hetero_sage", "rgat"])
-def test_of_relations(name: str, inputs: str, dropout: float, of_features: float | None) -> None:
-    model = model_of(name, dropout=dropout, input_dropout=of_features, inputs=inputs)
-    model = replace(model, options=default_model(name, 2, HIDDEN).options)
+def test_of_relations(
+    name: str, input_skip: bool, dropout: float, of_features: float | None
+) -> None:
+    model = model_of(name, dropout=dropout, input_dropout=of_features, input_skip=input_skip)
+    model = replace(model, options=default_model_settings(name, 2, HIDDEN).options)
     features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
-    nothing = Sources(HaloRows.none(0, 1, torch.float32), HaloRows.none(0, 1, torch.float32))
-    block = InEdges.build(SRC, DST, *degrees, torch.float32).block(TARGETS, nothing)
+    nothing = Sources(HaloRows.empty(0, 1, torch.float32), HaloRows.empty(0, 1, torch.float32))
+    block = InEdges.build(SRC, DST, *degrees, torch.float32).cut_block(TARGETS, nothing)
     for layer, each in enumerate(build_network(HeteroArchitecture(model, SCHEMA, CLASSES), 0)):
-        stages: list[Any] = [each] if inputs == "all" else list(each.trunk)
+        stages: list[Any] = [each] if input_skip else list(each.trunk)
         for stage in stages:
             groups, attends = stage.conv.groups, stage.conv.attention_heads > 0
             matrices, dropped = [], []

@@ -25,14 +25,14 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory import dgl_files, write
-from partitioning.directory.arrays import ARRAYS
+from partitioning.directory import dgl_files, write_directory
 from partitioning.directory.meta import content_digest
-from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import OddEdges, Partition
+from partitioning.directory.npy_files import ARRAYS
+from partitioning.directory.partition import OddEdges, Partition
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
-from partitioning.files import file_checksum
+from partitioning.file_io import file_checksum
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 DGLS = ("graph.dgl", "node_feat.dgl", "edge_feat.dgl")
@@ -171,11 +171,11 @@ def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         )
 
 
-@pytest.mark.parametrize("chunk", [1, 7, write.CHUNK])
+@pytest.mark.parametrize("chunk", [1, 7, write_directory.CHUNK])
 def test_equal_to_what_dgl_makes_of_the_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(write, "CHUNK", chunk)
+    monkeypatch.setattr(write_directory, "CHUNK", chunk)
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
     assert theirs.meta is None
@@ -203,7 +203,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
-    monkeypatch.setattr(write, "CHUNK", 13)
+    monkeypatch.setattr(write_directory, "CHUNK", 13)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
     for rank, (part, bounds) in enumerate(
         (whole.path / f"part{rank}", whole.bounds[rank:]) for rank in range(3)
@@ -239,9 +239,9 @@ def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
 OPENMP = """
 import sys, time, torch
 from pathlib import Path
-from partitioning.directory.arrays import ARRAYS
+from partitioning.directory.npy_files import ARRAYS
 from partitioning.directory.meta import content_digest
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 torch.set_num_threads(4)
 torch.ones(3000, 3000).exp().sum()  # its threads stay
 directory = find([Path(sys.argv[1])], 4)
@@ -445,7 +445,7 @@ def test_an_interruption_leaves_nothing(
     def interrupted(*_args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(write, "_make_meta", interrupted)
+    monkeypatch.setattr(write_directory, "_make_meta", interrupted)
     with pytest.raises(error):
         write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     assert list(tmp_path.iterdir()) == []
@@ -456,10 +456,10 @@ def test_an_interruption_keeps_what_was_there(
 ) -> None:
     digest, base = directory.digest(), directory.path.parent
     with monkeypatch.context() as patch:
-        patch.setattr(write, "_make_meta", lambda *_args: 1 / 0)
+        patch.setattr(write_directory, "_make_meta", lambda *_args: 1 / 0)
         made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
-            write.write(
+            write_directory.write(
                 directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=made_by, overwrite=True
             )
     assert find([directory.path], 3).digest() == digest
@@ -592,7 +592,7 @@ def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 HOLD = """
 import sys, time
 from pathlib import Path
-from partitioning.directory.write import writing
+from partitioning.directory.write_directory import writing
 with writing(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(100)
@@ -616,12 +616,12 @@ def test_a_second_writer_is_told_who_is_the_first(
 ) -> None:
     owner = f"made: in use by process {holder.pid} on '{socket.gethostname()}', which began at '20"
     with pytest.raises(InputError, match=owner):
-        write.writing(tmp_path / "made").__enter__()
+        write_directory.writing(tmp_path / "made").__enter__()
     holder.kill()
     holder.wait()
     (tmp_path / ".made.unfinished-x").mkdir()
     (tmp_path / ".made.old-x" / "old").mkdir(parents=True)
-    with write.writing(tmp_path / "made"):
+    with write_directory.writing(tmp_path / "made"):
         assert sorted(path.name for path in tmp_path.iterdir()) == [".made.lock", "made"]
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
@@ -629,7 +629,7 @@ def test_a_second_writer_is_told_who_is_the_first(
 def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
     made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
     with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
-        write.write(
+        write_directory.write(
             directory.path,
             GRAPH,
             MASKS,
@@ -676,7 +676,7 @@ def test_odd_edges_are_counted(tmp_path: Path) -> None:
     )
     made_by, parts = provenance(graph, np.array([0, 0, 1, 1]), 2), np.array([0, 0, 1, 1])
     masks = {name: np.arange(4) == place for place, name in enumerate(MASKS)}
-    _, odd = write.write(
+    _, odd = write_directory.write(
         tmp_path / "g", graph, masks, parts, num_parts=2, provenance=made_by, overwrite=False
     )
     assert odd == OddEdges(self_loops=3, duplicates=3, isolated=2)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hetero_support import SIZES, random_assignment, random_hetero
 
+from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.meta import HeteroMeta
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.graph_data import SEPARATOR
+from partitioning.graph_data import SEPARATOR
 from retexo.apps import partition_data
 from retexo.settings.compose import compose
 

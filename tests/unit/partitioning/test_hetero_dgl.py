@@ -10,11 +10,11 @@ import torch
 from hetero_support import WEIGHTED, hetero_parts, partitioned_by_dgl, random_hetero, reassembled
 from support import dgl, need_dgl
 
-from partitioning.directory.read import find
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.read_directory import find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.graph_data import HeteroGraphData
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from support import thirds
 
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
-from partitioning.hetero.graph_data import HeteroGraphData, NodeTable, Relation
-from partitioning.names import Names
-from retexo.apps.partitions import open_directory
+from partitioning.graph_data import HeteroGraphData, NodeTable, Relation
+from partitioning.node_names import Names
+from retexo.apps.find_partitions import open_directory
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 

@@ -10,11 +10,11 @@ import torch
 from hetero_support import random_assignment, random_hetero, write_hetero, write_hetero_sites
 from support import thirds
 
+from partitioning.directory.hetero_files import HeteroDirectory
+from partitioning.directory.partition import HeteroPartition
 from partitioning.errors import InputError
-from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.hetero.types import HeteroPartition
-from partitioning.sites import find_sites
+from partitioning.graph_data import HeteroGraphData
+from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT, make_graph, random_graph, thirds
 
-from partitioning import datasets, hypergraph, splits
+from partitioning import datasets, hypergraph, node_split
 from partitioning.assign import metis
 from partitioning.graph_data import GraphData
 from retexo.settings.compose import compose
@@ -95,7 +95,7 @@ def test_a_move_costs_what_it_is_said_to_cost(
 def cora() -> tuple[GraphData, np.ndarray]:
     dataset = compose(["dataset_name=cora"]).partition.dataset
     graph = datasets.load(dataset)
-    return graph, splits.draw(graph, dataset.split, datasets.recipe("cora").split).train
+    return graph, node_split.draw(graph, dataset.split, datasets.recipe("cora").split).train
 
 
 LONG = pytest.mark.long("the same search with one balance less")

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from support import make_graph, random_graph, run_main, save_npz, split_settings
 
 from partitioning.datasets.node_features import with_features
-from partitioning.directory.read import find
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.hetero.graph_data import HeteroGraphData
-from partitioning.links import baselines, ranks, spectral
-from partitioning.links.paths import ONE, weighted_neighbours
-from partitioning.links.spectral import best_spectral, spectral_rows
-from partitioning.links.split import LinkSplit, find_relation, read_pairs, split_links
-from partitioning.names import Names, name_keys
+from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.links import link_baselines, score_ranks, spectral_embedding
+from partitioning.links.adamic_adar import ONE, weighted_neighbours
+from partitioning.links.link_split import LinkSplit, find_relation, read_pairs, split_links
+from partitioning.links.spectral_embedding import best_spectral, spectral_rows
+from partitioning.node_names import Names, name_keys
 
 PARTS = ("train", "val", "test")
 
@@ -211,7 +210,7 @@ def test_validation_chooses_the_spectral_embedding_that_ranks_best() -> None:
 
         found = {
             (power, columns): mrr(spectral_rows(rows["train"], 120, 16, power)[:, :columns])
-            for power in spectral.POWERS
+            for power in spectral_embedding.POWERS
             for columns in (16, 8, 4)
         }
         assert told["spectral_mrr"] == pytest.approx(max(found.values()), abs=1e-3)
@@ -278,9 +277,9 @@ def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
 
 def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_links(random_graph(30, 120), split_settings(edges=(0.6, 0.1, 0.3)))
-    found = baselines.baselines(split)
-    monkeypatch.setattr(ranks, "CELLS", 40)  # a row at a time
-    assert baselines.baselines(split) == found
+    found = link_baselines.baselines(split)
+    monkeypatch.setattr(score_ranks, "CELLS", 40)  # a row at a time
+    assert link_baselines.baselines(split) == found
     expected = by_loops(split)
     for name, scores in expected.items():
         assert found["common neighbours"][name] == pytest.approx(scores), name
@@ -297,7 +296,7 @@ def by_loops(split: LinkSplit) -> dict[str, float]:
     for u, v in split.rows["test"].tolist():
         own = len(near[u] & near[v])
         others = [len(near[u] & near[w]) for w in range(30) if w != u and (u, w) not in known]
-        ranks.append(
+        score_ranks.append(
             1 + sum(each > own for each in others) + sum(each == own for each in others) / 2
         )
         drawn = [len(near[a] & near[b]) for a, b in split.rows["test_neg"].tolist()]

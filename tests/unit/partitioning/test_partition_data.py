@@ -15,7 +15,7 @@ from support import finish, need_dgl, random_graph, run_main, save_npz, start_cl
 from partitioning import assign, datasets, hypergraph
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.files import file_checksum
+from partitioning.file_io import file_checksum
 from retexo.apps import partition_data
 from retexo.exchange.cover import minimum_cover
 from retexo.settings.compose import compose

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import MASKS, make_graph, random_graph, thirds, write_partitions
 
-from partitioning.directory.types import Partition
+from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.sites import find_sites, write_sites
+from partitioning.site_folders import find_sites, write_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info

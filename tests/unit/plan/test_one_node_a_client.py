@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import ROOT
 
-from partitioning import datasets, splits
+from partitioning import datasets, node_split
 from partitioning.graph_data import GraphData
 from retexo.settings.compose import compose
 
@@ -15,10 +15,10 @@ sys.path.append(str(ROOT / "scripts"))
 import one_node_a_client as one
 
 
-def load() -> tuple[GraphData, splits.Split]:
+def load() -> tuple[GraphData, node_split.Split]:
     settings = compose(["dataset_name=cora"]).partition.dataset
     graph = datasets.load(settings)
-    return graph, splits.draw(graph, settings.split, datasets.recipe(settings.name).split)
+    return graph, node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
 
 
 def sizes_of(graph: GraphData, **changes: int) -> one.Clients:

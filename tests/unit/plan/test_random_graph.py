@@ -14,7 +14,7 @@ import pytest
 from support import ROOT
 
 from retexo.apps import partition_data
-from retexo.apps.partitions import open_directory
+from retexo.apps.find_partitions import open_directory
 from retexo.exchange.cover import minimum_cover
 from retexo.plan import random_graph
 from retexo.plan.memory import peak_memory

@@ -26,7 +26,7 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
     torch.manual_seed(0)
     embedded, scorer = torch.randn(NODES, 4, dtype=torch.float64), Scorer("dot", 4)
     own = seeds(batch_size)
-    own.begin(2)
+    own.begin_round(2)
     batch = own.batch()
     nodes = torch.arange(NODES)[batch.nodes]
     rows, drawn = nodes[batch.rows], nodes[batch.drawn]
@@ -47,11 +47,11 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
 def test_a_batch_depends_on_its_round_and_step_alone() -> None:
     torch.manual_seed(0)
     whole, resumed = seeds(7), seeds(7)
-    whole.begin(1)
+    whole.begin_round(1)
     whole.batch()
     drawn = []
     for each in (whole, resumed):
-        each.begin(2)
+        each.begin_round(2)
         drawn.append([(step.nodes, step.rows, step.drawn) for step in (each.batch(), each.batch())])
     for left, right in zip(*drawn, strict=True):
         assert all(map(torch.equal, left, right))

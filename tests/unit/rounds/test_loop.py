@@ -13,26 +13,26 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, WHOLE_RUN
 from retexo.errors import TrainingError
 from retexo.models.conv.gcn import GCN
-from retexo.models.conv_registry import default_model
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
-from retexo.models.linear import NOT_PROJECTED
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix
 from retexo.models.stage import Stage
 from retexo.rounds import objective as objective_module
 from retexo.rounds import reduction
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.loop import run_rounds
-from retexo.rounds.message import Message
 from retexo.rounds.objective import (
-    AUTO_BATCH,
-    AUTO_SCORED,
+    AUTO_BATCH_SIZE,
+    AUTO_NUM_VAL,
     LabelledNodes,
     LayerObjective,
-    batch_size_of,
-    patience_of,
-    val_step_of,
+    choose_batch_size,
+    choose_patience,
+    choose_val_stride,
 )
-from retexo.rounds.update import LocalOptimizer
+from retexo.rounds.round_message import RoundMessage
+from retexo.rounds.training_loop import run_rounds
+from retexo.rounds.update_rules import LocalOptimizer
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.task import NodeClassification
 
@@ -82,8 +82,8 @@ def flattened(stage: Stage) -> Tensor:
 
 def labelled(rank: int, count: int) -> LabelledNodes:
     rows = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(rank))
-    inputs = Inputs((rows,), count, NOT_PROJECTED) if count else None
-    return LabelledNodes.of(torch.arange(count), torch.arange(count) % CLASSES, inputs)
+    inputs = Inputs((rows,), count, NO_PROJECTED_ROWS) if count else None
+    return LabelledNodes.from_inputs(torch.arange(count), torch.arange(count) % CLASSES, inputs)
 
 
 def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Seen]:
@@ -91,7 +91,10 @@ def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int =
 
     def work(comm: Communicator) -> Seen:
         generator = torch.Generator().manual_seed(0)
-        stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model("gcn", 1, WIDTH)), Seen()
+        stage, seen = (
+            Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model_settings("gcn", 1, WIDTH)),
+            Seen(),
+        )
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
@@ -115,8 +118,8 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
 def messages(workers: list[Seen]) -> tuple[int, int]:
     """Steps, and counts that went alone; a worker without training nodes sends no update."""
     sent = {kind: sum(seen.sent[kind] for seen in workers) for kind in KINDS}
-    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * PARAMETERS
-    alone = ONE_ALL_REDUCE * Message.TAIL
+    step = ONE_ALL_REDUCE * (PARAMETERS + RoundMessage.TAIL) - 4 * PARAMETERS
+    alone = ONE_ALL_REDUCE * RoundMessage.TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
     assert sent["setup"] == WORLD * (WORLD - 1) * (
         1 + 8
@@ -189,15 +192,15 @@ def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
 def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObjective:
     """30 training and 7 validation nodes."""
     torch.manual_seed(0)
-    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model("gcn", 1, WIDTH))
+    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model_settings("gcn", 1, WIDTH))
 
     def some(count: int) -> LabelledNodes:
         rows = torch.randn(count, WIDTH)
         matrix = as_matrix(rows * (torch.arange(count)[:, None] % 8 == 0)) if sparse else rows
-        return LabelledNodes.of(
+        return LabelledNodes.from_inputs(
             torch.arange(count),
             torch.arange(count) % CLASSES,
-            Inputs((matrix,), count, NOT_PROJECTED),
+            Inputs((matrix,), count, NO_PROJECTED_ROWS),
             batch_size,
         )
 
@@ -209,27 +212,28 @@ def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObject
 
 def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes() -> None:
     auto = train_settings("batch_size=auto")
-    assert batch_size_of(auto, 60_000, 4 * AUTO_BATCH - 1) is None
-    shares = [batch_size_of(auto, own, 200_000) for own in (0, 1, 50_000, 149_999)]
-    assert shares == [1, 1, AUTO_BATCH // 4, 24_576]
-    assert batch_size_of(train_settings("batch_size=7"), 60_000, 100_000) == 7
-    assert batch_size_of(train_settings(), 60_000, 200_000) is None
+    assert choose_batch_size(auto, 60_000, 4 * AUTO_BATCH_SIZE - 1) is None
+    shares = [choose_batch_size(auto, own, 200_000) for own in (0, 1, 50_000, 149_999)]
+    assert shares == [1, 1, AUTO_BATCH_SIZE // 4, 24_576]
+    assert choose_batch_size(train_settings("batch_size=7"), 60_000, 100_000) == 7
+    assert choose_batch_size(train_settings(), 60_000, 200_000) is None
 
 
 def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> None:
     auto = train_settings("batch_size=auto")
     steps = [
-        val_step_of(auto, 4 * AUTO_BATCH, num_val) for num_val in (0, AUTO_SCORED, 3 * AUTO_SCORED)
+        choose_val_stride(auto, 4 * AUTO_BATCH_SIZE, num_val)
+        for num_val in (0, AUTO_NUM_VAL, 3 * AUTO_NUM_VAL)
     ]
     assert steps == [1, 1, 3]
-    assert val_step_of(auto, 4 * AUTO_BATCH - 1, 3 * AUTO_SCORED) == 1
-    assert val_step_of(train_settings(), 4 * AUTO_BATCH, 3 * AUTO_SCORED) == 1
+    assert choose_val_stride(auto, 4 * AUTO_BATCH_SIZE - 1, 3 * AUTO_NUM_VAL) == 1
+    assert choose_val_stride(train_settings(), 4 * AUTO_BATCH_SIZE, 3 * AUTO_NUM_VAL) == 1
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_the_same_validation_nodes_score_every_round(batch_size: int | None, sparse: bool) -> None:
-    objective = replace(batch_objective(batch_size, sparse), val_step=3)
+    objective = replace(batch_objective(batch_size, sparse), val_stride=3)
     logits = objective.stage.eval().logits(objective.val.inputs(slice(0, 7)))
     chosen = [0, 3, 6] if batch_size is None else [0, 3, 4]  # of 0 ... 3, and of 4 ... 6
     predicted = objective.task.predictions(logits[chosen])
@@ -243,7 +247,7 @@ def test_rows_go_through_a_stage_in_pieces_where_they_are_many(
     sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = batch_objective(None, sparse)
-    monkeypatch.setattr(objective_module, "ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(objective_module, "MAX_CHUNK_ROWS", 8)
     pieces = batch_objective(None, sparse)
     assert len(list(pieces.losses())) == (1 if sparse else 4)  # of sparse rows some would be a copy
     both = (float(sum(loss.detach() for loss in each.losses())) for each in (pieces, whole))
@@ -262,16 +266,18 @@ class Sized(NamedTuple):
 def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers() -> None:
     def patience(layer: int, total: int, *overrides: str, whole: bool = False) -> int | None:
         objective = Sized(layer, WHOLE_RUN if whole else layer, graph_info(num_train=total))
-        return patience_of(train_settings("num_layers=3", *overrides), objective)  # type: ignore[arg-type]
+        return choose_patience(train_settings("num_layers=3", *overrides), objective)  # type: ignore[arg-type]
 
     assert [
-        patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH, 200_000)
+        patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH_SIZE, 200_000)
     ] == [20, 40, 50]
     assert patience(0, 200_000) == 20
     hidden = "stopping.hidden_patience=6"
     assert [patience(layer, 1_000, hidden) for layer in range(3)] == [6, 6, 20]
     assert patience(0, 1_000, hidden, whole=True) == 20
-    assert [patience(layer, 4 * AUTO_BATCH, hidden, "batch_size=auto") for layer in range(3)] == [
+    assert [
+        patience(layer, 4 * AUTO_BATCH_SIZE, hidden, "batch_size=auto") for layer in range(3)
+    ] == [
         6,
         6,
         40,
@@ -305,7 +311,7 @@ def test_validation_takes_all_nodes_whatever_the_batch(batch_size: int) -> None:
 def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
     objective = batch_objective(None)
     exact = objective.stage.logits(objective.train.inputs(slice(None)))
-    rounded = objective.stage.logits(objective.train.inputs(slice(None)).in_bf16())
+    rounded = objective.stage.logits(objective.train.inputs(slice(None)).to_bf16())
     assert rounded.dtype == torch.float32
     error = (rounded - exact).abs().max() / exact.abs().max()
     assert 1e-5 < error < 2e-2

@@ -14,7 +14,7 @@ from retexo.comm.message_format import BLOCK, WireFormat
 from retexo.comm.thread_transport import ThreadGroup, ThreadTransport, run_threads
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.matrix import Matrix, SparseMatrix
-from retexo.rounds.parameters import FlatParameters, used_rows
+from retexo.rounds.parameters import FlatParameters, find_used_rows
 from retexo.rounds.reduction import (
     AllReduce,
     DenseReduction,
@@ -148,7 +148,7 @@ def found_rows(
     def work(comm: Communicator) -> tuple[list[list[bool]], list[int]]:
         weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
         own = matrices[comm.rank]
-        used = used_rows(weights, [own] if own else [], comm, SETUP)
+        used = find_used_rows(weights, [own] if own else [], comm, SETUP)
         return [used[weight].tolist() for weight in weights], comm.meter.table(2)[0, 1].tolist()
 
     used, bytes_sent = zip(*run_threads(len(matrices), work), strict=True)
@@ -184,7 +184,7 @@ def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
     weight = nn.Parameter(torch.zeros(4, 2))
     (used,) = run_threads(
         1,
-        lambda comm: used_rows(
+        lambda comm: find_used_rows(
             [weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP
         ),
     )

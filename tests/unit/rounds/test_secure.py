@@ -42,7 +42,7 @@ def summed(given: Tensor, *, hidden: bool, first_limit: float = 1024.0) -> list[
     """By rank, [rounds, n + 1]: the sums, with that of each round's number as the tail."""
 
     def work(comm: Communicator) -> Tensor:
-        way, found = SecureSum(comm, GRADIENTS, first_limit).of(SIZES), []
+        way, found = SecureSum(comm, GRADIENTS, first_limit).for_sizes(SIZES), []
         for number, update in enumerate(given[comm.rank].clone()):
             tail = torch.tensor([float(number)])
             way(update, tail)
@@ -106,7 +106,7 @@ def test_the_rounded_share_is_what_is_added() -> None:
     given = shares(3, rounds=2)
 
     def work(comm: Communicator) -> tuple[Tensor, Tensor]:
-        way = SecureSum(comm, GRADIENTS, 1024.0).of(SIZES)
+        way = SecureSum(comm, GRADIENTS, 1024.0).for_sizes(SIZES)
         for update in given[comm.rank].clone():
             rounded = way.rounded(update)
             way(update)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional import classification
 
-from retexo.rounds.message import from_digits, to_digits
+from retexo.rounds.round_message import counts_to_digits, digits_to_counts
 from retexo.tasks.task import NodeClassification, micro_f1, score
 
 
@@ -106,10 +106,10 @@ COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
 
 @given(st.lists(COUNTS, min_size=1, max_size=12), st.sampled_from([torch.float32, torch.float64]))
 def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> None:
-    total = torch.tensor([to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype).sum(
-        dim=0
-    )
-    assert from_digits(total.tolist()).tolist() == [
+    total = torch.tensor(
+        [counts_to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype
+    ).sum(dim=0)
+    assert digits_to_counts(total.tolist()).tolist() == [
         sum(counts) for counts in zip(*workers, strict=True)
     ]
 
@@ -117,13 +117,13 @@ def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> 
 def test_digits_hold_what_one_float_does_not() -> None:
     count = 2**24 + 1
     assert int(torch.tensor([count]).float()) != count
-    assert from_digits(
-        torch.tensor(to_digits(torch.tensor([count]))).float().tolist()
+    assert digits_to_counts(
+        torch.tensor(counts_to_digits(torch.tensor([count]))).float().tolist()
     ).tolist() == [count]
 
 
 def test_digits_add_up_over_as_many_workers_as_promised() -> None:
     counts = torch.tensor([2**24 - 1, 4095])
-    total = torch.tensor(to_digits(counts)).float() * 4096
+    total = torch.tensor(counts_to_digits(counts)).float() * 4096
     assert float(total.max()) < 2**24  # so that each partial sum is exact, too
-    assert from_digits(total.tolist()).tolist() == [4096 * (2**24 - 1), 4096 * 4095]
+    assert digits_to_counts(total.tolist()).tolist() == [4096 * (2**24 - 1), 4096 * 4095]

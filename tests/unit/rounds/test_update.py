@@ -9,7 +9,7 @@ import torch
 from support import graph_info, train_settings
 
 from retexo.rounds.parameters import FlatParameters
-from retexo.rounds.update import LocalOptimizer, build_optimizer, build_update_rule
+from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
 from retexo.settings.run_settings import GradientSettings, OptimizerSettings
 
 SGD = OptimizerSettings("torch.optim.SGD", {}, 0.0)

@@ -16,9 +16,9 @@ from support import ROOT, need_dgl
 
 from partitioning.errors import InputError
 from retexo.settings.compose import compose, compose_run
-from retexo.settings.flatten import flatten
+from retexo.settings.flatten import flatten, nest
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import CONFIG_DIR, nest
+from retexo.settings.schema import CONFIG_DIR
 from retexo.trainers import registry
 from retexo.trainers.registry import TRAINERS
 
@@ -132,15 +132,15 @@ def test_defaults() -> None:
         ("int4", "int4"),
         20,
     )
-    assert (train.model.own_half, train.model.inputs, train.model.passes) == (
+    assert (train.model.self_weight, train.model.input_skip, train.model.output) == (
         True,
-        "all",
+        True,
         "aggregate",
     )
-    assert (train.readout, train.smoothing.steps, train.smoothing.reach) == (
+    assert (train.output_heads, train.smoothing.steps, train.smoothing.reach) == (
         "validation",
         5,
-        "computed",
+        "hops",
     )
     exact = compose(["+experiment=exact"]).train
     assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
@@ -290,7 +290,6 @@ def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]
         ("distributed.master_adr", "distributed.master_addr"),
         ("master_adr", "distributed.master_addr"),
         ("stopping.patiense", "stopping.patience"),
-        ("patience", "stopping.patience"),
         ("seeds", "seed"),
         ("split.sed", "split.seed"),
         ("distributed.num_partitions", "num_partitions"),
@@ -425,11 +424,11 @@ def test_user_errors_are_input_errors() -> None:
 
 
 PUBLISHED = {
-    "model.own_half": False,
-    "model.inputs": "previous",
-    "model.passes": "activation",
+    "model.self_weight": False,
+    "model.input_skip": False,
+    "model.output": "activation",
     "dropout": 0.6,
-    "readout": "last",
+    "output_heads": "last",
     "smoothing.steps": 0,
     "smoothing.reach": "computed",
     "learning_rate": [0.003] * 3,
@@ -443,12 +442,12 @@ PUBLISHED = {
     "exchange.precision": "fp32",
 }
 CHANGED = {
-    "model.own_half": True,
-    "model.inputs": "all",
-    "model.passes": "aggregate",
+    "model.self_weight": True,
+    "model.input_skip": True,
+    "model.output": "aggregate",
     "dropout": 0.2,
-    "readout": "validation",
-    "smoothing.steps": 5,
+    "output_heads": "validation",
+    "smoothing.steps": 7,
     "smoothing.reach": "hops",
     "learning_rate": [0.01],
     "num_rounds": [90],
@@ -501,7 +500,7 @@ def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str
         need_dgl()
     for folder in (None, changed):
         assert settings_in(folder, choice) == PUBLISHED
-    assert settings_in(changed, choice, "stopping=none", "readout=last") == {
+    assert settings_in(changed, choice, "stopping=none", "output_heads=last") == {
         **PUBLISHED,
         "stopping.patience": None,
     }
@@ -528,9 +527,9 @@ def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) 
 @pytest.mark.parametrize(
     "given",
     [
-        "model.own_half=True",
-        "model.inputs=all",
-        "model.passes=aggregate",
+        "model.self_weight=True",
+        "model.input_skip=True",
+        "model.output=aggregate",
         "batch_size=9",
         "smoothing.reach=hops",
         "compute.precision=bf16",

@@ -8,8 +8,8 @@ from support import ROOT
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
 from retexo.settings.compose import compose
-from retexo.settings.flatten import flatten
-from retexo.settings.schema import DEFINED, default, defaults, keys, nest, without
+from retexo.settings.flatten import flatten, nest, without
+from retexo.settings.schema import DEFINED, default, defaults, keys
 from retexo.settings.table import help_text, markdown
 
 

@@ -11,7 +11,7 @@ import torch
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
 from retexo.exchange.boundary import Boundary
-from retexo.exchange.exchange_plan import _check_asked_for
+from retexo.exchange.exchange_plan import _check_requested_rows
 from retexo.sites import ledger
 from retexo.sites.ledger import LEDGER, record
 
@@ -62,9 +62,11 @@ def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
         )
 
     named = [torch.tensor([], dtype=torch.int64), torch.tensor([2, 5, 7])]
-    _check_asked_for([boundary(), boundary(2, 7)], named)
-    with pytest.raises(TrainingError, match="rank 1 wants rows of nodes that it did not ask for"):
-        _check_asked_for([boundary(), boundary(2, 6)], named)
+    _check_requested_rows([boundary(), boundary(2, 7)], named)
+    with pytest.raises(
+        TrainingError, match="rank 1 requests rows of nodes that it did not request"
+    ):
+        _check_requested_rows([boundary(), boundary(2, 6)], named)
 
 
 def test_runs_at_once_give_no_more_than_one_after_the_other(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitioning.directory.types import Partition, UnresolvedHalo
+from partitioning.directory.partition import Partition, UnresolvedHalo
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost
-from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.sites import duplicate_ids
 from retexo.sites.duplicate_ids import find_duplicate_ids
 from retexo.sites.resolve_halo import resolve_halo
@@ -160,14 +160,16 @@ def test_bytes_by_hand() -> None:
         return sum(comm.meter.entries.values())
 
     heads = 6 * 3 * 8
-    asked = code_size(2, 31) + 1  # 100 and 130; one value in a span of one takes a bit, in a byte
+    asked = (
+        encoded_size(2, 31) + 1
+    )  # 100 and 130; one value in a span of one takes a bit, in a byte
     found = 1 + 1 + 1  # bits for 0 by 1 and by 2, for 1 by 0
     keys = 3 * 16
     hashes = 8 * 2 * (3 + 2 + 20)
     verdicts = 2 * (1 + 1 + 3)  # for each list a bit a hash
     counts = 6 * 2 * 3 * 8
-    rows = code_size(2, 2) + code_size(1, 20) + code_size(1, 3)
-    asked += code_size(1, 1)
+    rows = encoded_size(2, 2) + encoded_size(1, 20) + encoded_size(1, 3)
+    asked += encoded_size(1, 1)
     assert (
         sum(run_threads(3, worker))
         == heads + asked + found + keys + hashes + verdicts + counts + rows

@@ -1,0 +1,339 @@
+"""Checks of arrays as users give them: each returns the array as the program holds it, or names the first wrong row.
+
+Rows are counted from 0. `where` names file and array, as in "g.npz: array `src`"; `at` gives that for an array's name.
+
+N nodes, E directed edges, F features, C classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.graph_data import MASKS, Endpoints, Features
+from partitioning.thread_pool import BLOCK, blocks, in_blocks
+
+Ints = NDArray[np.int64]
+Array = NDArray[Any]
+CSR = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
+MANY_CLASSES = 1000
+"""A class number above this and above the number of nodes is taken for a mistake, a node id for instance."""
+
+MAX_FEATURES = 10_000_000
+"""Rows become dense when they are written; more columns than this are taken for a mistake."""
+MAX_EXACT = 2**53
+"""A float64 of this size may stand for several integers."""
+MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
+"""Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
+
+
+@dataclass(frozen=True, eq=False)
+class CsrParts:
+    """The four arrays of a CSR matrix, unchecked."""
+
+    data: Array
+    indices: Array
+    indptr: Array
+    shape: Array
+
+
+def refuse(
+    values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
+) -> None:
+    """InputError for the first row that is wrong; `first_row` is the row that the values begin with."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{where}: row {first_row + row} is {values[row]}; {expected}")
+
+
+def are_whole(values: Array) -> NDArray[np.bool_]:
+    """[K] whether a float is an integer that no other integer is rounded to."""
+    whole: NDArray[np.bool_] = (values == np.floor(values)) & (np.abs(values) < MAX_EXACT)
+    return whole
+
+
+def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
+    """[K] integers of any width, as int64; `first_row` is the row that the array begins with."""
+    if array.ndim != 1:
+        raise InputError(f"{where} has shape {array.shape}; expected one dimension")
+    if array.dtype.kind == "f":
+        odd = np.flatnonzero(array != np.floor(array))  # NaN, too, is unequal to its floor
+        example = f"row {first_row + odd[0]} is {array[odd[0]]}; " if len(odd) else ""
+        raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
+    if array.dtype == np.uint64:
+        refuse(
+            array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63", first_row
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def check_length(array: Array, num_nodes: int, where: str) -> None:
+    if len(array) != num_nodes:
+        raise InputError(
+            f"{where} has {len(array)} rows; expected {num_nodes}, one per node (as many as labels)"
+        )
+
+
+def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
+    """[E] ends of the edges, in [0, N)."""
+    ends: Endpoints = (
+        array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
+    )
+
+    def are_nodes(edges: slice) -> bool:
+        return bool(ends[edges].min() >= 0 and ends[edges].max() < num_nodes)
+
+    if not all(in_blocks(are_nodes, len(ends), BLOCK)):
+        expected = f"expected a node in [0, {num_nodes}), there are {num_nodes} labels"
+        refuse(ends, (ends < 0) | (ends >= num_nodes), where, expected)
+    return ends
+
+
+def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
+    """[N] ids, each once."""
+    ids = check_integers(array, where)
+    check_length(ids, num_nodes, where)
+    check_unique(ids, where)
+    return ids
+
+
+def check_unique(ids: Ints, where: str, shown: Array | None = None) -> None:
+    """InputError for ids [K] of which two are equal; `shown` [K] is what the message calls them instead."""
+    first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
+    if len(first) < len(ids):
+        row = int((first[inverse] != np.arange(len(ids))).argmax())
+        value = (ids if shown is None else shown)[row]
+        raise InputError(
+            f"{where}: rows {first[inverse[row]]} and {row} are both {value}; expected each id once"
+        )
+
+
+def check_classes(array: Array, limit: int, where: str) -> Ints:
+    """[N] classes in [0, limit), -1 for none."""
+    labels = check_integers(array, where)
+    expected = f"expected a class numbered from 0 (below {limit}), or -1 for no label"
+    refuse(labels, (labels < -1) | (labels >= limit), where, expected)
+    return labels
+
+
+def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
+    """[N, C] of 0 and 1, a row of NaN where unlabelled."""
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]"
+        )
+    labels = array.astype(np.float32)
+    unlabelled = np.isnan(labels)
+    wrong = np.argwhere(~(np.isin(labels, (0, 1)) | unlabelled.all(axis=1, keepdims=True)))
+    if len(wrong):
+        row, column = wrong[0]
+        raise InputError(
+            f"{where}: row {row}, column {column} is {array[row, column]}; expected 0 or 1, "
+            "or a whole row of NaN for no label"
+        )
+    return labels
+
+
+def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
+    """[N] classes or [N, C] of 0 and 1; classes may be float or [N, 1], NaN for none, as OGB gives them."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2:
+        return check_multilabel(labels, where)
+    if labels.dtype.kind == "f" and bool(np.all((labels == np.floor(labels)) | np.isnan(labels))):
+        labels = np.where(np.isnan(labels), -1, np.clip(labels, -2, 2**62)).astype(np.int64)
+    return check_classes(labels, max(num_nodes, MANY_CLASSES), where)
+
+
+def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | CsrParts:
+    """The dense features `feat` of a file's arrays, or the parts of a CSR matrix; InputError for both or neither."""
+    csr = [name for name in CSR if name in arrays]
+    if "feat" in arrays and csr:
+        raise InputError(
+            f"{path}: has both `feat` and `{csr[0]}`; expected dense features or CSR ones"
+        )
+    if "feat" in arrays:
+        return arrays["feat"]
+    missing = [name for name in CSR if name not in arrays]
+    if missing:
+        raise InputError(
+            f"{path}: there is no array `{missing[0] if csr else 'feat'}`; expected `feat`, or all of {', '.join(CSR)}"
+            "; for nodes without features save some, [nodes, 1] of their degrees for instance"
+        )
+    return CsrParts(*(arrays[name] for name in CSR))
+
+
+def check_features(
+    features: Array | CsrParts,
+    num_nodes: int,
+    at: Callable[[str], str],
+    featured: NDArray[np.bool_] | None = None,
+) -> Features:
+    """[N, F] finite float32, dense or CSR; for `featured` see check_dense."""
+    if isinstance(features, CsrParts):
+        return check_csr(features, num_nodes, at)
+    return check_dense(features, num_nodes, at("feat"), featured)
+
+
+def check_dense(
+    array: Array, num_nodes: int, where: str, featured: NDArray[np.bool_] | None = None
+) -> NDArray[np.float32]:
+    """[N, F] finite numbers, as float32.
+
+    featured: bool [N], set to False at rows that are all NaN, which become zeros; None: they are refused.
+    """
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise InputError(
+            f"{where} has shape {array.shape}; expected [nodes, features] with at least one feature"
+        )
+    check_length(array, num_nodes, where)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
+    with np.errstate(over="ignore"):
+        features = array.astype(np.float32, copy=False)
+    size = max(1, BLOCK // array.shape[1])
+    all_rows = blocks(num_nodes, size)
+    finite_rows = in_blocks(lambda rows: bool(np.isfinite(features[rows]).all()), num_nodes, size)
+    for rows in (
+        rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite
+    ):
+        finite = np.isfinite(features[rows])
+        if featured is not None:
+            blank = np.isnan(features[rows]).all(axis=1)
+            if features is array:
+                features = np.array(features)
+            features[rows][blank] = 0
+            featured[rows], finite[blank] = ~blank, True
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0] + (rows.start, 0)
+            raise InputError(
+                f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32"
+            )
+    return np.ascontiguousarray(features)
+
+
+def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
+    """[E] weights as float32; None where all are one: then there is nothing to weigh."""
+    if array.shape not in ((num_edges,), (num_edges, 1)):
+        raise InputError(
+            f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge"
+        )
+    weight = check_dense(array.reshape(-1, 1), num_edges, where)[:, 0]
+    odd = (weight != 0) & ~((weight >= MIN_WEIGHT) & (weight <= MAX_WEIGHT))
+    refuse(weight, odd, where, f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    return None if (weight == 1).all() else weight
+
+
+def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
+    """[E, K] finite features of edges as float32; [E] is one feature."""
+    if len(array) != num_edges or array.ndim > 2 or 0 in array.shape[1:]:
+        raise InputError(
+            f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge"
+        )
+    return check_dense(array if array.ndim == 2 else array[:, None], num_edges, where)
+
+
+def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
+    """[N, F] CSR matrix of finite float32, rows sorted, entries of one place added up."""
+    shape = check_integers(parts.shape, at("feat_shape")).tolist()
+    if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
+        raise InputError(
+            f"{at('feat_shape')} is {shape}; expected [{num_nodes}, features], one row per node and at most "
+            f"{MAX_FEATURES:,} features"
+        )
+    indptr = check_integers(parts.indptr, at("feat_indptr"))
+    indices = check_integers(parts.indices, at("feat_indices"))
+    _check_indptr(indptr, num_nodes, len(indices), at("feat_indptr"))
+    wrong = np.flatnonzero((indices < 0) | (indices >= shape[1]))
+    if len(wrong):
+        row = int(np.searchsorted(indptr, wrong[0], side="right")) - 1
+        raise InputError(
+            f"{at('feat_indices')}: entry {wrong[0]} (node {row}) is {indices[wrong[0]]}; expected a feature in "
+            f"[0, {shape[1]})"
+        )
+    data = check_dense(parts.data.reshape(-1, 1), len(indices), at("feat_data"))[:, 0]
+    matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
+    matrix.sum_duplicates()
+    if not np.isfinite(matrix.data).all():
+        row = (
+            int(np.searchsorted(matrix.indptr, np.argmin(np.isfinite(matrix.data)), side="right"))
+            - 1
+        )
+        raise InputError(
+            f"{at('feat_data')}: entries of one place (node {row}) add up to more than a float32 holds"
+        )
+    return matrix
+
+
+def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None:
+    if len(indptr) != num_nodes + 1:
+        raise InputError(
+            f"{where} has {len(indptr)} entries; expected {num_nodes + 1}, one more than nodes"
+        )
+    if indptr[0] != 0 or indptr[-1] != stored:
+        raise InputError(
+            f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored values"
+        )
+    falls = np.flatnonzero(np.diff(indptr) < 0)
+    if len(falls):
+        row = int(falls[0]) + 1
+        raise InputError(
+            f"{where}: entry {row} is {indptr[row]}, less than the one before; expected no decrease"
+        )
+
+
+def check_masks(
+    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
+) -> dict[str, NDArray[np.bool_]]:
+    """The three masks by name, or nothing; whether they overlap is looked at when they are used (node_split.py)."""
+    if not masks:
+        return {}
+    missing = [name for name in MASKS if name not in masks]
+    if missing:
+        found = ", ".join(masks)
+        raise InputError(
+            f"{at(missing[0])} is missing, {found} is there; expected all three or none"
+        )
+    return {name: check_mask(masks[name], num_nodes, at(name)) for name in MASKS}
+
+
+def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
+    """[N] booleans; integers do if they are all 0 or 1."""
+    if array.ndim != 1 or array.dtype.kind not in "biu":
+        raise InputError(
+            f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]"
+        )
+    check_length(array, num_nodes, where)
+    refuse(array, (array != 0) & (array != 1), where, "expected a mask of True and False")
+    return array.astype(np.bool_)
+
+
+def check_split(
+    masks: Mapping[str, NDArray[np.bool_]],
+    labelled: NDArray[np.bool_],
+    where: str,
+    ids: Ints | None = None,
+) -> None:
+    """Masks, bool [N] each, that share no node and have labelled nodes only; `ids` [N] name the nodes, else their rows.
+
+    Raises:
+        InputError: names the masks, how many nodes are wrong, and the first of them.
+    """
+    wrong = {f"are in {name} and have no label": mask & ~labelled for name, mask in masks.items()}
+    for (one, nodes), (other, others) in combinations(masks.items(), 2):
+        wrong[f"are in both {one} and {other}"] = nodes & others
+    for what, mask in wrong.items():
+        if mask.any():
+            row = int(mask.argmax())
+            node = row if ids is None else ids[row]
+            raise InputError(
+                f"{where}: {int(mask.sum())} nodes {what}, the first is node {node}; take it out"
+            )

@@ -1,1 +1,0 @@
-"""Heterogeneous graphs: types of nodes, and relations between them."""

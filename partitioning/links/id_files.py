@@ -1,0 +1,79 @@
+"""Files of ids of nodes, as the data set gives them: integers, or names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.array_checks import check_integers
+from partitioning.datasets.frames import column_names, integers_of, read_frames
+from partitioning.errors import InputError
+from partitioning.file_io import load_npy, open_regular, reading
+from partitioning.node_names import name_keys
+
+HEADERS = (
+    "src",
+    "dst",
+    "source",
+    "target",
+    "destination",
+    "from",
+    "to",
+    "u",
+    "v",
+    "id",
+    "node",
+    "node_id",
+)
+
+
+def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
+    """[n, columns] of an npy, or of a csv, which may have a header; InputError names setting and file."""
+    where = f"{setting}={path}"
+    if path.suffix not in (".npy", ".csv") or not path.is_file():
+        raise InputError(f"{where}: expected a .npy or .csv file of ids")
+    with reading(path, "file of ids", where=where):
+        if path.suffix == ".npy":
+            found = load_npy(path)
+        else:
+            header = _has_header(path, columns)
+            frames = read_frames(path, header=header, text=column_names(path, header))
+            texts = np.concatenate([frame.to_numpy(object)[:, :columns] for frame in frames])
+            found = integers_of(texts)
+    found = found[:, None] if found.ndim == 1 and columns == 1 else found
+    if found.ndim != 2 or found.shape[1] != columns:
+        raise InputError(
+            f"{where}: has the shape {list(found.shape)}, expected {columns} columns of ids"
+        )
+    return np.asarray(found)
+
+
+def _has_header(path: Path, columns: int) -> bool:
+    with open_regular(path, "r", encoding="utf-8") as file:
+        names = [cell.strip().strip('"').lower() for cell in file.readline().split(",")[:columns]]
+    return all(name in HEADERS for name in names)
+
+
+def id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
+    """What stands for the ids in a partition directory, int64 of the same shape."""
+    flat = ids.reshape(-1)
+    if named:
+        return name_keys(flat.astype(str).astype(object)).reshape(ids.shape)
+    try:
+        numbers = flat.astype(np.int64) if flat.dtype == object else flat
+        whole = numbers is flat or bool((numbers == flat).all())
+    except (ValueError, TypeError, OverflowError):
+        whole = False
+    if not whole:
+        raise InputError(f"{where}: has ids that are no integers; the graph has no others")
+    return check_integers(numbers, where).reshape(ids.shape)
+
+
+def places_of(known: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each key is in `known`, [N] of distinct ones; -1 where it is not."""
+    if not len(known):
+        return np.full(keys.shape, -1)
+    order = np.argsort(known)
+    place = np.minimum(np.searchsorted(known, keys, sorter=order), len(known) - 1)
+    return np.where(known[order[place]] == keys, order[place], -1).astype(np.int64)

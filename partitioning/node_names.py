@@ -1,0 +1,97 @@
+"""Names of nodes: strings of any length, in one array of bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.file_io import load_npy, reading
+
+FILES = ("name_text.npy", "name_ends.npy")
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The names of N nodes."""
+
+    text: NDArray[np.uint8]
+    """All of them in UTF-8, one after the other."""
+    ends: NDArray[np.int64]
+    """[N] where each ends in `text`."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Self:
+        encoded = [name.encode() for name in names]
+        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def take(self, rows: NDArray[np.int64]) -> "Names":
+        """Those of some nodes, int64 [n]."""
+        sizes = np.diff(self.ends, prepend=0)[rows]
+        ends = np.cumsum(sizes)
+        return Names(
+            self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends
+        )
+
+    def tolist(self) -> list[str]:
+        text = self.text.tobytes()
+        starts = [0, *self.ends.tolist()]
+        return [text[first:end].decode() for first, end in pairwise(starts)]
+
+    def save(self, folder: Path) -> None:
+        np.save(folder / FILES[0], self.text)
+        np.save(folder / FILES[1], self.ends)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Those in a folder, None where there are none; InputError for a damaged file."""
+        if not (folder / FILES[0]).is_file():
+            return None
+        with reading(
+            folder / FILES[0],
+            "file of names",
+            "copy it again, or partition again with overwrite=true",
+        ):
+            names = cls(*(load_npy(folder / file) for file in FILES))
+            names.tolist()
+        return names
+
+
+def as_names(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Texts or bytes in UTF-8, [n], as str, object [n]; InputError for the first that is no Unicode text."""
+    if array.ndim != 1:
+        raise InputError(f"{where} has shape {array.shape}; expected one dimension")
+    names = array.astype(object)
+    for row, name in enumerate(names):
+        try:
+            names[row] = name.decode() if isinstance(name, bytes) else name
+            names[row].encode()
+        except UnicodeError:
+            raise InputError(
+                f"{where}: row {row} is {name!a}; expected Unicode text: write it as UTF-8, without lone surrogates"
+            ) from None
+    return names
+
+
+def name_keys(names: NDArray[Any]) -> NDArray[np.int64]:
+    """A number below 2**63 for each name, object [n]: half of SipHash. Two of 2**20 names share one once in 2**24."""
+    try:
+        from pandas.util import hash_array
+    except ImportError:
+        raise InputError(
+            "ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt"
+        ) from None
+    try:
+        return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{error.object!a}: an id that is no Unicode text; write it without lone surrogates"
+        ) from None

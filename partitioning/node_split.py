@@ -1,0 +1,307 @@
+"""Seeded training, validation and test masks.
+
+N nodes. Ids in index files are positions 0 ... N-1 in the order of the source, not the source's own node ids.
+"""
+
+import logging
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.array_checks import check_split, refuse
+from partitioning.errors import InputError
+from partitioning.file_io import load_npy, read_text, reading
+from partitioning.graph_data import GraphData
+from partitioning.partition_settings import SplitSettings
+
+log = logging.getLogger(__name__)
+
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+PARTS = ("train", "val", "test")
+USED_BY = {
+    "given": (),
+    "per_class": ("train_per_class", "num_val", "num_test"),
+    "fraction": PARTS,
+    "files": (*PARTS, "dir"),
+}
+"""The settings, besides kind and seed, that each kind of split reads."""
+OF_LINKS = ("edges", "by")
+FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
+
+
+@dataclass(frozen=True)
+class SplitRecipe:
+    """The published split of a data set: its kind and the numbers that kind needs."""
+
+    kind: str
+    """given, per_class or fraction."""
+    train_per_class: int | None = None
+    num_val: int | None = None
+    num_test: int | None = None
+    train: float | None = None
+    """Share of the labelled nodes, and so are the next two."""
+    val: float | None = None
+    test: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which nodes train, which choose the model, which are tested; no node is in two of them."""
+
+    train: Mask
+    """[N], and so are the other two."""
+    val: Mask
+    test: Mask
+    description: dict[str, Any]
+    """Kind, seed and numbers as they were resolved."""
+
+    def describe(self) -> dict[str, Any]:
+        """What meta.json records: the resolved settings and the number of nodes in each set, JSON-able."""
+        return {
+            **self.description,
+            "nodes": {part: int(getattr(self, part).sum()) for part in PARTS},
+        }
+
+
+def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Split:
+    """Split the labelled nodes of a graph as the user's settings say, or else as the data set's recipe says.
+
+    A field of the settings that is not None replaces the recipe's where both are of the same kind. Equal settings and
+    seed give equal masks. Raises InputError, naming the setting, where the split cannot be made.
+    """
+    kind = recipe.kind if settings.kind == "default" else settings.kind
+    values = _resolve(kind, settings, recipe)
+    if kind == "given":
+        masks = _given(graph)
+    elif kind == "files":
+        masks = _from_files(graph, values)
+    else:
+        rng = np.random.default_rng(settings.seed)
+        masks = (
+            _per_class(graph, values, rng) if kind == "per_class" else _fraction(graph, values, rng)
+        )
+        values = {"seed": settings.seed, **values}
+    unlabelled = sum(int((mask & ~graph.labelled).sum()) for mask in masks)
+    if unlabelled and settings.drop_unlabelled:
+        log.info("split=%s: %d nodes without a label are taken out", kind, unlabelled)
+        masks = [mask & graph.labelled for mask in masks]
+    try:
+        check_split(
+            dict(zip(PARTS, masks, strict=True)), graph.labelled, f"split={kind}", graph.shown_ids
+        )
+    except InputError as error:
+        raise InputError(
+            f"{error}{', or set split.drop_unlabelled=true' if unlabelled else ''}"
+        ) from None
+    if not masks[0].any():
+        raise InputError(
+            f"split={kind}: the training set is empty; give it at least one labelled node"
+        )
+    train, val, test = masks
+    return Split(train, val, test, description={"kind": kind, **values})
+
+
+def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
+    """The fields that this kind reads: the user's, else the recipe's if it is of the same kind."""
+    others = ("kind", "seed", "drop_unlabelled", *OF_LINKS)
+    names = [field.name for field in fields(settings) if field.name not in others]
+    if any(getattr(settings, name) is not None for name in OF_LINKS):
+        raise InputError(
+            "split.edges and split.by have a meaning with task=link_prediction alone: remove them"
+        )
+    given = {name: getattr(settings, name) for name in names}
+    useless = [
+        name for name, value in given.items() if value is not None and name not in USED_BY[kind]
+    ]
+    if useless:
+        name = useless[0]
+        kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
+        raise InputError(
+            f"split.{name}={given[name]} has no meaning with split={kind}: remove it, or set {kinds}"
+        )
+    published = {
+        name: getattr(recipe, name, None) if kind == recipe.kind else None for name in USED_BY[kind]
+    }
+    values = {
+        name: published[name] if given[name] is None else given[name] for name in USED_BY[kind]
+    }
+    missing = [name for name, value in values.items() if value is None]
+    if missing and kind != "files":
+        needs = ", ".join(f"split.{name}" for name in missing)
+        raise InputError(f"split={kind} needs {needs}: this data set has no published value for it")
+    return values
+
+
+def _mask(num_nodes: int, ids: Ids) -> Mask:
+    mask = np.zeros(num_nodes, dtype=np.bool_)
+    mask[ids] = True
+    return mask
+
+
+def _given(graph: GraphData) -> list[Mask]:
+    masks = [
+        mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None
+    ]
+    if len(masks) < len(PARTS):
+        raise InputError(
+            f"split=given, but {graph.name} comes without train, val and test masks: "
+            "set split=per_class, split=fraction or split=files, or add the masks to the data"
+        )
+    return masks
+
+
+def _per_class(graph: GraphData, values: dict[str, Any], rng: np.random.Generator) -> list[Mask]:
+    """The same number of training nodes from each class; validation and test nodes from what is left."""
+    if graph.multilabel:
+        raise InputError(
+            "split=per_class needs one class per node, and these nodes have several: set split=fraction"
+        )
+    count, num_val, num_test = (values[name] for name in USED_BY["per_class"])
+    sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
+    if sizes.min() < count:
+        smallest = int(sizes.argmin())
+        raise InputError(
+            f"split.train_per_class={count}: class {smallest} has {sizes[smallest]} labelled nodes; "
+            f"set it to {sizes[smallest]} or less, or set split=fraction"
+        )
+    members = [np.flatnonzero(graph.labels == label) for label in range(graph.num_classes)]
+    train = np.concatenate([rng.permutation(nodes)[:count] for nodes in members])
+    rest = rng.permutation(np.flatnonzero(graph.labelled & ~_mask(graph.num_nodes, train)))
+    if num_val + num_test > len(rest):
+        raise InputError(
+            f"split.num_val={num_val} and split.num_test={num_test}: only {len(rest)} labelled nodes are left "
+            f"after {len(train)} training nodes; lower them or split.train_per_class={count}"
+        )
+    return [
+        _mask(graph.num_nodes, ids)
+        for ids in (train, rest[:num_val], rest[num_val : num_val + num_test])
+    ]
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InputError(
+            f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in [0, 1]"
+        )
+    return float(value)
+
+
+def _fraction(graph: GraphData, values: dict[str, Any], rng: np.random.Generator) -> list[Mask]:
+    """Shares of the labelled nodes; the bounds are rounded, so shares that add up to 1 leave no node out."""
+    shares = [_share(name, values[name]) for name in PARTS]
+    if sum(shares) > 1 + 1e-9:
+        parts = ", ".join(
+            f"split.{name}={share:g}" for name, share in zip(PARTS, shares, strict=True)
+        )
+        raise InputError(
+            f"{parts}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
+        )
+    nodes = rng.permutation(np.flatnonzero(graph.labelled))
+    bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64)
+    train, val, rest = np.split(nodes, bounds[:2])
+    return [_mask(graph.num_nodes, ids) for ids in (train, val, rest[: bounds[2] - bounds[1]])]
+
+
+def _from_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
+    """Masks of the index files; the paths that were used go back into `values`, to be recorded."""
+    for name in PARTS:
+        path = _index_path(name, values[name], values["dir"])
+        values[name] = str(path)
+        values[f"_{name}"] = read_index(path, graph.num_nodes, f"split.{name}")
+    return [_mask(graph.num_nodes, values.pop(f"_{name}")) for name in PARTS]
+
+
+def index_file(name: str, settings: SplitSettings) -> Path | None:
+    """The index file of train, val or test that the settings name; None where it is not there."""
+    try:
+        return _index_path(name, getattr(settings, name), settings.dir)
+    except InputError:
+        return None
+
+
+def _index_path(name: str, path: Any, folder: str | None) -> Path:
+    """The file of one set: its own path, else the one file of that name in the folder."""
+    if path is not None:
+        if not isinstance(path, str):
+            raise InputError(
+                f"split.{name}={path}: with split=files this is the path of an index file (npy or csv)"
+            )
+        return Path(path)
+    if folder is None:
+        raise InputError(
+            f"split=files needs split.{name}=PATH (npy or csv of node positions), or split.dir=FOLDER"
+        )
+    if not Path(folder).is_dir():
+        raise InputError(f"split.dir={folder}: there is no such folder")
+    names = [f"{stem}.{suffix}" for stem in FILE_NAMES[name] for suffix in ("npy", "csv")]
+    found = [file for file in names if (Path(folder) / file).is_file()]
+    if len(found) != 1:
+        raise InputError(
+            f"split.dir={folder}: expected one of {', '.join(names)} there; found {found or 'none'}"
+        )
+    return Path(folder) / found[0]
+
+
+def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
+    """Read node positions, each once and in [0, N), from an npy array [K] or a csv with one position per line.
+
+    A boolean npy array [N] is taken as a mask. A csv may begin with one line of header. Raises InputError, naming the
+    setting, the file and the row.
+    """
+    where = f"{setting}={path}"
+    if not path.is_file():
+        raise InputError(f"{where}: there is no such file")
+    if path.suffix not in (".npy", ".csv"):
+        raise InputError(f"{where}: expected a .npy or .csv file")
+    ids = (
+        _read_npy_index(path, num_nodes, where)
+        if path.suffix == ".npy"
+        else _read_csv_index(path, where)
+    )
+    expected = f"expected a node position in [0, {num_nodes}), counted in the order of the source"
+    refuse(ids, (ids < 0) | (ids >= num_nodes), where, expected)
+    first = np.unique(ids, return_index=True)[1]
+    if len(first) < len(ids):
+        again = int(np.setdiff1d(np.arange(len(ids)), first)[0])
+        raise InputError(
+            f"{where}: row {again} lists node {ids[again]} for the second time; list each node once"
+        )
+    return ids
+
+
+def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
+    with reading(path, "npy array", where=where):
+        array = load_npy(path)
+    if not isinstance(array, np.ndarray) or array.ndim != 1:
+        raise InputError(
+            f"{where}: expected an npy array of one dimension; found {np.shape(array)}"
+        )
+    if array.dtype == np.bool_:
+        if len(array) != num_nodes:
+            raise InputError(f"{where}: a mask of {len(array)} nodes; the graph has {num_nodes}")
+        return np.flatnonzero(array)
+    if array.dtype.kind not in "iu":
+        raise InputError(
+            f"{where}: dtype {array.dtype}; expected integers (node positions) or a boolean mask"
+        )
+    return array.astype(np.int64)
+
+
+def _read_csv_index(path: Path, where: str) -> Ids:
+    with reading(path, "csv file", where=where):
+        lines = read_text(path).split()
+    if lines and lines[0].strip('"').isidentifier():
+        lines = lines[1:]  # a header
+    ids = np.empty(len(lines), dtype=np.int64)
+    for row, line in enumerate(lines):
+        try:
+            ids[row] = int(line)
+        except (ValueError, OverflowError):
+            raise InputError(
+                f"{where}: row {row} is {line!r}; expected one node position per line"
+            ) from None
+    return ids

@@ -1,0 +1,201 @@
+"""The partition directory that settings name: found, opened, and compared with what the command line says."""
+
+import glob
+import hashlib
+import json
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from partitioning.directory.meta import HeteroMeta
+from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
+from partitioning.errors import InputError
+from partitioning.site_folders import SiteFolders, find_sites
+from retexo.apps import partition_data
+from retexo.apps.partition_data import directory_of, is_of_file, made_with, requested_settings
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import DEFINED, keys
+from retexo.worker.graph import check_directory
+
+logger = logging.getLogger(__name__)
+
+PARTITIONER_SETTINGS = {key.split(".")[0] for key in keys(lambda setting: setting.of_partitioner)}
+"""Settings, or groups of them, that need the whole graph."""
+PUBLISHED = Path("../retexo-datasets/partitions")
+"""Where the public Retexo code puts partitions; read, too, where partition_dir is not given."""
+
+
+def with_parts_found(settings: Settings) -> Settings:
+    """The settings with num_partitions of the only directory that fits, where none is set and all parts are here."""
+    cluster, wanted = settings.train.cluster, settings.partition.num_partitions
+    is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFINED[
+        "num_partitions"
+    ][0].default
+    if is_set or cluster.launcher_env is not None or settings.partition.dataset.name == "parts":
+        return settings
+    others = _others(directory_of(settings.partition))
+    try:
+        found = find([*_candidates(settings), *(others if len(others) == 1 else [])], None)
+    except MissingPartitions:
+        return settings
+    if found.num_parts == wanted:
+        return settings
+    logger.info("num_partitions=%d, as in %s", found.num_parts, found.path)
+    return replace(
+        settings,
+        partition=replace(settings.partition, num_partitions=found.num_parts),
+        train=replace(
+            settings.train,
+            cluster=replace(
+                cluster, num_partitions=found.num_parts, parts_per_node=found.num_parts
+            ),
+        ),
+        resolved={**settings.resolved, "num_partitions": found.num_parts},
+    )
+
+
+def open_local(settings: Settings) -> PartitionDirectory:
+    """As `open_directory`, for the workers of this machine.
+
+    InputError for a damaged file, too, and for what the trainer cannot read.
+    """
+    directory = open_directory(settings)
+    check_directory(settings.train, directory)
+    logger.info("%s: checking the parts", directory.path)
+    directory.verify(settings.train.cluster.local_ranks)
+    return directory
+
+
+def open_directory(settings: Settings) -> PartitionDirectory:
+    """Find the partitions: in our own layout, then the public Retexo code's, then DGL's.
+
+    Where there are none and this is the only node, they are made, unless data has to be downloaded.
+    A job of --multirun downloads them, too, and shares what it makes with other jobs.
+
+    Raises:
+        InputError: There are no partitions, or the command line asks for other ones.
+    """
+    partition = settings.partition
+    if partition.dataset.name == "parts":
+        return open_sites(settings)
+    if settings.is_multirun_job and settings.train.cluster.num_nodes == 1:
+        return _open_shared(settings)
+    try:
+        directory = find(_candidates(settings), partition.num_partitions)
+    except MissingPartitions as error:
+        if settings.train.cluster.num_nodes > 1 or not partition_data.is_local(partition):
+            raise _not_found(settings) from error
+        logger.info(
+            "no partition directory at %s: making it, as app=partition_data would",
+            directory_of(partition),
+        )
+        partition_data.run(partition)
+        directory = find(_candidates(settings), partition.num_partitions)
+    if directory.meta is not None:
+        _check_same_data(settings, directory)
+    return directory
+
+
+def _open_shared(settings: Settings) -> PartitionDirectory:
+    """The partitions of a job of --multirun, which are made once for all jobs that agree on them.
+
+    Partitions that are there already are used if they fit the command line, seeds included.
+    """
+    partition = settings.partition
+    request = requested_settings(partition)
+    with suppress(MissingPartitions):
+        directory = find(_candidates(settings), partition.num_partitions)
+        if directory.meta is None or not _differing(settings, directory, request):
+            return directory
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    shared = replace(partition, dir=str(Path(partition.dir) / digest[:12]))
+    partition_data.run(shared)
+    return find([directory_of(shared)], partition.num_partitions)
+
+
+def _candidates(settings: Settings) -> list[Path]:
+    """Where the partitions may be, in the order in which they are looked for."""
+    named = directory_of(settings.partition)
+    bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLISHED]
+    return [
+        base / name for base in bases for name in (named.name, settings.partition.dataset.name, "")
+    ]
+
+
+def _others(named: Path) -> list[Path]:
+    """Directories beside `named` that differ in the number of parts alone."""
+    return sorted(named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*"))
+
+
+def open_sites(settings: Settings) -> SiteFolders:
+    """The site folders of this machine, for dataset_name=parts: no partitioner has a say in what they hold."""
+    for name in sorted(settings.given):
+        if name.split(".")[0] in PARTITIONER_SETTINGS:
+            raise InputError(
+                f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
+            )
+    dataset = settings.partition.dataset
+    if dataset.file is None:
+        raise InputError(
+            "dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz"
+        )
+    return find_sites(Path(dataset.file), settings.partition.num_partitions, dataset.max_gib)
+
+
+def _not_found(settings: Settings) -> InputError:
+    """The error for partitions that are not there: it names those that are, and what to run."""
+    named, dataset = directory_of(settings.partition), settings.partition.dataset
+    others = sorted(path.name for path in named.parent.glob(f"{glob.escape(dataset.name)}-*-*-*"))
+    there = f" {named.parent} has {', '.join(others)}." if others else ""
+    if partition_data.is_local(settings.partition):
+        how = "Make it on one node with app=partition_data and the same settings, and copy it to the others"
+    else:
+        how = (
+            f"{dataset.name} is not in {dataset.dir} either: app=partition_data dataset_name={dataset.name} "
+            "downloads and partitions it. Without a download: app=train dataset_name=cora"
+        )
+    return InputError(f"no partition directory at {named}.{there} {how}")
+
+
+def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
+    """InputError where the command line asks for other partitions than meta.json describes."""
+    differing = _differing(settings, directory, requested_settings(settings.partition))
+    for name, (here, there) in differing.items():
+        raise InputError(
+            f"{name}={_shown(here)}: {directory.path} was made with {name}={_shown(there)}; "
+            "leave it out, or partition again (app=partition_data overwrite=true)"
+        )
+
+
+def _differing(
+    settings: Settings, directory: PartitionDirectory, requested: dict[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Settings of the command line that differ from meta.json: name -> values here and there.
+
+    A job of --multirun with another `seed` has other split and partition seeds, too.
+    """
+    assert directory.meta is not None
+    there = made_with(directory.meta, requested)
+    if isinstance(directory.meta, HeteroMeta):
+        there["target"] = directory.meta.target  # also where it is the default
+    given = set(settings.given)
+    if settings.is_multirun_job and "seed" in given:
+        given |= keys(lambda setting: setting.is_seed)
+    if settings.partition.dataset.split.kind == "default":
+        given.discard("split")
+    found = {}
+    for name in sorted(given & requested.keys()):
+        here = requested[name]
+        # The data need not be on the machine that trains.
+        is_elsewhere = is_of_file(here) and here["sha256"] is None
+        if not is_elsewhere and here != there.get(name):
+            found[name] = (here, there.get(name))
+    return found
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if is_of_file(value) else str(value)
+    )

@@ -1,0 +1,219 @@
+"""Differentiable exchange for end-to-end training: rows and partial sums forward, gradients
+backward.
+
+The selection depends on the edges only: a minimum vertex cover for linear aggregators, otherwise
+every boundary row. Both ends compute the same cover, so nothing is announced. Vectors are dense.
+
+I inner nodes. For one layer: n local rows, K vectors sent, M vectors received, width D.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, ids_to_mask, take_weights
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic_meter import MessageTag
+from retexo.exchange.boundary import Boundary
+from retexo.exchange.cover import minimum_cover
+from retexo.exchange.exchange_plan import ExchangePlan
+from retexo.models.block import HaloRows, ReceivedMessage
+from retexo.models.matrix import SparseMatrix
+
+
+@dataclass(frozen=True, eq=False)
+class HaloExchange:
+    """The exchange of one layer; the same in every forward pass."""
+
+    message: SparseMatrix
+    """[K, n] sparse matrix that maps local rows to the vectors for all peers, by rank."""
+    num_sent: list[int]
+    """Number of vectors sent to each peer."""
+    num_received: list[int]
+    """Number of vectors received from each peer."""
+    received: HaloRows
+    """Halo nodes and targets of the received vectors, without values, [M, 0]."""
+
+    def run(
+        self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag
+    ) -> tuple[Tensor, Tensor]:
+        """Send rows [n, D] and receive vectors [M, D], with gradient.
+
+        Args:
+            rows: [n, D]
+            before: scalar, the second result of the previous exchange. It orders the exchanges
+                of the backward pass in the same way on all workers, also on those that do not
+                use what they receive. Therefore it has to enter the loss.
+            comm: the communicator.
+            tag: how the traffic is counted.
+        Returns:
+            the received vectors, and the scalar for the next exchange.
+        """
+        received: Tensor = _AllToAll.apply(self.message @ rows, before, self, comm, tag)  # type: ignore[no-untyped-call]
+        return received, received[:0].sum()
+
+
+class _AllToAll(torch.autograd.Function):
+    """[K, D] -> [M, D]; backward sends the gradient [M, D] to the senders and returns [K, D]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        vectors: Tensor,
+        before: Tensor,
+        exchange: HaloExchange,
+        comm: Communicator,
+        tag: MessageTag,
+    ) -> Tensor:
+        ctx.exchange, ctx.comm, ctx.tag = exchange, comm, tag
+        return _all_to_all(vectors, exchange.num_sent, exchange.num_received, comm, tag)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        exchange = ctx.exchange
+        back = _all_to_all(gradient, exchange.num_received, exchange.num_sent, ctx.comm, ctx.tag)
+        return back, gradient.new_zeros(()), None, None, None
+
+
+def _all_to_all(
+    vectors: Tensor, to_peers: list[int], from_peers: list[int], comm: Communicator, tag: MessageTag
+) -> Tensor:
+    """Send vectors [K, D], sorted by peer; return the received vectors [M, D], sorted by peer."""
+    width = vectors.shape[1]
+    outgoing = [part.flatten() for part in torch.split(vectors.detach().cpu(), to_peers)]
+    received = comm.all_to_all(outgoing, [count * width for count in from_peers], tag)
+    return torch.cat(received).view(-1, width).to(vectors.device)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundarySample:
+    """The boundary rows exchanged in one pass, bool [L] per peer, as sender and as receiver."""
+
+    outgoing: Sequence[Mask]
+    incoming: Sequence[Mask]
+
+
+def make_halo_exchange(
+    plan: ExchangePlan,
+    layer: int,
+    scale: Tensor | None,
+    like: Tensor,
+    sample: BoundarySample | None = None,
+) -> HaloExchange:
+    """Make the exchange of a layer's input, for a plan with one phase.
+
+    Args:
+        plan: the exchange plan.
+        layer: the layer whose input is exchanged.
+        scale: [I] factor of each source in the aggregate (source_scale); None for ones.
+        like: a tensor with the dtype and device of the rows.
+        sample: the boundary rows to exchange; None for all.
+    Returns:
+        an exchange of the inner nodes with plan.required_layers >= layer, in ascending order.
+    """
+    nodes = (plan.required_layers >= layer).numpy()
+    node_rows = np.cumsum(nodes) - 1
+    pieces: list[sp.csr_array] = []
+    messages = []
+    for peer, (outgoing, incoming) in enumerate(zip(plan.outgoing, plan.incoming, strict=True)):
+        rows_sent, rows_received = (
+            (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
+        )
+        sent = _SelectedVectors.choose(outgoing, layer, plan.partial_sums, rows_sent)
+        received = _SelectedVectors.choose(incoming, layer, plan.partial_sums, rows_received)
+        pieces.append(sent.matrix(outgoing.rows, node_rows, int(nodes.sum()), scale))
+        halo, targets = (
+            torch.from_numpy(ids)
+            for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
+        )
+        nothing = like.new_empty(len(halo) + len(targets), 0)
+        messages.append(ReceivedMessage(halo, targets, read=partial(_read_empty, nothing)))
+    message = sp.csr_array(
+        sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype
+    )
+    message.sort_indices()
+    return HaloExchange(
+        SparseMatrix.from_scipy(message, like.device),
+        num_sent=[piece.shape[0] for piece in pieces],
+        num_received=[len(part.halo) + len(part.sum_dst) for part in messages],
+        received=HaloRows.empty(plan.num_halo, 0, like.dtype).append(messages),
+    )
+
+
+def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
+    """ReceivedMessage.read for messages without values."""
+    return vectors if out is None else out
+
+
+@dataclass(frozen=True, eq=False)
+class _SelectedVectors:
+    """The rows [L] and targets [R] of a boundary that vectors are sent for, and the edges of the
+    sums.
+    """
+
+    rows: Mask
+    sums: Mask
+    source: IndexArray
+    target: IndexArray
+    weight: WeightArray | None
+    """Weights of these edges, known to the sender."""
+
+    @classmethod
+    def choose(
+        cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None
+    ) -> "_SelectedVectors":
+        """Select the vectors of one layer's input, from the required and sampled edges."""
+        required = boundary.required_layers[boundary.target] > layer
+        source = boundary.source
+        if sampled is not None:
+            required &= sampled[source]
+        source, target, weight = (
+            source[required],
+            boundary.target[required],
+            take_weights(boundary.weight, required),
+        )
+        rows, targets = (
+            np.zeros(len(boundary.rows), bool),
+            np.zeros(len(boundary.required_layers), bool),
+        )
+        if not partial_sums:
+            rows[source] = True
+            return cls(rows, targets, source[:0], target[:0], None)
+        left, right = source, target
+        if weight is not None:
+            rows = ids_to_mask(source[np.isnan(weight)], len(rows))
+            left, right = source[~rows[source]], target[~rows[source]]
+        cover = minimum_cover(
+            left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64)
+        )
+        rows = cover.left_mask | rows
+        rest = ~rows[source]
+        return cls(rows, cover.right_mask, source[rest], target[rest], take_weights(weight, rest))
+
+    def matrix(
+        self, nodes: IntArray, node_rows: IntArray, num_rows: int, scale: Tensor | None
+    ) -> sp.csr_array:
+        """Return the matrix [k, num_rows] that maps the sender's rows to the vectors: rows, then
+        sums.
+
+        Args:
+            nodes: int64 [L] the sender's inner nodes.
+            node_rows: int64 [I] row of each inner node.
+        """
+        taken = node_rows[nodes[self.rows]]
+        source = nodes[self.source]
+        weight = np.ones(len(source)) if scale is None else scale.numpy()[source]
+        weight = weight if self.weight is None else weight * self.weight
+        vector = len(taken) + (np.cumsum(self.sums) - 1)[self.target]
+        values = np.concatenate((np.ones(len(taken)), weight))
+        ends = (
+            np.concatenate((np.arange(len(taken)), vector)),
+            np.concatenate((taken, node_rows[source])),
+        )
+        return sp.csr_array((values, ends), shape=(len(taken) + int(self.sums.sum()), num_rows))

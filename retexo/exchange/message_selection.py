@@ -1,0 +1,477 @@
+"""Selection of the rows and partial sums to send across a boundary, and of the message format.
+
+I inner nodes, F input width, D width after the layer's weights. For one ordered pair of
+partitions and the edges to serve: L rows, R targets, E edges.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from partitioning.thread_pool import in_threads
+from retexo.arrays import (
+    Int32Array,
+    IntArray,
+    Mask,
+    WeightArray,
+    bincount,
+    csr_from_counts,
+    ids_to_mask,
+    take,
+    take_weights,
+)
+from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
+from retexo.exchange.coding.values import Precision, value_bytes
+from retexo.exchange.cover import acceptable_ratio, minimum_cover
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, placeholder_rows, sum_rows, to_dense
+
+MAX_CHUNK_VALUES = 1 << 22
+"""Maximum number of values that are converted or counted at a time."""
+
+
+Piece = tuple[IntArray, IntArray]
+"""Indices into the rows of a Selection, and indices into its partial sums."""
+
+
+@dataclass(frozen=True)
+class MessageFormat:
+    """How the vectors of a message are encoded."""
+
+    projected: bool
+    """Whether they are multiplied by the layer's weights."""
+    sparse: bool
+
+    @property
+    def code(self) -> int:
+        """Number of the format in message headers."""
+        return 2 * self.projected + self.sparse
+
+    @classmethod
+    def from_code(cls, code: int) -> "MessageFormat":
+        return cls(bool(code & 2), bool(code & 1))
+
+    def row_format(self, precision: Precision) -> RowFormat:
+        return RowFormat("sparse" if self.sparse else "dense", precision)
+
+
+DENSE, SPARSE, PROJECTED = (
+    MessageFormat(False, False),
+    MessageFormat(False, True),
+    MessageFormat(True, False),
+)
+
+
+@dataclass(eq=False)
+class LocalRows:
+    """The rows of a worker's inner nodes, before and after a layer's weights."""
+
+    rows: Tensor
+    """[I, F] on the host."""
+    scale: Tensor | None
+    """[I] factor of each source in the aggregate (source_scale); None for ones."""
+    project: Callable[[Matrix], Tensor]
+    """Multiplies rows by the layer's weights, [n, F] -> [n, D], on the CPU."""
+    projected_width: int
+    precision: Precision
+
+    @classmethod
+    def unprojected(cls, rows: Tensor, scale: Tensor | None, precision: Precision) -> Self:
+        """Return rows that are only sent before the weights."""
+        return cls(rows, scale, to_dense, rows.shape[1], precision)
+
+    @cached_property
+    def sparse(self) -> sp.csr_array | None:
+        """The rows in CSR format if they are sparse, else None."""
+        return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
+
+    @cached_property
+    def sparse_sizes(self) -> IntArray:
+        """Bytes of each row in the sparse encoding, int64 [I]. Rows that nobody needs are NaN."""
+        step = max(1, MAX_CHUNK_VALUES // max(1, self.rows.shape[1]))
+        places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
+        sizes = in_threads(
+            lambda place: row_sizes(
+                self._rows_without_nan(place), SPARSE.row_format(self.precision)
+            ),
+            places,
+        )
+        return np.concatenate([np.zeros(0, np.int64), *sizes])
+
+    def is_shorter_projected(self, nodes: IntArray) -> bool:
+        """Return whether every row of `nodes`, int64 [n], takes fewer bytes after the weights."""
+        widths = self.projected_width, self.rows.shape[1]
+        after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
+        return (
+            self.sparse is None
+            and after < before
+            and bool((self.sparse_sizes[nodes] > after).all())
+        )
+
+    def release(self) -> None:
+        """Free the rows before the weights. Their sizes and the projected rows are kept."""
+        assert self.sparse is None
+        assert len(self.projected) == len(self.sparse_sizes)  # computed now if they were not before
+        self.rows = placeholder_rows(self.rows)
+
+    def _rows_without_nan(self, place: slice) -> Rows:
+        """Return some rows, with NaN replaced by 0 if the precision cannot encode NaN."""
+        if self.sparse is None:
+            return self.rows[place] if self.precision == "full" else self.rows[place].nan_to_num()
+        rows = self.sparse[place]
+        rows.data[np.isnan(rows.data)] = 0
+        return rows
+
+    @cached_property
+    def projected(self) -> Tensor:
+        """[I, D] all rows after the weights."""
+        return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
+
+    def _all(self, projected: bool) -> Rows:
+        if projected:
+            return self.projected
+        return self.rows if self.sparse is None else self.sparse
+
+    def sum_matrix(
+        self,
+        nodes: Int32Array,
+        target: Int32Array,
+        num_targets: int,
+        edge_weight: WeightArray | None = None,
+    ) -> sp.csr_array:
+        """Return the sparse matrix [num_targets, I] that sums scaled, weighted rows by target.
+
+        Args:
+            nodes: [E] source node of each edge.
+            target: [E] ascending.
+            edge_weight: [E]; None for ones.
+        """
+        dtype = self.rows.numpy().dtype
+        scale = None if self.scale is None else self.scale.numpy().astype(dtype, copy=False)
+        weight = np.ones(len(nodes), dtype) if scale is None else take(scale, nodes)
+        weight = weight if edge_weight is None else weight * edge_weight
+        return csr_from_counts(weight, nodes, bincount(target, num_targets), len(self.rows))
+
+    def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
+        """Return the vectors of a message: the rows of `nodes` [k], then the sums; [k +
+        num_targets, F or D].
+        """
+        values = self._all(projected)
+        if not isinstance(values, Tensor):
+            both: list[sp.csr_array] = [values[nodes], summing @ values]
+            return sp.csr_array(sp.vstack(both, format="csr"))
+        rows, row_ptr = (
+            torch.from_numpy(each.astype(np.int32, copy=False))
+            for each in (summing.indices, summing.indptr)
+        )
+        sums = sum_rows(values, rows, row_ptr, torch.from_numpy(summing.data))
+        if not len(nodes):
+            return sums
+        made = values.new_empty(len(nodes) + len(sums), values.shape[1])
+        torch.index_select(values, 0, torch.from_numpy(nodes), out=made[: len(nodes)])
+        made[len(nodes) :] = sums
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class CutEdges:
+    """Edges from a sender's rows into a receiver's targets. Every row and target has at least
+    one.
+    """
+
+    nodes: Int32Array
+    """[L] the inner node of each row."""
+    source: Int32Array
+    """[E] in [0, L)."""
+    target: Int32Array
+    """[E] in [0, R), ascending."""
+    num_targets: int
+    """R"""
+    weight: WeightArray | None = None
+    """[E] see Boundary.weight."""
+    known_has_edge: Mask | None = None
+    """Precomputed `has_edge`, or None."""
+
+    @cached_property
+    def has_edge(self) -> Mask:
+        """Which rows have an edge, bool [L]."""
+        known = self.known_has_edge
+        return ids_to_mask(self.source, len(self.nodes)) if known is None else known
+
+    def keep_edges(self, kept: Mask) -> Self:
+        """Return only the edges in `kept`, bool [E]. Rows and targets keep their indices."""
+        # np.compress takes a quarter of the time of indexing
+        source, target = (np.compress(kept, ends) for ends in (self.source, self.target))
+        return replace(
+            self,
+            source=source,
+            target=target,
+            weight=take_weights(self.weight, kept),
+            known_has_edge=None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The rows and partial sums to send across a boundary, and their format."""
+
+    format: MessageFormat
+    rows: Mask
+    """[L] rows that are sent."""
+    sums: Mask
+    """[R] targets that get a partial sum."""
+    sum_sizes: IntArray | None = None
+    """[R] bytes of each partial sum; None if rows are sent, too, which shorten the sums."""
+    lower_bound: int = 0
+    """Minimum number of vectors that any selection for these edges needs."""
+    equal_sizes: bool = False
+    """Whether all vectors had the same length. Then the selection is valid for vectors of any
+    length."""
+
+    def pieces(self, count: int) -> list[Piece]:
+        """Split the vectors, rows first, into `count` pieces of about equal length."""
+        rows, sums = np.flatnonzero(self.rows), np.flatnonzero(self.sums)
+        bounds = _piece_bounds(len(rows) + len(sums), count)
+        ends = zip(
+            np.minimum(bounds, len(rows)),
+            np.maximum(np.subtract(bounds, len(rows)), 0),
+            strict=True,
+        )
+        return [(rows[a:b], sums[c:d]) for (a, c), (b, d) in pairwise(ends)]
+
+
+def _piece_bounds(total: int, count: int) -> list[int]:
+    """Return the first vector of each of `count` pieces, and the end of the last."""
+    return [-(-total * number // count) for number in range(count + 1)]
+
+
+def select_all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
+    """Select every row that has an edge, and no partial sums."""
+    return Selection(message_format, edges.has_edge, np.zeros(edges.num_targets, bool))
+
+
+@dataclass(frozen=True, eq=False)
+class VectorBound:
+    """Lower bound on the number of vectors that one layer's boundary needs. Later layers start from
+    it.
+    """
+
+    rows: Mask
+    """bool: rows of the boundary that have an edge to serve."""
+    targets: Mask
+    """bool: targets of the boundary."""
+    selection: Selection
+    """The selection for these edges, with its lower bound."""
+
+    def reusable_selection(self, rows: Mask, targets: Mask) -> Selection | None:
+        """Return the selection if it applies to the edges between these rows and targets, else
+        None.
+        """
+        same = np.array_equal(rows, self.rows) and np.array_equal(targets, self.targets)
+        return self.selection if same and self.selection.equal_sizes else None
+
+    def bound_for(self, rows: Mask, targets: Mask) -> int:
+        """Return a lower bound for all edges between other rows and targets.
+
+        Each row or target that is missing there lowers the bound by at most one vector.
+        """
+        return (
+            self.selection.lower_bound
+            - int((self.rows & ~rows).sum())
+            - int((self.targets & ~targets).sum())
+        )
+
+
+def select_vectors(
+    local: LocalRows,
+    edges: CutEdges,
+    *,
+    partial_sums: bool,
+    projected: bool,
+    min_vectors: int = 0,
+    previous: Selection | None = None,
+) -> Selection:
+    """Select the format, rows and partial sums that take the fewest bytes for the given edges.
+
+    Args:
+        local: the sender's rows.
+        edges: the edges to serve.
+        partial_sums: whether partial sums may be sent.
+        projected: whether the receiver accepts rows after the weights.
+        min_vectors: a known lower bound on the number of vectors.
+        previous: an earlier selection for the same edges, made for vectors of equal size.
+    """
+    forced, needed = np.zeros(len(edges.nodes), bool), edges.has_edge
+    if partial_sums and edges.weight is not None:
+        forced = ids_to_mask(edges.source[np.isnan(edges.weight)], len(edges.nodes))
+        edges = edges.keep_edges(~take(forced, edges.source))
+        min_vectors = min_vectors if not forced.any() else 0
+    candidates = _candidate_formats(local, edges, needed, partial_sums, projected)
+    if not partial_sums:
+        return select_all_rows(
+            min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges
+        )
+    if previous is not None and len(candidates) == 1 and candidates[0].size:
+        return replace(
+            previous,
+            format=candidates[0].format,
+            sum_sizes=_sum_sizes_without_rows(candidates[0], previous.rows),
+        )
+    ends = edges.source, edges.target
+    covers = [
+        minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=min_vectors * each.size)
+        for each in candidates
+    ]
+    totals = [
+        cover.weight + each.row_sizes[forced].sum()
+        for each, cover in zip(candidates, covers, strict=True)
+    ]
+    best = int(np.argmin(totals))
+    shown = [
+        -(-cover.lower_bound // each.size)
+        for each, cover in zip(candidates, covers, strict=True)
+        if each.size
+    ]
+    chosen, rows = candidates[best], covers[best].left_mask | forced
+    sum_sizes, of_one_size = (
+        _sum_sizes_without_rows(chosen, rows),
+        len(candidates) == 1 and bool(chosen.size),
+    )
+    return Selection(
+        chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0), of_one_size
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FormatSizes:
+    """Bytes of each row, int64 [L], and of each target's whole sum, int64 [R], in one format.
+
+    0 for rows and targets without an edge.
+    """
+
+    format: MessageFormat
+    row_sizes: IntArray
+    sum_sizes: IntArray
+    size: int = 0
+    """Bytes of one vector if all have the same size, else 0."""
+
+    def is_dominated(self, other: "_FormatSizes") -> bool:
+        """Return whether the other format is never longer. Of equal formats the lower code wins."""
+        pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
+        if any((own < others).any() for own, others in pairs):
+            return False
+        return (
+            any((own > others).any() for own, others in pairs)
+            or other.format.code < self.format.code
+        )
+
+
+def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None:
+    """Return Selection.sum_sizes."""
+    return None if rows.any() else chosen.sum_sizes
+
+
+def _candidate_formats(
+    local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
+) -> list[_FormatSizes]:
+    """Return the formats that can be the shortest; see select_vectors.
+
+    Args:
+        needed: bool [L] rows that have an edge.
+    """
+    targets = ids_to_mask(edges.target, edges.num_targets)
+
+    def to_dense(message_format: MessageFormat, width: int) -> _FormatSizes:
+        size = value_bytes(width, local.rows.dtype, local.precision)
+        return _FormatSizes(message_format, needed * size, targets * size, size)
+
+    candidates = [to_dense(DENSE, local.rows.shape[1])]
+    if projected:
+        candidates.append(to_dense(PROJECTED, local.projected_width))
+    row_sizes = local.sparse_sizes[edges.nodes] * needed
+    shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
+    saved = int(np.maximum(shortest - row_sizes, 0).sum())
+    # Sums have about as few zeros as their rows, so if sparse rows do not pay off, sparse sums do
+    # not.
+    if saved > (acceptable_ratio(len(edges.source)) - 1) * int(shortest.sum()):
+        sum_sizes = candidates[0].sum_sizes
+        if partial_sums:
+            sum_sizes = _sparse_sum_sizes(local, edges) * targets
+        candidates.append(_FormatSizes(SPARSE, row_sizes, sum_sizes))
+    return [
+        each
+        for each in candidates
+        if not any(each.is_dominated(other) for other in candidates if other is not each)
+    ]
+
+
+def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
+    """Return the bytes of each target's whole sum in the sparse encoding, int64 [R], in chunks."""
+    summing = local.sum_matrix(
+        take(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight
+    )
+    step = max(1, MAX_CHUNK_VALUES // max(1, local.rows.shape[1]))
+    sizes = [np.zeros(0, dtype=np.int64)]
+    for first in range(0, edges.num_targets, step):
+        sums = local.vectors(edges.nodes[:0], summing[first : first + step], projected=False)
+        sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
+    return np.concatenate(sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class MessageVectors:
+    """The vectors of a message: rows, then partial sums of the other rows."""
+
+    local: LocalRows
+    format: MessageFormat
+    nodes: Int32Array
+    """[k] inner nodes whose rows are sent."""
+    sum_matrix: sp.csr_array
+    """[s, I] see LocalRows.sum_matrix."""
+    sum_sizes: IntArray | None
+    """[s] bytes of each sum, or None if unknown."""
+
+    @classmethod
+    def from_selection(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
+        """Collect the selected rows and the edges of the selected sums."""
+        target = edges.target
+        if selection.rows.any() or not selection.sums.all():  # otherwise every edge is summed
+            kept = take(selection.sums, edges.target) & ~take(selection.rows, edges.source)
+            edges = edges.keep_edges(kept)
+            target = take(np.cumsum(selection.sums, dtype=np.int32) - 1, edges.target)
+        sources = take(edges.nodes, edges.source)
+        summing = local.sum_matrix(sources, target, int(selection.sums.sum()), edges.weight)
+        sizes = None if selection.sum_sizes is None else selection.sum_sizes[selection.sums]
+        return cls(local, selection.format, edges.nodes[selection.rows], summing, sizes)
+
+    def pieces(self, count: int) -> list[range]:
+        """Split the vectors into `count` pieces, as Selection.pieces does."""
+        return [
+            range(*both)
+            for both in pairwise(_piece_bounds(len(self.nodes) + self.sum_matrix.shape[0], count))
+        ]
+
+    def size(self, piece: range) -> int:
+        """Return the bytes of a piece. Sparse sums of unknown size are computed for it."""
+        if self.sum_sizes is not None:  # then there are no rows
+            return int(self.sum_sizes[piece.start : piece.stop].sum())
+        if self.format.sparse:
+            rows = self.nodes[piece.start : piece.stop]
+            return int(self.local.sparse_sizes[rows].sum()) + len(self.write(piece[len(rows) :]))
+        width = self.local.projected_width if self.format.projected else self.local.rows.shape[1]
+        return len(piece) * value_bytes(width, self.local.rows.dtype, self.local.precision)
+
+    def write(self, piece: range) -> Tensor:
+        """Encode a piece as uint8 [B]."""
+        if not piece:
+            return torch.empty(0, dtype=torch.uint8)
+        first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))
+        nodes = self.nodes[piece.start : piece.stop]
+        vectors = self.local.vectors(nodes, self.sum_matrix[first:end], self.format.projected)
+        return encode(vectors, self.format.row_format(self.local.precision))

@@ -1,0 +1,99 @@
+"""The rounds of one layer, or of a network that is trained end to end, until it converges.
+
+A round is one step that all workers take together. Its message (retexo.rounds.round_message) carries each worker's update
+and its counts on the validation nodes, which score the parameters that the round starts from; so the validation metric
+costs no message of its own. It also says whether a worker was told to stop: then all end after the same round.
+"""
+
+from retexo.comm.collectives import Communicator
+from retexo.errors import Stopped, TrainingError
+from retexo.results.run_log import RunLog
+from retexo.rounds.best_round import EarlyStopping
+from retexo.rounds.objective import Objective, choose_patience
+from retexo.rounds.parameters import check_same_result, flatten_parameters
+from retexo.rounds.recovery import Recovery
+from retexo.rounds.round_message import build_message
+from retexo.rounds.round_state import RoundState
+from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
+from retexo.settings.run_settings import TrainSettings
+
+
+def run_rounds(
+    objective: Objective,
+    settings: TrainSettings,
+    comm: Communicator,
+    log: RunLog,
+    recovery: Recovery | None = None,
+) -> int:
+    """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
+
+    It ends with the parameters of the best validation round, the same on every worker. recovery: None to save nothing.
+    Raises Stopped once any worker is told to end, PeerLost, and TrainingError where the loss or a parameter is not
+    finite, or the workers' parameters are not the same in the end.
+    """
+    layer, flat = objective.layer, flatten_parameters(objective, comm, settings.gradient)
+    optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
+    round_state = RoundState(
+        layer,
+        LocalOptimizer(flat, optimizer, objective),
+        build_message(objective, settings, comm, flat),
+        EarlyStopping(choose_patience(settings, objective), settings.stopping.min_delta),
+        flat.values.clone(),
+    )
+    if recovery and recovery.load_layer(layer, round_state.load_finished_state):
+        check_same_result(comm, objective)
+        return round_state.number
+    if recovery:
+        recovery.load_round(layer, round_state.load_state_dict)
+    _run_until_end(round_state, objective, settings, log, recovery)
+    flat.values.copy_(round_state.best)
+    if not bool(flat.values.isfinite().all()):
+        raise TrainingError(
+            f"layer {layer}: its parameters are NaN or infinite in the end; lower learning_rate"
+        )
+    check_same_result(comm, objective)
+    if recovery:
+        recovery.save_layer(layer, round_state.finished_state())
+    return round_state.number
+
+
+def _run_until_end(
+    round_state: RoundState,
+    objective: Objective,
+    settings: TrainSettings,
+    log: RunLog,
+    recovery: Recovery | None,
+) -> None:
+    """Rounds from where the state stands; round_state.best ends as the parameters to use."""
+    update_rule = build_update_rule(settings.gradient, round_state.local)
+    message, stopping, values = (
+        round_state.message,
+        round_state.stopping,
+        round_state.local.flat.values,
+    )
+    first, limit = round_state.number, settings.num_rounds[round_state.layer]
+    while True:
+        number = round_state.number
+        if recovery and number > first and (message.any_stop_requested or recovery.is_due(number)):
+            recovery.save_round(round_state.layer, number, round_state.state_dict())
+        if message.any_stop_requested:
+            raise Stopped(f"told to stop; layer {round_state.layer} is kept after {number} rounds")
+        objective.begin_round(number)
+        message.stop_requested = recovery is not None and recovery.stop_requested()
+        val_counts = objective.val_counts()
+        loss = None
+        # Where this may be the end, the counts go first, alone: an update that nobody applies is not sent.
+        ends = number >= limit or (
+            objective.graph_info.num_val > 0 and stopping.out_of_patience(number)
+        )
+        metric = message.reduce_counts(val_counts) if ends else None
+        ends = number >= limit or (ends and metric is not None and not stopping.is_better(metric))
+        if not ends:
+            loss, metric = message.reduce_update(update_rule.compute(), val_counts)
+        log.round(round_state.layer, number, loss, metric)
+        if metric is None or stopping.is_best(number, metric) or not settings.best_val_model:
+            round_state.best.copy_(values)
+        if ends:
+            return
+        update_rule.apply()
+        round_state.number += 1

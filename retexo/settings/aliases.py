@@ -1,0 +1,95 @@
+"""Other names of settings: former names, and the names that other programs use.
+
+An alias is accepted wherever a setting can stand: on the command line, in configuration files, and
+in the settings and checkpoints that earlier versions stored. Only the current name is stored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retexo.settings.flatten import without
+
+
+@dataclass(frozen=True)
+class Alias:
+    """The current name of a setting, and its values where those changed, too."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Former value -> current value."""
+
+
+ALIASES: dict[str, Alias] = {
+    "lr": Alias("learning_rate"),
+    "patience": Alias("stopping.patience"),
+    "hidden_channels": Alias("hidden_dim"),
+    "num_heads": Alias("heads"),
+    "num_parts": Alias("num_partitions"),
+    "model.own_half": Alias("model.self_weight"),
+    "model.inputs": Alias("model.input_skip", {"all": True, "previous": False}),
+    "model.passes": Alias("model.output"),
+    "readout": Alias("output_heads"),
+}
+"""Dotted alias -> setting."""
+REMOVED = frozenset({"sweep.axes", "sweep.dir"})
+"""Settings of earlier versions, which files on disk may still hold."""
+NO_SWEEP = (
+    "replaced by --multirun: app=train -m seed=1,2,3 hydra.sweep.dir=DIR trains once for each "
+    "value, then app=report report.runs=DIR"
+)
+"""The remedy where somebody sets app=sweep or sweep.*."""
+
+
+def rename_override(override: str) -> str:
+    """Replace an alias in an override of the command line: lr=0.1 is learning_rate=0.1.
+
+    Several values of --multirun (model.inputs=all,previous) are replaced one by one.
+    """
+    name, equals, value = override.partition("=")
+    bare = name.lstrip("+~")
+    alias = ALIASES.get(bare)
+    if alias is None:
+        return override
+    words = [_as_word(alias.values.get(word, word)) for word in value.split(",")]
+    return f"{name.removesuffix(bare)}{alias.name}{equals}{','.join(words)}"
+
+
+def rename_settings(
+    settings: Mapping[str, Any], given: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Replace the aliases in nested settings. An alias wins over the current name.
+
+    Args:
+        settings: Nested settings, as composed or as read from a file.
+        given: Settings of the command line. They win over an alias in a configuration file.
+    """
+    renamed = _copy(settings)
+    for former, alias in ALIASES.items():
+        group, _, last = former.rpartition(".")
+        holder = renamed.get(group) if group else renamed
+        if not isinstance(holder, dict) or last not in holder:
+            continue
+        value = holder.pop(last)
+        if alias.name not in given:
+            group, _, last = alias.name.rpartition(".")
+            target = renamed.setdefault(group, {}) if group else renamed
+            target[last] = alias.values.get(value, value) if isinstance(value, str) else value
+    return renamed
+
+
+def rename_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings that any version stored, by their current names, without REMOVED."""
+    return without(rename_settings(settings), REMOVED)
+
+
+def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups as new dictionaries, so that names can be replaced in them."""
+    return {
+        name: _copy(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+    }
+
+
+def _as_word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
