@@ -1,5 +1,6 @@
 """The settings of partitioning. Types, defaults, checks and help texts of settings are said here, and nowhere else."""
 
+from dataclasses import asdict
 from typing import Any
 
 from partitioning.errors import InputError
@@ -131,25 +132,120 @@ class SplitSettings(Checked):
 
 @settings_dataclass
 class ColumnSettings(Checked):
-    """Columns of dataset_name=file's tables; null: one of a usual name, which the log says."""
+    """Roles of columns in the tables of dataset_name=file; null: found by rule, which the log says.
+
+    Lists may hold patterns such as emb_*.
+    """
 
     id: str | None = setting(
-        "columns.id", None, "column of the nodes' ids; null: id, node_id ...", of_partitioner=True
+        "columns.id",
+        None,
+        "ids of the nodes; null: id, node_id ..., or a column of unique values that the edges refer to",
+        of_partitioner=True,
     )
-    label: str | None = setting(
-        "columns.label", None, "of their classes; null: label, class", of_partitioner=True
+    label: tuple[str, ...] | None = setting(
+        "columns.label",
+        None,
+        "classes of the nodes, or several columns of 0 and 1 (multi-label); null: label, class",
+        of_partitioner=True,
     )
     src: str | None = setting(
-        "columns.src", None, "of edges; null: src, source, from ...", of_partitioner=True
+        "columns.src",
+        None,
+        "sources of the edges; null: src, source, from ...",
+        of_partitioner=True,
     )
     dst: str | None = setting(
-        "columns.dst", None, "likewise; null: dst, target, to ...", of_partitioner=True
+        "columns.dst",
+        None,
+        "destinations of the edges; null: dst, target, to ...",
+        of_partitioner=True,
     )
     weight: str | None = setting(
-        "columns.weight", None, "of edges; null: weight", of_partitioner=True
+        "columns.weight", None, "weights of the edges; null: weight", of_partitioner=True
     )
     time: str | None = setting(
-        "columns.time", None, "of edges, a number, for split.by=time", of_partitioner=True
+        "columns.time",
+        None,
+        "times, numbers or dates: of the edges for split.by=time, of the nodes for split=time",
+        of_partitioner=True,
+    )
+    split: str | None = setting(
+        "columns.split",
+        None,
+        "which split a node is in: train, val (valid) or test; null: split",
+        of_partitioner=True,
+    )
+    numeric: tuple[str, ...] | None = setting(
+        "columns.numeric", None, "features that are numbers", of_partitioner=True
+    )
+    categorical: tuple[str, ...] | None = setting(
+        "columns.categorical",
+        None,
+        "features that become one-hot columns, numbers such as postal codes, too",
+        of_partitioner=True,
+    )
+    embedding: tuple[str, ...] | None = setting(
+        "columns.embedding",
+        None,
+        "numeric features that are scaled as one matrix: only if their scales differ",
+        of_partitioner=True,
+    )
+    date: tuple[str, ...] | None = setting(
+        "columns.date",
+        None,
+        "dates that become features, in seconds since 1970; other dates are left out",
+        of_partitioner=True,
+    )
+    ignore: tuple[str, ...] | None = setting(
+        "columns.ignore", None, "columns that are left out", of_partitioner=True
+    )
+
+
+@settings_dataclass
+class FeatureSettings(Checked):
+    """How features are made; `features=KIND` is short for features.kind=KIND."""
+
+    kind: Any = setting(
+        "features.kind",
+        "given",
+        "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; "
+        "of the place in the graph; those of the data, or the mean of neighbours' (docs/data.md); or {TYPE: ...}",
+        KINDS,
+        earlier=["given"],
+        of_partitioner=True,
+    )
+    scale: str = setting(
+        "features.scale",
+        "auto",
+        "numeric columns of tables; auto: standard, and a matrix only if the scales of its columns differ; standard: "
+        "mean 0, deviation 1; robust: by median and quartiles; log: of logarithms",
+        one_of("auto", "standard", "robust", "log", "none"),
+        earlier="none",
+        of_partitioner=True,
+    )
+    missing: str = setting(
+        "features.missing",
+        "median",
+        "what blank cells of numeric columns become, beside a column that marks them; error: they are refused",
+        one_of("median", "mean", "zero", "error"),
+        earlier="error",
+        of_partitioner=True,
+    )
+    fit: str = setting(
+        "features.fit",
+        "train",
+        "the nodes from which means, medians and categories are taken",
+        one_of("train", "all"),
+        of_partitioner=True,
+    )
+    max_categories: int = setting(
+        "features.max_categories",
+        64,
+        "one-hot columns of a categorical column; rarer categories share one more",
+        at_least(1),
+        at_most(10_000),
+        of_partitioner=True,
     )
 
 
@@ -216,15 +312,7 @@ class DatasetSettings(Checked):
         earlier="refuse",
         of_partitioner=True,
     )
-    features: Any = setting(
-        "features",
-        "given",
-        "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; "
-        "of the place in the graph; those of the data, or the mean of neighbours' (docs/data.md); or {TYPE: ...}",
-        KINDS,
-        earlier=["given"],
-        of_partitioner=True,
-    )
+    features: FeatureSettings
     target: str | None = setting(
         "target",
         None,
@@ -349,3 +437,19 @@ class PartitionSettings(Checked):
             raise InputError(
                 "partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv"
             )
+
+
+def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
+    """The settings of columns and features as a partition directory stores them."""
+    kind, columns = dataset.features.kind, asdict(dataset.columns)
+    request = {"features": kind if isinstance(kind, dict) else list(kind)}
+    if columns["label"] is not None and len(columns["label"]) == 1:
+        columns["label"] = columns["label"][0]
+    for role, names in columns.items():
+        if names is not None or role in ("id", "label", "src", "dst", "weight"):
+            request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
+    if dataset.name == "file":
+        for name, value in asdict(dataset.features).items():
+            if name != "kind":
+                request[f"features.{name}"] = value
+    return request

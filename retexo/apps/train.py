@@ -28,7 +28,7 @@ from retexo.results.run_log import check_logger
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
 from retexo.sites.tls import make_security
-from retexo.worker.graph import check
+from retexo.trainers.registry import check
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
 

@@ -1,4 +1,4 @@
-"""What workers agree on at start-up: the sizes of the whole graph."""
+"""Start-up agreement of all workers: the sizes of the whole graph."""
 
 import itertools
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SETUP = MessageTag("setup")
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """The whole graph, as all workers know it."""
+    """Properties of the whole graph, known to all workers."""
 
     num_train: int
     num_val: int
@@ -31,28 +31,30 @@ class GraphInfo:
     untrained_ranks: frozenset[int]
     """Ranks without training nodes."""
     degrees_stored: bool
-    """Whether every partition knows the out-degrees of its halo nodes."""
+    """Whether every partition stores the out-degrees of its halo nodes."""
     ogb_name: str | None
-    """The graph's name in the Open Graph Benchmark; None for other graphs."""
+    """The graph's name in the Open Graph Benchmark, or None."""
     weighted: bool = False
-    """Whether any partition has weights of edges."""
+    """Whether any partition has edge weights."""
     num_edge_features: int = 0
     """K"""
     evaluator: str = ""
-    """Of links that OGB has a split of: hits@K or mrr."""
+    """Metric of OGB's link splits: hits@K or mrr."""
     num_candidates: int = 0
-    """Of links the nodes that can be destinations; 0 where all can."""
+    """For links: number of possible destination nodes; 0 if every node is one."""
     num_ranks_by_split: tuple[int, ...] = (0, 0, 0)
-    """How many ranks have training, validation and test nodes."""
+    """Number of ranks with training, validation and test nodes."""
 
     @property
     def id_bounds(self) -> Tensor:
-        """int64 [W + 1] in the partitioned graph: the first id of each rank's inner nodes, and the end of all."""
+        """int64 [W + 1] first global id of each rank's inner nodes, and the total number of
+        nodes.
+        """
         return torch.tensor([0, *itertools.accumulate(self.part_sizes)])
 
     @property
     def num_in_split(self) -> int:
-        """Training, validation and test nodes."""
+        """Number of training, validation and test nodes."""
         return self.num_train + self.num_val + self.num_test
 
     @property
@@ -69,14 +71,16 @@ def agree_on_graph_info(
     training: bool = True,
     task: Task | None = None,
 ) -> GraphInfo:
-    """Sum the counts of all workers and compare widths: one all-gather of 8 int64.
+    """Sum the counts of all workers and compare widths, with one all-gather of 8 int64.
 
     Args:
+        comm: the communicator.
+        partition: this worker's partition.
+        directory: the partition directory.
         training: whether training nodes are needed.
         task: None for node classification.
-
     Raises:
-        InputError: names the ranks whose features or labels have another form.
+        InputError: if the features or labels of workers differ in form, naming their ranks.
     """
     edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
     own = [
@@ -97,13 +101,13 @@ def agree_on_graph_info(
         f"features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
-    otherwise = "multi-label labels where others have one class per node, or the reverse"
+    otherwise = "multi-label labels on some ranks and one class per node on others; use one kind"
     _check_equal(everyone[:, 6], otherwise, nonempty)
     edge_widths = everyone[:, 7] >> 2
     widths = ", ".join(map(str, edge_widths.tolist()))
     _check_equal(
         edge_widths,
-        f"features of edges of another width (by rank: {widths}); make them the same",
+        f"edge features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
     meta = directory.meta
@@ -132,7 +136,7 @@ def agree_on_graph_info(
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
-    """As the directory says; else the width of multi-label labels, or the largest label of the partition plus one."""
+    """Return the directory's number of classes, or infer it from the partition's labels."""
     if directory.stated_classes is not None:
         return directory.stated_classes
     if partition.multilabel:
@@ -141,12 +145,14 @@ def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
 
 
 def digest_to_int(hex_digest: str) -> int:
-    """The first 63 bits of a digest, for an int64 message."""
+    """Return the first 63 bits of a hex digest, to send it as int64."""
     return int(hex_digest[:16], 16) >> 1
 
 
 def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
-    """InputError unless the values, [W], are equal; with a mask, bool [W], only of its ranks."""
+    """Raise InputError unless the values, [W], are equal on all ranks, or on those in mask, bool
+    [W].
+    """
     ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:

@@ -295,7 +295,7 @@ class ExchangeSettings(Checked):
 
 @settings_dataclass
 class SmoothingSettings(Checked):
-    """How answers are propagated along the edges after training (retexo.trainers.answer)."""
+    """How answers are propagated along the edges after training (retexo.trainers.label_propagation)."""
 
     steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0), earlier=0)
     reach: str = setting(

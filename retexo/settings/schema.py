@@ -33,8 +33,8 @@ LISTS = frozenset(
     key
     for key, (_, hint) in DEFINED.items()
     if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
-) | {"features"}
-"""The settings that are lists; one value stands for a list of it. Of features there may be a mapping, too."""
+) | {"features.kind"}
+"""The settings that are lists; one value stands for a list of it. features.kind may be a mapping, too."""
 REST = ".*"
 """How the name of what else is given in a group ends."""
 

@@ -18,14 +18,14 @@ class Disclosure:
     comm: Communicator
     sites: tuple[str, ...]
     """Names by rank; empty where the partitions have no owners."""
-    rows_asked_for: list[int] = field(default_factory=list)
+    num_nodes_disclosed: list[int] = field(default_factory=list)
     """By rank; empty until the other sites have asked for rows."""
 
     def content(self, rendezvous: Rendezvous) -> dict[str, Any]:
         """The content of the file."""
-        rows = self.rows_asked_for or [0] * len(self.sites)
+        counts = self.num_nodes_disclosed or [0] * len(self.sites)
         to: dict[str, Any] = {
-            name: {"nodes_with_rows": rows[peer], "bytes": {}}
+            name: {"nodes_with_rows": counts[peer], "bytes": {}}
             for peer, name in enumerate(self.sites)
             if peer != self.comm.rank
         }

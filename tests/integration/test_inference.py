@@ -51,11 +51,13 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import lazy
-from retexo.trainers.answer import choose_answer, infer, propagate
 from retexo.trainers.context import Clock
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.lazy import infer
+from retexo.trainers.output_heads import choose_heads
 from retexo.worker.compatibility import Shape
-from retexo.worker.context import make_context
-from retexo.worker.graph import PlainGraph, make_inference_context
+from retexo.worker.graph import Graph, make_inference_context
+from retexo.worker.make_context import make_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -216,7 +218,7 @@ def _logits(
     )  # type: ignore[arg-type]
     if not train:
         return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
-    answer, logits = choose_answer(
+    answer, logits = choose_heads(
         context, lazy.train(context, stages).logits, partial(propagate, context)
     )
     if comm.rank == 0:
@@ -275,7 +277,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
         context = make_inference_context(
             settings,
             checkpoint,
-            PlainGraph(partition),
+            Graph(partition),
             graph_info,
             comm,
             stages,
@@ -283,7 +285,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
             clock=Clock(),
         )
         known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
-        logits = PlainGraph.infer(context, stages, checkpoint.answer).logits.numpy()
+        logits = infer(context, stages, checkpoint.answer).logits.numpy()
         np.testing.assert_array_equal(logits[known], trained[comm.rank][known])
 
     trained = run_workers(3, train_or_load, tmp_path, directory, tmp_path, [settings], True)
@@ -595,7 +597,7 @@ def sent(
         context = make_inference_context(
             settings,
             checkpoint,
-            PlainGraph(partition),
+            Graph(partition),
             graph_info,
             comm,
             stages,

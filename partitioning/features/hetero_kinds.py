@@ -2,7 +2,7 @@
 
     given         those of the data; for a type without any those of its neighbours, and without these its degrees
     degree        log(1 + d) of the in-degree under every relation into the type, self loops left out
-    random        as of plain graphs (datasets/node_features.py)
+    random        as of plain graphs (features/kinds.py)
     positional    likewise, of the graph of all types together
     neighbours    for every relation from a type with features the mean of the in-neighbours' rows, side by side; types
                   further away hear of them hop after hop
@@ -19,9 +19,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.datasets.node_features import WIDTH, positional
 from partitioning.errors import InputError
-from partitioning.graph_data import EdgeType, Features, HeteroGraphData, NodeTable, Relation
+from partitioning.features.kinds import WIDTH, positional
+from partitioning.graph_data import (
+    EdgeType,
+    Features,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+    first_nodes,
+)
 from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
@@ -115,8 +122,8 @@ def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
 
 
 def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
-    rows = positional(graph.union())
-    first = graph.offsets[name]
+    rows = positional(graph.to_homogeneous())
+    first = first_nodes(graph)[name]
     return rows[first : first + graph.nodes[name].num_nodes]
 
 
