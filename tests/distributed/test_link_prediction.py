@@ -182,7 +182,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].partition, directory, "0" * 64, task=task_of(settings)
+            comm, graphs[comm.rank].partition, directory, task=task_of(settings)
         ),
     )
 
@@ -637,7 +637,7 @@ def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path:
             ("app=evaluate", "task=node_classification", "smoothing.steps=0"),
             "task=node_classification",
         ),
-        (("app=train", "trainer=sign"), "trainer=sign: links"),
+        (("app=train", "trainer=sign"), "trainer=sign: task=link_prediction"),
         (("app=train", "smoothing.steps=2"), "smoothing.steps=2"),
         (("app=train", "model=gat", "heads=2"), "task.cut_edges=skip"),
         (("app=train", "task.scorer=cosine"), "task.scorer=cosine"),
