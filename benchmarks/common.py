@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,12 @@ from retexo.plan.baselines import Sizes
 from retexo.plan.traffic import architecture_of
 from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.settings.run_settings import Settings
-from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.output_heads import choose_heads
 from retexo.worker.evaluate import final_scores
 from retexo.worker.graph import find_trainer, read_graph
+from retexo.worker.make_context import make_context
 from retexo.worker.measure import measurements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,13 +132,12 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings.train, info), seed)
         built.wait()
-        context = graph.make_context(
-            settings.train, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE
+        context = make_context(
+            settings.train, graph.part, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
-        scores = final_scores(
-            context, choose_answer(context, trained.logits, graph.powers(context))[1]
-        )
+        chosen = choose_heads(context, trained.logits, partial(propagate, context))
+        scores = final_scores(context, chosen[1])
         measured = measurements(
             comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers
         )

@@ -15,19 +15,19 @@ from retexo.models import streaming_aggregate
 from retexo.rounds import objective, round_message, update_rules
 from retexo.rounds import reduction as reductions
 from retexo.trainers import layerwise
-from retexo.worker import context, train
+from retexo.worker import make_context, train
 from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
     "read the part": [(train, "read_graph")],
-    "plan": [(context, "make_plan")],
+    "plan": [(make_context, "make_plan")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
     "exchange: decode": [
         (layer_exchange, "decode"),
         (streaming_aggregate.AggregateAccumulator, "add"),
     ],
-    "aggregate": [(layerwise, "make_layer_objective")],
-    "embed": [(layerwise, "_embed")],
+    "aggregate": [(layerwise.LayerInput, "make_objective")],
+    "embed": [(layerwise.LayerInput, "embed_nodes")],
     "round: gradient": [
         (update_rules.SynchronousSGD, "compute"),
         (update_rules.LocalSGD, "compute"),

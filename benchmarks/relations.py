@@ -207,7 +207,9 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
             settings = settings_of(graph_file, seed, folder)
             graph = datasets.load_any(settings.partition.dataset)
             split = node_split.draw(
-                graph.of_target(), settings.partition.dataset.split, datasets.recipe("file").split
+                graph.target_graph(),
+                settings.partition.dataset.split,
+                datasets.recipe("file").split,
             )
             common.partition(settings)
             for name in methods:

@@ -1,10 +1,13 @@
-"""Which partition each node goes to: node -> partition, an int64 array [N] with values in [0, P)."""
+"""Assignment of nodes to partitions: random, METIS, hypergraph partitioning (km1), or a user's file.
+
+An assignment is an int64 array with values in [0, P), one array per node type.
+P partitions, N nodes, N_t nodes of one type.
+"""
 
 import contextlib
 import io
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,40 +17,75 @@ from partitioning import hypergraph
 from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.partition_settings import PartitionSettings
 
 log = logging.getLogger(__name__)
 
 Assignment = NDArray[np.int64]
 BYTES_PER_EDGE = {"metis": 110, "km1": 180}
-"""Of memory, for each directed edge of the graph: the most that was measured on synthetic graphs of 25 edges per node,
-with METIS of 1, 4 and 20 million directed edges (120, 115, 97), with km1 of 1, 2 and 6
-million (180, 140, 107)."""
+"""Memory for each directed edge. Measured on synthetic graphs with 25 edges per node: METIS with 1, 4
+and 20 million directed edges took 120, 115 and 97 bytes, km1 with 1, 2 and 6 million 180, 140 and 107."""
 
 
 def assign(
-    graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionSettings
-) -> Assignment:
+    graph: AnyGraph, train_mask: NDArray[np.bool_], settings: PartitionSettings
+) -> dict[str, Assignment]:
     """Assign each node to a partition by the method of the settings.
 
-    Returns an int64 array [N]. Parts can come out empty when there are more of them than nodes.
+    METIS and km1 partition the nodes of all types together. They balance the nodes of each type and,
+    unless partition.balance_train=false, the training nodes. Partitions can be empty.
+
+    Args:
+        train_mask: bool [N_t] of the target's nodes.
+
+    Returns:
+        int64 [N_t] by node type.
     """
+    num_parts = settings.num_partitions
     if settings.method == "file":
-        return from_file(Path(str(settings.file)), graph.num_nodes, settings.num_partitions)
+        path = Path(str(settings.file))
+        if isinstance(graph, HeteroGraphData):
+            return _read_folder(graph, path, num_parts)
+        return {graph.target: read_assignment(path, graph.num_nodes, num_parts)}
     rng = np.random.default_rng(settings.seed)
-    if settings.method == "random" or settings.num_partitions == 1:
-        return rng.integers(settings.num_partitions, size=graph.num_nodes)
-    balanced = train_mask if settings.balance_train is not False else None
-    if settings.method == "km1":
-        return hypergraph.partition(graph, balanced, settings.num_partitions, rng)
-    return metis(graph, balanced, settings.num_partitions, settings.objective, rng)
+    if settings.method == "random" or num_parts == 1:
+        parts = rng.integers(num_parts, size=graph.num_nodes)
+    else:
+        whole = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
+        types = _number_types(graph)
+        training = np.zeros(graph.num_nodes, np.bool_)
+        if settings.balance_train is not False:
+            first = first_nodes(graph)[graph.target]
+            training[first : first + len(train_mask)] = train_mask
+        if settings.method == "km1":
+            parts = hypergraph.partition(whole, training, num_parts, rng, types)
+        else:
+            groups = np.where(training, len(graph.nodes), types)
+            groups = np.unique(groups, return_inverse=True)[1]  # METIS refuses empty groups
+            parts = metis(whole, groups, num_parts, settings.objective, rng)
+    return _split_by_type(graph, parts)
+
+
+def _number_types(graph: AnyGraph) -> NDArray[np.int64]:
+    """Return the number of each node's type, int64 [N]."""
+    counts = [table.num_nodes for table in graph.nodes.values()]
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _split_by_type(graph: AnyGraph, parts: Assignment) -> dict[str, Assignment]:
+    first = first_nodes(graph)
+    return {
+        name: parts[first[name] : first[name] + table.num_nodes]
+        for name, table in graph.nodes.items()
+    }
 
 
 def check_memory(method: str, num_edges: int, available: int) -> None:
-    """Refuse a graph whose partitioning would not fit: the system would end this program, or another, without a word.
+    """Refuse a graph whose partitioning would not fit into memory.
 
-    The estimate is good to a quarter, so nothing is refused that it sees within a quarter of what is there.
+    Without this check the system would kill this process, or another one, without a message. The
+    estimate can be a quarter too high, so a graph is refused only if it exceeds that margin.
     """
     needed = BYTES_PER_EDGE.get(method, 0) * num_edges
     if needed:
@@ -67,26 +105,22 @@ def check_memory(method: str, num_edges: int, available: int) -> None:
 
 def metis(
     graph: GraphData,
-    groups: NDArray[np.integer[Any]] | NDArray[np.bool_] | None,
+    groups: NDArray[np.int64],
     num_parts: int,
     objective: str,
     rng: np.random.Generator,
 ) -> Assignment:
-    """Partition by METIS k-way (Karypis and Kumar 1998), on the undirected graph: DGL's, or else pymetis.
+    """Partition the undirected graph by METIS k-way (Karypis and Kumar 1998), DGL's or pymetis.
 
-    `objective` is vol (communication volume) or cut (edges). With groups, a number from 0 on of each node (a mask of
-    the training nodes for instance), groups are balanced, too: DGL balances each, pymetis, which takes one weight of a
-    node, a sum where all nodes and each group but the first weigh the same.
+    Args:
+        groups: int64 [N], each node's group, from 0 on. DGL balances each group. pymetis takes one
+            weight per node: it balances a sum in which all nodes and each group but the first count
+            the same.
+        objective: vol (communication volume) or cut (edges).
     """
-    several = groups is not None and len(groups) > 0 and groups.min() < groups.max()
-    by = _dgl_metis if has_dgl() else _pymetis
-    assignment = by(
-        graph,
-        groups.astype(np.int64) if several and groups is not None else None,
-        num_parts,
-        objective,
-        rng,
-    )
+    partition = _partition_by_dgl if has_dgl() else _partition_by_pymetis
+    has_groups = len(groups) > 0 and groups.max() > 0
+    assignment = partition(graph, groups if has_groups else None, num_parts, objective, rng)
     if assignment is None:
         raise InputError(
             f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into num_partitions={num_parts}; "
@@ -95,29 +129,29 @@ def metis(
     return assignment
 
 
-def _dgl_metis(
+def _partition_by_dgl(
     graph: GraphData,
     groups: Assignment | None,
     num_parts: int,
     objective: str,
     rng: np.random.Generator,
 ) -> Assignment | None:
-    """DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes."""
+    """Run DGL's METIS. DGL passes no seed, so the nodes are renumbered at random instead."""
     dgl = import_dgl("partition_method=metis")
-    renumber = rng.permutation(graph.num_nodes)
-    shuffled = dgl.graph((renumber[graph.src], renumber[graph.dst]), num_nodes=graph.num_nodes)
-    types = None
+    new_number = rng.permutation(graph.num_nodes)
+    shuffled = dgl.graph((new_number[graph.src], new_number[graph.dst]), num_nodes=graph.num_nodes)
+    shuffled_groups = None
     if groups is not None:
-        types = np.empty(graph.num_nodes, np.int64)
-        types[renumber] = groups
+        shuffled_groups = np.empty(graph.num_nodes, np.int64)
+        shuffled_groups[new_number] = groups
     with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
         parts = dgl.metis_partition_assignment(
-            shuffled, num_parts, balance_ntypes=types, objtype=objective
+            shuffled, num_parts, balance_ntypes=shuffled_groups, objtype=objective
         )
-    return None if parts is None else parts.numpy()[renumber]
+    return None if parts is None else parts.numpy()[new_number]
 
 
-def _pymetis(
+def _partition_by_pymetis(
     graph: GraphData,
     groups: Assignment | None,
     num_parts: int,
@@ -154,8 +188,8 @@ def _pymetis(
     return assignment if np.bincount(assignment, minlength=num_parts).all() else None
 
 
-def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
-    """Read the user's assignment, an integer array [N] in [0, P), from .npy or .csv (one value per line)."""
+def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
+    """Read an assignment, integers [N] in [0, P), from an npy file or a csv with one value per line."""
     values = _read_integers(path)
     if values.shape != (num_nodes,):
         raise InputError(
@@ -187,3 +221,39 @@ def _read_integers(path: Path) -> NDArray[np.int64]:
             f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each node"
         )
     return values.astype(np.int64)
+
+
+def _read_folder(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
+    """Read the assignment of a heterogeneous graph from TYPE.npy or TYPE.csv for each node type."""
+    if not folder.is_dir():
+        raise InputError(
+            f"partition_file={folder}: no such folder; expected one with TYPE.npy or TYPE.csv, an integer "
+            f"for each node, of {', '.join(graph.nodes)}"
+        )
+    files = {
+        file.name: file for file in sorted(folder.iterdir()) if file.suffix in (".npy", ".csv")
+    }
+    unknown = [name for name in files if name[:-4] not in graph.nodes]
+    if unknown:
+        raise InputError(
+            f"partition_file={folder}: {unknown[0]} belongs to no node type of the graph, which has "
+            f"{', '.join(graph.nodes)}; rename it to one of them, or remove it"
+        )
+    assignment = {}
+    for name, table in graph.nodes.items():
+        found = [files[each] for each in (f"{name}.csv", f"{name}.npy") if each in files]
+        if len(found) > 1:
+            raise InputError(
+                f"partition_file={folder}: has {found[0].name} and {found[1].name}; remove one"
+            )
+        if not found and table.num_nodes:
+            raise InputError(
+                f"partition_file={folder}: has no {name}.npy or {name}.csv, the partition of each of the "
+                f"{table.num_nodes} nodes of type {name}"
+            )
+        assignment[name] = (
+            read_assignment(found[0], table.num_nodes, num_parts)
+            if found
+            else np.empty(0, np.int64)
+        )
+    return assignment

@@ -1,4 +1,8 @@
-"""What every data set loader returns: one graph in memory, on the host, in NumPy."""
+"""A graph in memory, as the data set loaders return it: NumPy arrays of nodes, edges, labels and masks.
+
+`GraphData` has one node type and one relation, `HeteroGraphData` any number of both. Code that takes
+`AnyGraph` reads `nodes` and `relations`, where a plain graph is the instance with one of each.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,32 +22,76 @@ EDGE_NAMES = {name: name for name in EDGE_DATA} | {
     "feat": "edge_feat",
     "edge_attr": "edge_feat",
 }
-"""What edata of DGL's may be called, and our name."""
-Features = NDArray[np.float32] | sp.csr_array
+"""From the names that DGL graphs use for edge data to ours."""
 EdgeType = tuple[str, str, str]
-"""Source type, relation, destination type: DGL's canonical edge type, PyG's edge type."""
+"""Source type, relation and destination type, as in DGL's canonical edge types and PyG's edge types."""
 SEPARATOR = "__"
-"""Between the three in names of files; so no type or relation has it in its name."""
-
+"""Joins an edge type in file names, so no type or relation may contain it."""
+PLAIN_TYPE = ""
+"""The node type of a plain graph. No heterogeneous graph has it: its types need names."""
+PLAIN_RELATION: EdgeType = ("", "", "")
+"""The edge type of a plain graph."""
+Features = NDArray[np.float32] | sp.csr_array
 Endpoints = NDArray[np.signedinteger[Any]]
-"""Ends of edges: int32 where every node's number fits, which halves what a large graph takes. Widen before products."""
+"""Edge ends: int32 where all node numbers fit, which halves the memory. Widen before multiplying."""
 
 
 def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
-    """The narrower of the two types that holds the numbers 0 ... num_nodes - 1."""
+    """Return the narrower integer type that holds 0 ... num_nodes - 1."""
     return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
 
 
 def is_labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """[N] True where a node has a label, of labels as GraphData has them."""
+    """Return bool [N], True where a node has a label; labels as in `GraphData`."""
     return np.asarray(~np.isnan(labels).any(axis=1) if labels.ndim == 2 else labels >= 0)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTable:
+    """The nodes of one type: N_t nodes with F_t features."""
+
+    features: Features
+    """[N_t, F_t] float32, dense or CSR; F_t is 0 for a type without features."""
+    node_ids: NDArray[np.int64]
+    """[N_t] ids of the data set, unique within the type."""
+    node_names: Names | None = None
+    """[N_t] names of the data set, where `node_ids` are hashes of names."""
+    featured: NDArray[np.bool_] | None = None
+    """[N_t] False for a node without features, whose row is zeros; None: all nodes have features."""
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """The edges of one relation: E_r directed edges with K features."""
+
+    src: Endpoints
+    """[E_r] position of each edge's source within its type."""
+    dst: Endpoints
+    """[E_r] position of each edge's destination within its type."""
+    edge_weight: NDArray[np.float32] | None = None
+    """[E_r], not negative; None: all weights are 1."""
+    edge_feat: NDArray[np.float32] | None = None
+    """[E_r, K]; None: no edge features."""
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.src)
+
+    @property
+    def edge_data(self) -> dict[str, NDArray[np.float32]]:
+        """The arrays of EDGE_DATA that exist, [E_r, ...] by name."""
+        return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class GraphData:
     """A graph with node features, labels and, where the source has them, masks.
 
-    N nodes, E directed edges, F features, K features of an edge, C classes.
+    N nodes, E directed edges, F features, K edge features, C classes.
     """
 
     name: str
@@ -54,38 +102,52 @@ class GraphData:
     features: Features
     """[N, F] float32, dense or CSR."""
     labels: NDArray[np.int64] | NDArray[np.float32]
-    """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and 1, a row of NaN
-    where unlabelled."""
+    """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and 1,
+    a row of NaN where unlabelled."""
     num_classes: int
     node_ids: NDArray[np.int64]
-    """[N] the ids that the source itself gives its nodes; 0 ... N-1 for most."""
+    """[N] ids of the data set; 0 ... N-1 for most."""
     train_mask: NDArray[np.bool_] | None = None
-    """[N], and so are the other two; None where the source has no split of its own."""
+    """[N]; None where the source has no split."""
     val_mask: NDArray[np.bool_] | None = None
     test_mask: NDArray[np.bool_] | None = None
     edge_weight: NDArray[np.float32] | None = None
-    """[E] from 0 on; None for ones."""
+    """[E], not negative; None: all weights are 1."""
     edge_feat: NDArray[np.float32] | None = None
-    """[E, K]; None for none."""
+    """[E, K]; None: no edge features."""
     edge_time: NDArray[np.float64] | None = None
-    """[E] for a split by time; None for none."""
+    """[E] for a split by time; None: no times."""
     links: Mapping[str, Any] | None = None
-    """The data set's own split of pairs: val, test, and maybe train, int64 [n, 2]; val_neg, test_neg; evaluator."""
+    """The data set's own split of pairs: val, test and optionally train, int64 [n, 2]; val_neg,
+    test_neg; evaluator."""
     relation: Mapping[str, Any] | None = None
-    """Which edges are learned, [E], of which sources and to which destinations, [N], and the names of all relations, of
-    which edge_feat has the numbers; None: all."""
+    """For link prediction on one relation of a heterogeneous graph: masks of its edges [E], sources
+    and destinations [N], and the names of all relations (edge_feat holds their numbers)."""
     node_names: Names | None = None
-    """[N] what the source calls its nodes, where `node_ids` are keys of names."""
+    """[N] names of the data set, where `node_ids` are hashes of names."""
     class_names: tuple[str | int, ...] | None = None
-    """[C] what it calls its classes; None: 0 ... C-1."""
+    """[C] names of the classes; None: 0 ... C-1."""
     featured: NDArray[np.bool_] | None = None
-    """[N] False for a node without features, whose row is zeros; None: all have some."""
+    """[N] False for a node without features, whose row is zeros; None: all nodes have features."""
     features_of_ids: bool = False
-    """Whether they are random_rows(node_ids), which anyone can make who knows the ids."""
+    """Whether the features are random_rows(node_ids), which any worker can compute from the ids."""
+
+    @property
+    def nodes(self) -> dict[str, NodeTable]:
+        table = NodeTable(self.features, self.node_ids, self.node_names, self.featured)
+        return {PLAIN_TYPE: table}
+
+    @property
+    def relations(self) -> dict[EdgeType, Relation]:
+        return {PLAIN_RELATION: Relation(self.src, self.dst, self.edge_weight, self.edge_feat)}
+
+    @property
+    def target(self) -> str:
+        return PLAIN_TYPE
 
     @property
     def shown_ids(self) -> Any:
-        """[N] as the source has them."""
+        """[N] ids for messages, as the data set writes them."""
         return self.node_ids if self.node_names is None else self.node_names.tolist()
 
     @property
@@ -106,8 +168,8 @@ class GraphData:
 
     @property
     def edge_data(self) -> dict[str, NDArray[np.float32]]:
-        """What there is of EDGE_DATA, [E, ...] by name."""
-        return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
+        """The arrays of EDGE_DATA that exist, [E, ...] by name."""
+        return self.relations[PLAIN_RELATION].edge_data
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
@@ -116,75 +178,50 @@ class GraphData:
 
 
 @dataclass(frozen=True, eq=False)
-class NodeTable:
-    """The nodes of one type."""
-
-    features: Features
-    """[N_t, F_t] float32, dense or CSR; F_t is 0 for a type without features."""
-    node_ids: NDArray[np.int64]
-    """[N_t] the ids that the source gives them, each once within the type."""
-    node_names: Names | None = None
-    """[N_t] what the source calls them, where `node_ids` are keys of names."""
-    featured: NDArray[np.bool_] | None = None
-    """[N_t] False for a node without features, whose row is zeros; None: all have some."""
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.node_ids)
-
-
-@dataclass(frozen=True, eq=False)
-class Relation:
-    """The edges of one relation."""
-
-    src: Endpoints
-    """[E_r] position of each edge's source within its type."""
-    dst: Endpoints
-    """[E_r] position of its destination within its type."""
-    edge_weight: NDArray[np.float32] | None = None
-    """[E_r] from 0 on; None for ones."""
-
-    @property
-    def num_edges(self) -> int:
-        return len(self.src)
-
-
-@dataclass(frozen=True, eq=False)
 class HeteroGraphData:
-    """A heterogeneous graph; one of its types, the target, has labels and, where the source has them, masks."""
+    """A heterogeneous graph. One node type, the target, has labels and, where the source has them, masks."""
 
     name: str
     nodes: dict[str, NodeTable]
     relations: dict[EdgeType, Relation]
     target: str
     labels: NDArray[np.int64] | NDArray[np.float32]
-    """Of the target's nodes, as GraphData has them: int64 [N], -1 unlabelled; or float32 [N, C], NaN unlabelled."""
+    """Labels of the target's nodes, as in GraphData: int64 [N], or float32 [N, C]."""
     num_classes: int
     train_mask: NDArray[np.bool_] | None = None
-    """[N], and so are the other two; None where the source has no split of its own."""
+    """[N] of the target's nodes; None where the source has no split."""
     val_mask: NDArray[np.bool_] | None = None
     test_mask: NDArray[np.bool_] | None = None
     class_names: tuple[str | int, ...] | None = None
-    """[C] what the source calls its classes; None: 0 ... C-1."""
+    """[C] names of the classes; None: 0 ... C-1."""
 
     @property
     def multilabel(self) -> bool:
         return self.labels.ndim == 2
 
     @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return sum(table.num_nodes for table in self.nodes.values())
+
+    @property
     def num_edges(self) -> int:
+        """Number of edges of all relations."""
         return sum(relation.num_edges for relation in self.relations.values())
 
-    def of_target(self) -> GraphData:
-        """The target's nodes as a graph without edges: what a split is drawn from."""
-        table, none = self.nodes[self.target], np.empty(0, np.int32)
-        fields: dict[str, Any] = {
-            name: getattr(self, name) for name in ("train_mask", "val_mask", "test_mask")
-        }
+    @property
+    def num_features(self) -> int:
+        """Number of features of the target's nodes."""
+        return int(self.nodes[self.target].features.shape[1])
+
+    def target_graph(self) -> GraphData:
+        """Return the target's nodes as a plain graph without edges, to draw a split from."""
+        table, no_edges = self.nodes[self.target], np.empty(0, np.int32)
+        fields: dict[str, Any] = {name: getattr(self, name) for name in MASKS}
         return GraphData(
             self.name,
-            none,
-            none,
+            no_edges,
+            no_edges,
             table.features,
             self.labels,
             self.num_classes,
@@ -194,26 +231,32 @@ class HeteroGraphData:
             **fields,
         )
 
-    @property
-    def offsets(self) -> dict[str, int]:
-        """Where the nodes of each type begin when all types are numbered together."""
-        counts = [0, *(table.num_nodes for table in self.nodes.values())]
-        return dict(zip(self.nodes, np.cumsum(counts).tolist(), strict=False))
-
-    def union(self) -> GraphData:
-        """All nodes and edges as one plain graph, without features and labels; node_ids are their numbers."""
-        count = sum(table.num_nodes for table in self.nodes.values())
+    def to_homogeneous(self) -> GraphData:
+        """Return all nodes and edges as one plain graph, without features and labels."""
+        first, num_nodes = first_nodes(self), self.num_nodes
         ends = []
         for end, place in (("src", 0), ("dst", 2)):
             pieces = [
-                getattr(relation, end) + self.offsets[each[place]]
-                for each, relation in self.relations.items()
+                getattr(relation, end) + first[edge_type[place]]
+                for edge_type, relation in self.relations.items()
             ]
-            ends.append(
-                np.concatenate([*pieces, np.empty(0, np.int32)]).astype(endpoint_dtype(count))
-            )
-        src, dst = ends
-        features = np.zeros((count, 0), np.float32)
+            pieces.append(np.empty(0, np.int32))
+            ends.append(np.concatenate(pieces).astype(endpoint_dtype(num_nodes)))
         return GraphData(
-            self.name, src, dst, features, np.zeros(count, np.int64), 1, np.arange(count)
+            self.name,
+            src=ends[0],
+            dst=ends[1],
+            features=np.zeros((num_nodes, 0), np.float32),
+            labels=np.zeros(num_nodes, np.int64),
+            num_classes=1,
+            node_ids=np.arange(num_nodes),
         )
+
+
+AnyGraph = GraphData | HeteroGraphData
+
+
+def first_nodes(graph: AnyGraph) -> dict[str, int]:
+    """Return the number of each type's first node when the nodes of all types are numbered together."""
+    counts = [0, *(table.num_nodes for table in graph.nodes.values())]
+    return dict(zip(graph.nodes, np.cumsum(counts).tolist(), strict=False))

@@ -29,7 +29,7 @@ USED_BY = {
     "files": (*PARTS, "dir"),
 }
 """The settings, besides kind and seed, that each kind of split reads."""
-OF_LINKS = ("edges", "by")
+PAIR_SETTINGS = ("edges", "by")
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 
 
@@ -107,9 +107,9 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
     """The fields that this kind reads: the user's, else the recipe's if it is of the same kind."""
-    others = ("kind", "seed", "drop_unlabelled", *OF_LINKS)
+    others = ("kind", "seed", "drop_unlabelled", *PAIR_SETTINGS)
     names = [field.name for field in fields(settings) if field.name not in others]
-    if any(getattr(settings, name) is not None for name in OF_LINKS):
+    if any(getattr(settings, name) is not None for name in PAIR_SETTINGS):
         raise InputError(
             "split.edges and split.by have a meaning with task=link_prediction alone: remove them"
         )

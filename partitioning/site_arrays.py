@@ -1,5 +1,6 @@
-"""From the arrays of a site's part.npz (partitioning/site_folders.py) to its part.
+"""Reads and checks a site's part.npz (format: site_folders.py) and makes a partition of it.
 
+The owners of halo nodes tell their rows when the workers start, so the halo is unresolved here.
 I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
 """
 
@@ -33,60 +34,140 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.raw import read_arrays
-from partitioning.directory.partition import Partition, UnresolvedHalo
+from partitioning.directory.partition import (
+    HeteroPartition,
+    PartEdges,
+    Partition,
+    PartNodes,
+    UnresolvedHalo,
+)
 from partitioning.errors import InputError
-from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
-from partitioning.site_description import ARRAYS, DESCRIPTION, Site
+from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE, SEPARATOR, is_labelled
+from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
 
 log = logging.getLogger(__name__)
 
-EDGES = ("src", "dst", "src_owner")
-NODE_ARRAYS = ("feat", "label", *MASKS)
-"""Arrays with one row per node."""
+EDGE_ENDS = ("src", "dst", "src_owner")
+TARGET_ARRAYS = ("label", *MASKS)
+FEATURE_ARRAYS = ("feat", *CSR)
 
 
-def arrays_of(site: Site) -> dict[str, Array]:
-    """What its part.npz holds, unchecked."""
+def read_part(site: Site) -> Partition:
+    """Read a site's partition of a plain graph; InputError names what is wrong with it."""
+    path, arrays = site.folder / ARRAYS, _load(site)
+    known = ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)
+    _check_names(arrays, known, path)
+    ids = _read_ids(arrays, path)
+    order = np.argsort(ids)
+    edges = _read_edges(arrays, site, path)
+    _check_ends(ids, ids, edges, site, path)
+    local_src, halo = _number_sources(ids[order], edges.src, edges.owner, site, path, PLAIN_TYPE)
+    part_edges, kept = _sort_edges(edges, local_src, ids[order], same_type=True)
+    target = _read_target(arrays, ids, site, path)
+    features = _read_features(arrays, len(ids), path)[order]
+    weight = part_edges.edge_weight
+    return Partition(
+        rank=site.rank,
+        num_parts=len(site.sites),
+        num_inner=len(ids),
+        num_halo=len(halo["halo_owner"]),
+        src=part_edges.src,
+        dst=part_edges.dst,
+        features=torch.from_numpy(features),
+        node_ids=torch.from_numpy(ids[order]),
+        in_degree=torch.bincount(
+            part_edges.dst, None if weight is None else weight.double(), len(ids)
+        ),
+        out_degree=None,
+        self_loops=len(edges.src) - len(kept),
+        edge_weight=weight,
+        edge_feat=None if edges.feat is None else torch.from_numpy(edges.feat[kept]),
+        **halo,
+        **_take_rows(target, order),
+    )
+
+
+def read_hetero_part(site: Site) -> HeteroPartition:
+    """Read a site's partition of a heterogeneous graph; InputError names what is wrong with it."""
+    types, path = _types_of(site), site.folder / ARRAYS
+    arrays = _group_by_owner(site, types)
+    ids, order = {}, {}
+    for name in types.types:
+        found = _read_type_ids(name, arrays[name], types, f"{path}: {name}")
+        ids[name], order[name] = found, np.argsort(found)
+    ascending = {name: found[order[name]] for name, found in ids.items()}
+    edges = {
+        relation: _read_relation(relation, arrays[relation], ascending, site, f"{path}: {relation}")
+        for relation in types.relations
+    }
+    nodes: dict[str, PartNodes] = {}
+    relations: dict[tuple[str, str, str], PartEdges] = {}
+    num_loops = 0
+    for name, width in types.types.items():
+        leaving = [each for each in types.relations if each.split(SEPARATOR)[0] == name]
+        no_edges = np.empty(0, np.int64)
+        src, owner = (
+            np.concatenate([no_edges, *(getattr(edges[each], end) for each in leaving)])
+            for end in ("src", "owner")
+        )
+        where = f"{path}: edges from {name}"
+        local_src, halo = _number_sources(ascending[name], src, owner, site, where, name)
+        rows = _read_type_features(arrays[name], width, len(ids[name]), f"{path}: {name}")
+        nodes[name] = PartNodes(
+            torch.from_numpy(rows[order[name]]), torch.from_numpy(ascending[name]), **halo
+        )
+        bounds = np.cumsum([len(edges[each].src) for each in leaving])[:-1]
+        for relation, local in zip(leaving, np.split(local_src, bounds), strict=False):
+            source, short, destination = relation.split(SEPARATOR)
+            relations[source, short, destination], kept = _sort_edges(
+                edges[relation], local, ascending[destination], same_type=source == destination
+            )
+            num_loops += len(edges[relation].src) - len(kept)
+    target = _read_target(arrays[types.target], ids[types.target], site, f"{path}: {types.target}")
+    stated = [tuple(relation.split(SEPARATOR)) for relation in types.relations]
+    return HeteroPartition(
+        rank=site.rank,
+        num_parts=len(site.sites),
+        target=types.target,
+        nodes=nodes,
+        relations={edge_type: relations[edge_type] for edge_type in stated},  # type: ignore[index, misc]
+        self_loops=num_loops,
+        **_take_rows(target, order[types.target]),
+    )
+
+
+def _load(site: Site) -> dict[str, Array]:
+    """Return the arrays of part.npz, unchecked."""
     path = site.folder / ARRAYS
     if not path.exists():
         raise InputError(f"{path}: missing; write it with numpy.savez")
     return read_arrays(path)
 
 
-def read_part(site: Site) -> Partition:
-    """A site's part, checked; InputError names what is wrong with it."""
-    path, arrays = site.folder / ARRAYS, arrays_of(site)
-    check_names(arrays, ("node_id", *EDGES, *EDGE_DATA, *NODE_ARRAYS, *CSR), path)
-    ids, edges = checked_ids(arrays, path), checked_edges(arrays, site, path)
-    order = np.argsort(ids)
-    nodes: dict[str, Any] = {
-        name: torch.from_numpy(array[order])
-        for name, array in _node_arrays(arrays, ids, site, path).items()
-    }
-    return Partition(
-        rank=site.rank,
-        num_parts=len(site.sites),
-        num_inner=len(ids),
-        node_ids=torch.from_numpy(ids[order]),
-        out_degree=None,
-        **_structure(ids[order], edges, site, path),
-        **nodes,
-    )
+def _types_of(site: Site) -> SiteTypes:
+    assert site.types is not None
+    return site.types
 
 
-def _at(path: Path | str, name: str) -> str:
+def _group_by_owner(site: Site, types: SiteTypes) -> dict[str, dict[str, Array]]:
+    """Return the arrays of each node type and relation, by their names without it."""
+    grouped: dict[str, dict[str, Array]] = {name: {} for name in (*types.types, *types.relations)}
+    for key, array in _load(site).items():
+        owner, _, name = key.rpartition("/")
+        if owner not in grouped:
+            raise InputError(
+                f"{site.folder / ARRAYS}: array `{key}` has no meaning here; expected TYPE/ARRAY or "
+                f"SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {', '.join(grouped)}"
+            )
+        grouped[owner][name] = array
+    return grouped
+
+
+def _describe_array(path: Path | str, name: str) -> str:
     return f"{path}: array `{name}`"
 
 
-def _required(arrays: Mapping[str, Array], name: str, path: Path | str) -> Ints:
-    if name not in arrays:
-        raise InputError(
-            f"{path}: there is no array `{name}`; found {', '.join(sorted(arrays)) or 'nothing'}"
-        )
-    return check_integers(arrays[name], _at(path, name))
-
-
-def check_names(arrays: Mapping[str, Array], known: Sequence[str], path: Path | str) -> None:
+def _check_names(arrays: Mapping[str, Array], known: Sequence[str], path: Path | str) -> None:
     """InputError for an array of another name."""
     if unknown := sorted(arrays.keys() - set(known)):
         raise InputError(
@@ -94,172 +175,236 @@ def check_names(arrays: Mapping[str, Array], known: Sequence[str], path: Path | 
         )
 
 
-def checked_ids(arrays: Mapping[str, Array], path: Path | str) -> Ints:
-    """[I] in the order of the file."""
-    ids = _required(arrays, "node_id", path)
-    refuse(ids, ids < 0, _at(path, "node_id"), "expected ids from 0 on")
-    check_unique(ids, _at(path, "node_id"))
+def _require_integers(arrays: Mapping[str, Array], name: str, path: Path | str) -> Ints:
+    if name not in arrays:
+        raise InputError(
+            f"{path}: there is no array `{name}`; found {', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    return check_integers(arrays[name], _describe_array(path, name))
+
+
+def _read_ids(arrays: Mapping[str, Array], path: Path | str) -> Ints:
+    """Return the ids of the site's nodes, int64 [I], in the order of the file."""
+    ids = _require_integers(arrays, "node_id", path)
+    where = _describe_array(path, "node_id")
+    refuse(ids, ids < 0, where, "expected ids from 0 on")
+    check_unique(ids, where)
     return ids
 
 
+def _read_type_ids(name: str, arrays: Mapping[str, Array], types: SiteTypes, where: str) -> Ints:
+    target_arrays = TARGET_ARRAYS if name == types.target else ()
+    _check_names(arrays, ("node_id", *FEATURE_ARRAYS, *target_arrays), where)
+    return _read_ids(arrays, where) if arrays else np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, eq=False)
-class Edges:
-    """int64 [E] each; ids, and the rank of the source's owner."""
+class _Edges:
+    """Edges by the ids of their ends, in the order of the file."""
 
     src: Ints
     dst: Ints
     owner: Ints
+    """[E] rank of the site that holds the source."""
     weight: NDArray[np.float32] | None
-    """[E], and features [E, K], where there are any."""
     feat: NDArray[np.float32] | None
+    """[E, K]"""
 
 
-def checked_edges(arrays: Mapping[str, Array], site: Site, path: Path | str) -> Edges:
-    """Each array by itself, and that their lengths fit."""
-    src, dst, owner = (_required(arrays, name, path) for name in EDGES)
-    for name, array in zip(EDGES[1:], (dst, owner), strict=True):
+def _read_edges(arrays: Mapping[str, Array], site: Site, path: Path | str) -> _Edges:
+    """Read the arrays of edges and check each by itself, and that their lengths agree."""
+    src, dst, owner = (_require_integers(arrays, name, path) for name in EDGE_ENDS)
+    for name, array in (("dst", dst), ("src_owner", owner)):
         if len(array) != len(src):
             raise InputError(
-                f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge"
+                f"{_describe_array(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge"
             )
     refuse(
         owner,
         (owner < 0) | (owner >= len(site.sites)),
-        _at(path, "src_owner"),
+        _describe_array(path, "src_owner"),
         f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}",
     )
     weight, feat = (
-        check(arrays[name], len(src), _at(path, name)) if name in arrays else None
-        for name, check in zip(EDGE_DATA, (check_edge_weight, check_edge_feat), strict=True)
+        check(arrays[name], len(src), _describe_array(path, name)) if name in arrays else None
+        for name, check in (("edge_weight", check_edge_weight), ("edge_feat", check_edge_feat))
     )
-    return Edges(src, dst, owner, weight, feat)
+    return _Edges(src, dst, owner, weight, feat)
 
 
-def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any]:
-    """The fields of Partition that edges decide; ids are int64 [I] ascending, which is the order of the rows."""
-    check_ends(ids, ids, edges, site, path)
-    local, halo = numbered(ids, edges.src, edges.owner, site, path)
-    loop = edges.src == edges.dst
-    order = np.lexsort((edges.src, edges.owner, edges.dst))
-    order = order[~loop[order]]
-    dst = np.searchsorted(ids, edges.dst[order])
-    weight, feat = (
-        None if data is None else torch.from_numpy(data[order])
-        for data in (edges.weight, edges.feat)
-    )
-    return {
-        "num_halo": len(halo["halo_owner"]),
-        "src": torch.from_numpy(local[order]),
-        "dst": torch.from_numpy(dst.astype(np.int32)),
-        **halo,
-        "in_degree": torch.bincount(
-            torch.from_numpy(dst), None if weight is None else weight.double(), len(ids)
-        ),
-        "edge_weight": weight,
-        "edge_feat": feat,
-        "self_loops": int(loop.sum()),
-    }
+def _read_relation(
+    relation: str, arrays: Mapping[str, Array], ids: Mapping[str, Ints], site: Site, where: str
+) -> _Edges:
+    """Read the edges of one relation; one that site.json calls weighted has weights at every site."""
+    is_weighted = relation in _types_of(site).weighted
+    _check_names(arrays, (*EDGE_ENDS, "edge_weight") if is_weighted else EDGE_ENDS, where)
+    if arrays and is_weighted and "edge_weight" not in arrays:
+        raise InputError(
+            f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is weighted"
+        )
+    edges = _read_edges(arrays or dict.fromkeys(EDGE_ENDS, np.empty(0, np.int64)), site, where)
+    source, _, destination = relation.split(SEPARATOR)
+    _check_ends(ids[source], ids[destination], edges, site, where)
+    if is_weighted and edges.weight is None:
+        ones = np.ones(len(edges.src), np.float32)
+        return _Edges(edges.src, edges.dst, edges.owner, ones, None)
+    return edges
 
 
-def check_ends(src_ids: Ints, dst_ids: Ints, edges: Edges, site: Site, path: Path | str) -> None:
-    """InputError for a destination of another site, and a source that is here while its owner is not, or reversed."""
+def _check_ends(src_ids: Ints, dst_ids: Ints, edges: _Edges, site: Site, path: Path | str) -> None:
+    """InputError for a destination at another site, or a source whose owner contradicts `node_id`."""
     refuse(
         edges.dst,
         ~np.isin(edges.dst, dst_ids),
-        _at(path, "dst"),
+        _describe_array(path, "dst"),
         "expected a node of this site, one of `node_id`; an edge belongs to the site of its dst",
     )
-    own, held = edges.owner == site.rank, np.isin(edges.src, src_ids)
+    is_own, is_held = edges.owner == site.rank, np.isin(edges.src, src_ids)
     refuse(
         edges.src,
-        own & ~held,
-        _at(path, "src"),
+        is_own & ~is_held,
+        _describe_array(path, "src"),
         f"`src_owner` says that {site.name} holds it, and it is not in `node_id`",
     )
     refuse(
         edges.src,
-        ~own & held,
-        _at(path, "src"),
+        ~is_own & is_held,
+        _describe_array(path, "src"),
         "it is in `node_id`, and `src_owner` names another site; an id has one owner",
     )
 
 
-def numbered(
-    ids: Ints, src: Ints, owner: Ints, site: Site, path: Path | str, kind: str = ""
+def _number_sources(
+    ids: Ints, src: Ints, owner: Ints, site: Site, path: Path | str, node_type: str
 ) -> tuple[NDArray[np.int32], dict[str, Any]]:
-    """The local id of each edge's source, int32 [E], and the fields of the halo; ids: int64 [I] ascending."""
-    own = owner == site.rank
-    halo, first, place = np.unique(src[~own], return_index=True, return_inverse=True)
-    halo_owner = owner[~own][first]
-    wrong = ~own
-    wrong[wrong] = halo_owner[place] != owner[wrong]
-    refuse(src, wrong, _at(path, "src"), "`src_owner` names two sites for it; an id has one owner")
-    by_owner = np.lexsort((halo, halo_owner))
+    """Number the sources of edges locally: inner nodes by id, then halo nodes by owner and id.
+
+    Args:
+        ids: int64 [I] ascending, of the inner nodes of the sources' type.
+        src, owner: int64 [E] id and owner of each edge's source.
+
+    Returns:
+        Local ids of the sources, int32 [E], and the halo fields of Partition and PartNodes.
+    """
+    is_halo = owner != site.rank
+    halo_ids, first, inverse = np.unique(src[is_halo], return_index=True, return_inverse=True)
+    halo_owner = owner[is_halo][first]
+    wrong = is_halo.copy()
+    wrong[is_halo] = halo_owner[inverse] != owner[is_halo]
+    refuse(
+        src,
+        wrong,
+        _describe_array(path, "src"),
+        "`src_owner` names two sites for it; an id has one owner",
+    )
+    order = np.lexsort((halo_ids, halo_owner))
     local = np.empty(len(src), np.int32)
-    local[own] = np.searchsorted(ids, src[own])
-    local[~own] = len(ids) + np.argsort(by_owner)[place]
+    local[~is_halo] = np.searchsorted(ids, src[~is_halo])
+    local[is_halo] = len(ids) + np.argsort(order)[inverse]
     unresolved = UnresolvedHalo(
-        torch.from_numpy(halo[by_owner]), site.folder / ARRAYS, site.sites, kind, site.folder
+        torch.from_numpy(halo_ids[order]),
+        site.folder / ARRAYS,
+        site.sites,
+        node_type,
+        site.folder,
     )
     return local, {
-        "halo_owner": torch.from_numpy(halo_owner[by_owner]),
-        "halo_index": torch.full((len(halo),), -1),
+        "halo_owner": torch.from_numpy(halo_owner[order]),
+        "halo_index": torch.full((len(halo_ids),), -1),
         "unresolved_halo": unresolved,
     }
 
 
-def _node_arrays(
-    arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path
-) -> dict[str, NDArray[Any]]:
-    """Features, labels and masks by the names of Partition's fields, in the order of the file."""
-    target = target_arrays(arrays, ids, site, path)
-    return {"features": read_features(arrays, len(ids), path), **target}
+def _sort_edges(
+    edges: _Edges, local_src: NDArray[np.int32], dst_ids: Ints, *, same_type: bool
+) -> tuple[PartEdges, Ints]:
+    """Sort edges by destination, then by owner and id of the source, without self loops.
+
+    Args:
+        dst_ids: int64 [I] ascending, of the inner nodes of the destinations' type.
+        same_type: whether sources and destinations are of one type, so that loops are possible.
+
+    Returns:
+        The edges, and their positions in the file.
+    """
+    order = np.lexsort((edges.src, edges.owner, edges.dst))
+    if same_type:
+        order = order[(edges.src != edges.dst)[order]]
+    dst = np.searchsorted(dst_ids, edges.dst[order]).astype(np.int32)
+    weight = None if edges.weight is None else torch.from_numpy(edges.weight[order])
+    return PartEdges(torch.from_numpy(local_src[order]), torch.from_numpy(dst), weight), order
 
 
-def target_arrays(
-    arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path | str
-) -> dict[str, NDArray[Any]]:
-    """Labels and masks of the nodes that have them."""
-    for name in NODE_ARRAYS:
-        if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != len(ids)):
+def _take_rows(arrays: Mapping[str, Array], order: Ints) -> dict[str, Any]:
+    return {name: torch.from_numpy(array[order]) for name, array in arrays.items()}
+
+
+def _read_features(
+    arrays: Mapping[str, Array], num_nodes: int, path: Path | str
+) -> NDArray[np.float32]:
+    """Return features [I, F]; a site without nodes needs none, the others tell it the width."""
+    if num_nodes == 0:
+        return np.zeros((0, 0), np.float32)
+    where = partial(_describe_array, path)
+    features = check_features(features_among(arrays, path), num_nodes, where)
+    return np.asarray(features.toarray()) if isinstance(features, sp.csr_array) else features
+
+
+def _read_type_features(
+    arrays: Mapping[str, Array], width: int, num_nodes: int, where: str
+) -> NDArray[np.float32]:
+    """Return features [I, F] of a node type, whose width site.json states."""
+    has_features = width > 0 or bool(set(FEATURE_ARRAYS) & arrays.keys())
+    features = (
+        _read_features(arrays, num_nodes, where)
+        if num_nodes and has_features
+        else np.zeros((num_nodes, width), np.float32)
+    )
+    if features.shape[1] != width:
+        raise InputError(
+            f"{where}: its features are {features.shape[1]} wide, `types` of {DESCRIPTION} says {width}"
+        )
+    return features
+
+
+def _check_num_rows(
+    arrays: Mapping[str, Array], names: Sequence[str], num_nodes: int, path: Path | str
+) -> None:
+    for name in names:
+        if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != num_nodes):
             raise InputError(
-                f"{_at(path, name)} has shape {arrays[name].shape}; `node_id` has {len(ids)} rows"
+                f"{_describe_array(path, name)} has shape {arrays[name].shape}; `node_id` has {num_nodes} rows"
             )
-    labels = _labels(arrays, len(ids), site, path)
-    masks = _masks(arrays, len(ids), path)
+
+
+def _read_target(
+    arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path | str
+) -> dict[str, Array]:
+    """Return labels and masks, in the order of the file, by the names of their fields in Partition."""
+    _check_num_rows(arrays, ("feat", *TARGET_ARRAYS), len(ids), path)
+    labels = _read_labels(arrays, len(ids), site, path)
+    masks = _read_masks(arrays, len(ids), path)
     check_split(masks, is_labelled(labels), str(path), ids)
     return {"labels": labels, **masks}
 
 
-def read_features(
-    arrays: Mapping[str, Array], num_nodes: int, path: Path | str
-) -> NDArray[np.float32]:
-    """[I, F]"""
-    if num_nodes == 0:
-        return np.zeros((0, 0), np.float32)  # the others know the width
-    features = check_features(features_among(arrays, path), num_nodes, partial(_at, path))
-    return np.asarray(features.toarray()) if isinstance(features, sp.csr_array) else features
-
-
-def _labels(
+def _read_labels(
     arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path | str
 ) -> Ints | NDArray[np.float32]:
-    multilabel = site.task == "multilabel"
+    is_multilabel = site.task == "multilabel"
     if "label" not in arrays or num_nodes == 0:
         if num_nodes:
             log.warning(
                 "%s: there is no array `label`; this site's nodes have no part in training or scores",
                 path,
             )
-        return (
-            np.full((num_nodes, site.num_classes or 0), np.nan, np.float32)
-            if multilabel
-            else np.full(num_nodes, -1)
-        )
-    label, where = arrays["label"], _at(path, "label")
-    if (label.ndim == 2) != multilabel:
+        if is_multilabel:
+            return np.full((num_nodes, site.num_classes or 0), np.nan, np.float32)
+        return np.full(num_nodes, -1)
+    label, where = arrays["label"], _describe_array(path, "label")
+    if (label.ndim == 2) != is_multilabel:
         raise InputError(f"{where} has shape {label.shape}; task of {DESCRIPTION} is {site.task}")
-    if not multilabel:
+    if not is_multilabel:
         return check_classes(label, site.num_classes or max(num_nodes, MANY_CLASSES), where)
     if label.shape[1] != site.num_classes:
         raise InputError(
@@ -268,12 +413,11 @@ def _labels(
     return check_multilabel(label, where)
 
 
-def _masks(
+def _read_masks(
     arrays: Mapping[str, Array], num_nodes: int, path: Path | str
 ) -> dict[str, NDArray[np.bool_]]:
-    masks = check_masks(
-        {name: arrays[name] for name in MASKS if name in arrays}, num_nodes, partial(_at, path)
-    )
+    given = {name: arrays[name] for name in MASKS if name in arrays}
+    masks = check_masks(given, num_nodes, partial(_describe_array, path))
     if not masks and "label" in arrays and num_nodes:
         raise InputError(
             f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and test"

@@ -1,30 +1,40 @@
-"""Parts that their owners hold: `dataset_name=parts dataset_file=FOLDER`, one folder per site, and no partitioner.
+"""Sites: partitions that their owners hold, `dataset_name=parts dataset_file=FOLDER`, one folder per site.
 
-Nobody sees the whole graph. A site describes its own nodes and the edges into them; where such an edge begins
-elsewhere, it knows the id of the source and the site that holds it. What remains, the workers ask each other when they
-start (retexo/sites/halo_rows.py).
+Nobody sees the whole graph, and there is no partitioner. A site describes its own nodes and the edges
+into them. Where the source of such an edge is elsewhere, the site knows its id and the site that holds
+it. The workers ask each other for the rest when they start (retexo/sites/resolve_halo.py).
 
     FOLDER/
         site.json
             version         1
             site            name of this site
-            sites           names of all sites, by rank; the same list at each site, and so are the next two
+            sites           names of all sites, by rank; this list and what follows is the same at each site
             task            multiclass (default) or multilabel
-            num_classes     C; optional for multiclass: then it is the largest label of all sites, plus one
-        part.npz            written by numpy.savez or savez_compressed; but for the ids as form (a) of datasets/file.py
+            num_classes     C; optional for multiclass: then the largest label of all sites, plus one
+        part.npz            written by numpy.savez or savez_compressed
             node_id         int64 [I] your ids, from 0 to 2**63 - 1, each at one site only, in any order
-            src, dst        int64 [E] ids of each edge's ends; all edges into this site's nodes, and no others
+            src, dst        int64 [E] ids of each edge's ends; all edges into this site's nodes, no others
             src_owner       int [E] rank of the site that holds src: its place in `sites`
-            edge_weight     float [E], optional: from 0 on
+            edge_weight     float [E], optional: not negative
             edge_feat       float [E, K], optional: at all sites, or at none
-            feat            float [I, F]; or the CSR matrix
+            feat            float [I, F]; or a CSR matrix:
             feat_data, feat_indices, feat_indptr, feat_shape
             label           int64 [I], -1 where there is none, or 0/1 [I, C]
             train_mask, val_mask, test_mask     bool [I]
 
-A site without any label may leave out `label` and the masks, a site without nodes `feat`, too. An edge that is listed
-twice counts twice, an edge from a node to itself is left out. Nothing is ever unpickled.
-Of a heterogeneous graph both files have more: partitioning/hetero_site_arrays.py.
+A site without any label may leave out `label` and the masks, a site without nodes also `feat`. An edge
+that is listed twice counts twice, an edge from a node to itself is left out. Nothing is unpickled.
+
+For a heterogeneous graph, site.json also has
+
+            target          the type that has labels
+            types           {TYPE: width of its features, 0 for none}
+            relations       ["SOURCE__RELATION__DESTINATION", ...]
+            weighted        the relations whose edges have weights; optional
+
+and part.npz has TYPE/node_id, TYPE/feat ..., TARGET/label, TARGET/train_mask ... of the site's nodes (an
+id is unique within its type), and RELATION/src, dst, src_owner, edge_weight of the edges into them, with
+RELATION as in `relations`. Arrays without rows may be left out. No reverse relations are added.
 """
 
 import hashlib
@@ -40,23 +50,34 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.array_checks import CSR
-from partitioning.directory.partition import Partition
+from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.file_io import check_path, check_unpacked_size, exclusive, file_checksum, reading
 from partitioning.graph_data import GraphData
-from partitioning.site_arrays import read_part
+from partitioning.node_names import Names
+from partitioning.site_arrays import read_hetero_part, read_part
 from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
 
 
 @dataclass(frozen=True)
 class SiteFolders(PartitionDirectory):
-    """The site folders of this machine, read as parts; those of other sites need not be here."""
+    """The site folders on this machine, read as partitions; those of other sites need not be here."""
 
     local_sites: tuple[Site, ...]
 
+    @property
+    def is_hetero(self) -> bool:
+        return self.local_sites[0].types is not None
+
+    @property
+    def type_names(self) -> list[str]:
+        types = self.local_sites[0].types
+        assert types is not None
+        return list(types.types)
+
     def digest(self) -> str:
-        """sha256 (hex) of what the sites have agreed on: nobody knows more of the whole."""
+        """Return the sha256 (hex) of what all sites have agreed on; nobody knows more of the whole."""
         return hashlib.sha256(json.dumps(self.local_sites[0].agreed).encode()).hexdigest()
 
     def content_digest(self, parts: range) -> str:
@@ -78,16 +99,22 @@ class SiteFolders(PartitionDirectory):
         return f"another {DESCRIPTION}; make all but `site` the same at each site"
 
     def verify(self, parts: Iterable[int]) -> None:
-        """Check parts by reading them: nobody took checksums."""
+        """Check partitions by reading them: site folders have no checksums."""
         for part in parts:
             self.check(part)
 
+    def node_names(self, part: int) -> Names | None:
+        return None
+
     def read(self, part: int) -> Partition:
-        """Read one part; InputError where it is not on this machine, or names what is wrong with it."""
+        self.refuse_if_hetero()
         return read_part(self.site_of(part))
 
+    def read_hetero(self, part: int) -> HeteroPartition:
+        return read_hetero_part(self.site_of(part))
+
     def site_of(self, part: int) -> Site:
-        """InputError where its folder is not on this machine."""
+        """Return the site of a rank; InputError where its folder is not on this machine."""
         for site in self.local_sites:
             if site.rank == part:
                 return site
@@ -100,9 +127,13 @@ class SiteFolders(PartitionDirectory):
 
 
 def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFolders:
-    """Open a site's folder, or a folder that holds those of several sites on one machine.
+    """Open a site's folder, or a folder that holds the folders of several sites on one machine.
 
-    max_gib: the setting dataset_max_gib, for each part.npz.
+    Args:
+        max_gib: the setting dataset_max_gib, for each part.npz.
+
+    Raises:
+        InputError: there is no site, a site.json is wrong, or the sites contradict each other.
     """
     check_path("dataset_file", str(path))
     folders = (
@@ -133,12 +164,7 @@ def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFol
             f"{folders[0] / DESCRIPTION}: names {len(local_sites[0].sites)} sites, num_partitions={num_parts}; "
             f"set num_partitions={len(local_sites[0].sites)}"
         )
-    kind = SiteFolders
-    if local_sites[0].types is not None:
-        from partitioning.hetero_site_arrays import (
-            HeteroSiteFolders as kind,  # they are SiteFolders
-        )
-    return kind(path, num_parts, None, [], None, local_sites)
+    return SiteFolders(path, num_parts, None, [], None, local_sites)
 
 
 def write_sites(
@@ -148,9 +174,17 @@ def write_sites(
     assignment: NDArray[np.int64],
     names: list[str],
 ) -> list[Path]:
-    """Cut a graph that one place holds into site folders base/NAME, by assignment int64 [N] to ranks; the folders.
+    """Cut a graph into site folders base/NAME, to try sites on one machine.
 
-    InputError where a folder is there, or another process writes them.
+    Args:
+        assignment: int64 [N], rank of each node's site.
+        names: of the sites, by rank.
+
+    Returns:
+        The folders.
+
+    Raises:
+        InputError: a folder exists, or another process writes them.
     """
     folders = [base / name for name in names]
     with exclusive(base / ".lock", str(base)):

@@ -1,4 +1,8 @@
-"""Arrays: names for the types of NumPy's, numbers made compact and values repeated."""
+"""NumPy array types and small array helpers: take, count, unique, repeat, CSR construction.
+
+Each helper does what the NumPy or PyTorch function of the same name does, but faster for int32
+indices or in several threads.
+"""
 
 from typing import Any
 
@@ -12,26 +16,26 @@ from partitioning.thread_pool import in_blocks
 
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
-"""Places of the ends of edges, of which there are several per edge: a part has fewer than 2^31 nodes."""
+"""Node indices of edge ends. A partition has fewer than 2^31 nodes, so four bytes are enough."""
 IndexArray = NDArray[np.signedinteger[Any]]
-"""Integers of either width."""
+"""Integers of 32 or 64 bits."""
 FloatArray = NDArray[np.float64]
 WeightArray = NDArray[np.float32]
 ByteArray = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 BLOCK_SIZE = 1 << 17
-"""Numbers that are looked at in one call: they stay in a core's cache."""
+"""Array entries that one thread processes at a time. A block fits in a core's cache."""
 
 
 def take_weights(
     values: WeightArray | None, edges: Mask | IndexArray | slice
 ) -> WeightArray | None:
-    """The weights of some edges; None of none."""
+    """Return the weights of the selected edges, or None for an unweighted graph."""
     return None if values is None else values[edges]
 
 
 def take(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
-    """values[index] in a third of the time: NumPy copies an index that is not int64."""
+    """Return values[index] in a third of the time: NumPy copies an index that is not int64."""
     rows, number = torch.from_numpy(values), torch.from_numpy(index)
     found = torch.empty(len(index), dtype=rows.dtype)
     in_blocks(
@@ -43,22 +47,32 @@ def take(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
 
 
 def bincount(ids: IndexArray, count: int = 0) -> IntArray:
-    """How often each number occurs, int64 [count], or as many as the largest wants; np.bincount takes twice as long."""
+    """Count how often each id occurs, int64 [count] or longer. np.bincount takes twice as long."""
     number: IntArray = torch.bincount(torch.from_numpy(ids), minlength=count).numpy()
     return number
 
 
 def counts_to_pointers(counts: IntArray) -> IntArray:
-    """Where each of L rows of so many entries begins, and the end, int64 [L + 1]."""
+    """Return CSR row pointers, int64 [L + 1]: row i has the entries pointers[i] to pointers[i + 1]
+    - 1.
+
+    Args:
+        counts: [L] number of entries of each row.
+    """
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
 
 
 def csr_from_counts(
     values: NDArray[Any], columns: IndexArray, counts: IntArray, num_columns: int
 ) -> csr_array:
-    """[R, num_columns] of which each row has so many of the values [n], counts [R], in these columns.
+    """Build a CSR matrix [R, num_columns] from its values, its columns and the length of each row.
 
-    SciPy would copy int32 columns to pointers' int64, and look up numbers of twice the length from then on.
+    The row pointers get the type of the columns: otherwise SciPy would widen both to int64.
+
+    Args:
+        values: [n] row by row.
+        columns: [n]
+        counts: [R] number of values of each row.
     """
     row_ptr = counts_to_pointers(counts).astype(
         columns.dtype if len(columns) < np.iinfo(np.int32).max else np.int64
@@ -67,7 +81,7 @@ def csr_from_counts(
 
 
 def ids_to_mask(ids: IndexArray, count: int) -> Mask:
-    """Which of so many numbers occur, bool [count]."""
+    """Return a boolean mask [count] that is true for every id that occurs in `ids`."""
     found = np.zeros(count, bool)
 
     def mark(block: slice) -> None:
@@ -78,9 +92,9 @@ def ids_to_mask(ids: IndexArray, count: int) -> Mask:
 
 
 def unique_inverse(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:
-    """The distinct ids, none of them negative, ascending, and each id's place among them, of dtype.
+    """Return the sorted distinct ids, and for each id its index among them, of type `dtype`.
 
-    As np.unique(ids, return_inverse=True), which would sort them.
+    Same as np.unique(ids, return_inverse=True) for non-negative ids, but in linear time.
     """
     occurs = ids_to_mask(ids, int(ids.max()) + 1 if len(ids) else 0)
     place = np.cumsum(occurs, dtype=dtype)
@@ -89,5 +103,7 @@ def unique_inverse(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArr
 
 
 def repeat_interleave(values: Tensor, counts: Tensor) -> Tensor:
-    """As torch.repeat_interleave, of values [n] and counts int64 [n] on the host, in a fifth of the time or less."""
+    """torch.repeat_interleave of values [n] by counts int64 [n] on the CPU, at least five times as
+    fast.
+    """
     return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))

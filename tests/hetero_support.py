@@ -1,6 +1,7 @@
 """Small heterogeneous graphs for tests."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,10 +10,9 @@ import pytest
 import torch
 from support import Masks, dgl, provenance, thirds
 
-from partitioning.directory.hetero_files import HeteroDirectory, write
-from partitioning.directory.hetero_parts import split_hetero
 from partitioning.directory.partition import HeteroPartition
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.write_directory import write
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
@@ -69,17 +69,22 @@ def random_hetero(
 
 def write_hetero(
     base: Path, graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
-) -> HeteroDirectory:
+) -> PartitionDirectory:
     """Write the parts of a random assignment to base/toy-random-vol-P, and open them."""
     assignment = random_assignment(graph, num_parts, seed)
-    directory, labels = base / f"toy-random-vol-{num_parts}", graph.of_target()
-    parts = split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts)
+    directory, labels = base / f"toy-random-vol-{num_parts}", graph.target_graph()
     made_by = provenance(labels, np.empty(0), num_parts)
     write(
-        directory, graph, parts, assignment, num_parts=num_parts, provenance=made_by, overwrite=True
+        directory,
+        graph,
+        masks or thirds(len(graph.labels)),
+        assignment,
+        num_parts=num_parts,
+        provenance=made_by,
+        overwrite=True,
     )
     found = find([directory], num_parts)
-    assert isinstance(found, HeteroDirectory)
+    assert found.is_hetero
     return found
 
 
@@ -96,8 +101,9 @@ def hetero_parts(
     graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
 ) -> list[HeteroPartition]:
     """The parts of a random assignment; every third target trains, the next ones validate and test."""
-    assignment = random_assignment(graph, num_parts, seed)
-    return list(split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts))
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_hetero(Path(folder), graph, num_parts, seed=seed, masks=masks)
+        return [directory.read_hetero(part) for part in range(num_parts)]
 
 
 def reassembled(parts: list[HeteroPartition]) -> dict:
@@ -178,7 +184,7 @@ def write_hetero_sites(
 
 def partitioned_by_dgl(
     folder: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
-) -> HeteroDirectory:
+) -> PartitionDirectory:
     """The parts of random_assignment, by DGL's partition_graph in place of METIS; weights of the relation WEIGHTED."""
     counts = {name: table.num_nodes for name, table in graph.nodes.items()}
     ends = {
@@ -204,5 +210,5 @@ def partitioned_by_dgl(
         g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops
     )
     found = find([folder], 3)
-    assert isinstance(found, HeteroDirectory)
+    assert found.is_hetero
     return found

@@ -36,7 +36,7 @@ from hydra.core.hydra_config import HydraConfig
 from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import PLAIN_TYPE, GraphData
 from partitioning.partition_settings import (
     TASKS,
     ColumnSettings,
@@ -271,7 +271,7 @@ def write_partitions(
         directory,
         graph,
         masks,
-        assignment,
+        {PLAIN_TYPE: assignment},
         num_parts=num_parts,
         provenance=made_by,
         overwrite=True,

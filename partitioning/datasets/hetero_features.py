@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from partitioning.datasets.node_features import WIDTH, positional
 from partitioning.errors import InputError
-from partitioning.graph_data import EdgeType, Features, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import (
+    EdgeType,
+    Features,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+    first_nodes,
+)
 from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
@@ -115,8 +122,8 @@ def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
 
 
 def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
-    rows = positional(graph.union())
-    first = graph.offsets[name]
+    rows = positional(graph.to_homogeneous())
+    first = first_nodes(graph)[name]
     return rows[first : first + graph.nodes[name].num_nodes]
 
 

@@ -1,11 +1,20 @@
-"""A part of a partition directory as npy files, one an array, read by memory mapping.
+"""The npy files of a partition, one array each, read by memory mapping.
 
-src, dst    int32 [E] local ids of each edge's ends, sorted by destination and then by source; no self loops
-halo        int64 [H] ids of the halo nodes in the partitioned graph, ascending
-out_deg     int64 [I + H] degrees in the whole graph, self loops left out; float64 with weights
-edge_weight, edge_feat    float32 [E] and [E, K], where there are any
-links_train ...    with task=link_prediction: Partition.links
-feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner nodes, as Partition has them
+A plain graph has all arrays in the partition's folder. A heterogeneous graph has those of its nodes in
+nodes/TYPE, those of its edges in edges/SOURCE__RELATION__DESTINATION, and labels and masks as a plain one.
+
+    label, train_mask, val_mask, test_mask    [I, ...] of the target's inner nodes
+    feat, orig_id    float32 [I, F], int64 [I] of the inner nodes
+    halo             int64 [H] ids of the halo nodes in the partitioned graph, ascending
+    src, dst         int32 [E] local ids of each edge's ends, sorted by destination, then source; no self loops
+    edge_weight      float32 [E], where edges have weights
+    edge_feat        float32 [E, K], where edges have features; plain graphs only
+    out_deg          int64 [I + H] out-degrees in the whole graph without self loops, float64 with weights;
+                     plain graphs only
+    links_train ...  with task=link_prediction: see Partition.links
+
+In the partitioned graph the nodes of a type are numbered partition after partition.
+I inner nodes of a type, H its halo nodes, E edges of a relation, P partitions.
 """
 
 import hashlib
@@ -16,14 +25,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from partitioning.array_checks import Array, check_dense, check_endpoints, check_integers
+from partitioning.array_checks import (
+    Array,
+    check_dense,
+    check_edge_feat,
+    check_edge_weight,
+    check_endpoints,
+    check_labels,
+    check_length,
+    check_mask,
+    check_node_ids,
+    check_split,
+)
+from partitioning.directory.meta import Meta
+from partitioning.directory.partition import PartNodes
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
-from partitioning.graph_data import EDGE_DATA, MASKS
+from partitioning.graph_data import (
+    MASKS,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    EdgeType,
+    is_labelled,
+)
 
-EDGE_ARRAYS = ("src", "dst")
-"""What there is once an edge, all in the same order."""
 LINKS = (
     "train",
     "val",
@@ -35,44 +65,130 @@ LINKS = (
     "spectral",
     "neighbours",
 )
-ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
-AGAIN = "copy the whole part, or partition again with overwrite=true"
-"""What to do about a damaged part."""
+REMEDY = "copy the whole part, or partition again with overwrite=true"
+"""For a damaged partition."""
 _PARSING = threading.Lock()
-"""Of a header: Python 3.11 cannot parse in several threads at a time (CPython issue 106905)."""
+"""Guards the parsing of npy headers: Python 3.11 cannot do it in several threads (CPython issue 106905)."""
 
 
-def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
-    for name in (*ARRAYS, *(name for name in EDGE_DATA if name in arrays)):
-        np.save(folder / f"{name}.npy", arrays[name])
+def node_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a node type in a partition's folder."""
+    return folder if name == PLAIN_TYPE else folder / "nodes" / name
+
+
+def edge_folder(folder: Path, edge_type: EdgeType) -> Path:
+    """Return the folder of a relation in a partition's folder."""
+    return folder if edge_type == PLAIN_RELATION else folder / "edges" / SEPARATOR.join(edge_type)
 
 
 def load_array(path: Path) -> Array:
-    """The array of a file, mapped (a page that is written to becomes this process's own)."""
-    with _PARSING, reading(path, "npy array", AGAIN):
+    """Map the array of a file; a page that is written to becomes private to this process."""
+    with _PARSING, reading(path, "npy array", REMEDY):
         return np.asarray(load_npy(path, mmap_mode="c"))
 
 
-def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
-    """The arrays by name, as load_array has them; InputError for a wrong one.
+def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int, num_features: int) -> PartNodes:
+    """Read the inner and halo nodes of one type.
 
-    Those that name nodes are checked: an index can be trusted.
+    Args:
+        folder: node_folder of the type.
+        bounds: int64 [P + 1], partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the type.
+
+    Raises:
+        InputError: an array is damaged, or does not fit num_features or the bounds.
     """
-    arrays: dict[str, Array] = {}
-    for name in (*ARRAYS, *(name for name in EDGE_DATA if (folder / f"{name}.npy").exists())):
-        arrays[name] = load_array(folder / f"{name}.npy")
-    num_nodes = num_inner + len(check_integers(arrays["halo"], f"{folder}/halo.npy"))
-    for name, size in (("src", num_nodes), ("dst", num_inner)):
-        arrays[name] = check_endpoints(arrays[name], size, f"{folder}/{name}.npy").astype(
-            np.int32, copy=False
+    first, end = bounds[part : part + 2].tolist()
+    feat, ids, halo = (load_array(folder / f"{name}.npy") for name in ("feat", "orig_id", "halo"))
+    if feat.shape != (end - first, num_features):
+        raise InputError(
+            f"{folder}: feat has shape {feat.shape}, meta.json says {(end - first, num_features)}; {REMEDY}"
         )
-    lengths = {name: len(arrays["src"]) for name in EDGE_ARRAYS} | {"out_deg": num_nodes}
-    for name, length in lengths.items():
-        if len(arrays[name]) != length:
-            raise InputError(
-                f"{folder}/{name}.npy: has {len(arrays[name])} entries, needs {length}; copy it again"
-            )
-    return arrays
+    if num_features:
+        feat = check_dense(feat, end - first, f"{folder}: feat")
+    ids = check_node_ids(ids, end - first, f"{folder}: orig_id")
+    halo = check_endpoints(halo, int(bounds[-1]), f"{folder}: halo").astype(np.int64, copy=False)
+    if (np.diff(halo) <= 0).any() or ((halo >= first) & (halo < end)).any():
+        raise InputError(f"{folder}: halo is not ascending, or has inner nodes; {REMEDY}")
+    owner = np.searchsorted(bounds, halo, side="right") - 1
+    return PartNodes(
+        features=torch.from_numpy(feat),
+        node_ids=torch.from_numpy(ids),
+        halo_owner=torch.from_numpy(owner),
+        halo_index=torch.from_numpy(halo - bounds[owner]),
+    )
+
+
+def read_edges(folder: Path, source: PartNodes, destination: PartNodes) -> dict[str, Tensor]:
+    """Read src and dst of one relation and, where edges have weights, edge_weight.
+
+    Raises:
+        InputError: an array is damaged, has a wrong length, or names a node outside the partition.
+    """
+    edges: dict[str, Tensor] = {}
+    num_sources = source.num_inner + source.num_halo
+    for name, num_nodes in (("src", num_sources), ("dst", destination.num_inner)):
+        path = folder / f"{name}.npy"
+        ends = check_endpoints(load_array(path), num_nodes, str(path))
+        edges[name] = torch.from_numpy(ends.astype(np.int32, copy=False))
+    num_edges = len(edges["src"])
+    if len(edges["dst"]) != num_edges:
+        raise InputError(
+            f"{folder}: src has {num_edges} entries, dst {len(edges['dst'])}; {REMEDY}"
+        )
+    path = folder / "edge_weight.npy"
+    if path.exists():
+        weight = check_edge_weight(load_array(path), num_edges, str(path))
+        edges["edge_weight"] = torch.ones(num_edges) if weight is None else torch.from_numpy(weight)
+    return edges
+
+
+def read_edge_features(folder: Path, num_edges: int) -> Tensor | None:
+    path = folder / "edge_feat.npy"
+    if not path.exists():
+        return None
+    return torch.from_numpy(check_edge_feat(load_array(path), num_edges, str(path)))
+
+
+def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
+    """Read labels and masks of the target's inner nodes from a partition's folder."""
+    arrays = {name: load_array(folder / f"{name}.npy") for name in ("label", *MASKS)}
+    target = check_target(arrays, num_inner, meta.num_nodes, str(folder))
+    check_classes_match(target["labels"], meta, str(folder))
+    return target
+
+
+def check_target(
+    arrays: Mapping[str, Array], num_inner: int, num_nodes: int, where: str
+) -> dict[str, Any]:
+    """Check `label` and the three masks of the target's inner nodes.
+
+    Args:
+        num_nodes: nodes of the whole graph, which limits the number of classes.
+        where: what messages begin with.
+
+    Returns:
+        labels and the masks, by the names of their fields in Partition.
+    """
+    labels = check_labels(arrays["label"], num_nodes, f"{where}: label")
+    check_length(labels, num_inner, f"{where}: label")
+    masks = {name: check_mask(arrays[name], num_inner, f"{where}: {name}") for name in MASKS}
+    check_split(masks, is_labelled(labels), where)
+    return {name: torch.from_numpy(array) for name, array in ({"labels": labels} | masks).items()}
+
+
+def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
+    """InputError where labels are not of the task, or the number of classes, that meta.json states."""
+    if labels.ndim == 2:
+        task, num_classes = "multilabel", labels.shape[1]
+        fits = num_classes == meta.num_classes
+    else:
+        task, num_classes = "multiclass", int(labels.max()) + 1 if len(labels) else 0
+        fits = num_classes <= meta.num_classes
+    if task != meta.task or not fits:
+        raise InputError(
+            f"{where}: label has {num_classes} classes ({task}), meta.json says {meta.num_classes} "
+            f"({meta.task}); {REMEDY}"
+        )
 
 
 def write_links(folder: Path, links: Mapping[str, Array]) -> None:
@@ -81,19 +197,25 @@ def write_links(folder: Path, links: Mapping[str, Array]) -> None:
 
 
 def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[str, Array]:
-    """The pairs of a part by set; InputError where one is not [n, 2], or has a source that is not the part's.
+    """Read a partition's pairs by set.
 
-    width: K of `spectral`.
+    Args:
+        inner: ids of the partition's nodes.
+        num_nodes: nodes of the whole graph.
+        width: columns of `spectral`.
+
+    Raises:
+        InputError: an array is not [n, 2], or a pair's source is not one of the partition's nodes.
     """
     links: dict[str, Array] = {}
     for name in LINKS:
         path = folder / f"links_{name}.npy"
         found = links[name] = load_array(path)
         columns = {"spectral": width, "neighbours": 3}.get(name, 2)
-        expected = [len(inner) if name == "spectral" else len(found) if found.ndim else 0, columns]
-        if list(found.shape) != expected:
+        num_rows = len(inner) if name == "spectral" else len(found) if found.ndim else 0
+        if found.shape != (num_rows, columns):
             raise InputError(
-                f"{path}: has the shape {list(found.shape)}, needs {expected}; copy it again"
+                f"{path}: has the shape {list(found.shape)}, needs {[num_rows, columns]}; copy it again"
             )
         if name == "spectral":
             links[name] = check_dense(found, len(inner), str(path))
@@ -105,31 +227,34 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
     return links
 
 
-def check_relations(folder: Path, edge_feat: Any, num_edges: int, count: int) -> Array:
-    """int64 [E] the relation of each edge; InputError where edge_feat is no column of numbers below `count`."""
+def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations: int) -> Array:
+    """Return the relation of each edge, int64 [E]; InputError where edge_feat is not a column of them."""
     feat = np.zeros((0, 1)) if edge_feat is None else np.asarray(edge_feat)
-    if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(count)).all():
+    if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(num_relations)).all():
         raise InputError(
-            f"{folder}/edge_feat.npy: expected a column of numbers of {count} relations; copy it again"
+            f"{folder}/edge_feat.npy: expected a column of numbers of {num_relations} relations; copy it again"
         )
     return feat[:, 0].astype(np.int64)
 
 
 def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Array]) -> None:
-    """InputError where an edge, [E] ends by their ids in the partitioned graph, joins a pair that is held out."""
-    held = np.concatenate((links["val"], links["test"]))
-    width = 1 + max(int(each.max(initial=0)) for each in (src, dst, held))
-    pairs = np.concatenate((held[:, 0] * width + held[:, 1], held[:, 1] * width + held[:, 0]))
-    if np.isin(src * width + dst, pairs).any():
+    """InputError where an edge, given by ids in the partitioned graph [E], joins a held-out pair."""
+    held_out = np.concatenate((links["val"], links["test"]))
+    width = 1 + max(int(each.max(initial=0)) for each in (src, dst, held_out))
+    forward = held_out[:, 0] * width + held_out[:, 1]
+    backward = held_out[:, 1] * width + held_out[:, 0]
+    if np.isin(src * width + dst, np.concatenate((forward, backward))).any():
         raise InputError(
-            f"{folder}: a pair that is held out has an edge; partition again with overwrite=true"
+            f"{folder}: a held-out pair has an edge; partition again with overwrite=true"
         )
 
 
 def content_of(checksums: Mapping[str, str], part: int) -> str:
-    """sha256 (hex) that stands for all arrays of a part, from their files' checksums."""
-    begin = f"part{part}/"
+    """Return the sha256 (hex) of the checksums of all npy files of a partition."""
+    prefix = f"part{part}/"
     held = sorted(
-        item for item in checksums.items() if item[0].startswith(begin) and item[0].endswith(".npy")
+        (file, checksum)
+        for file, checksum in checksums.items()
+        if file.startswith(prefix) and file.endswith(".npy")
     )
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()

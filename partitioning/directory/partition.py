@@ -31,14 +31,14 @@ class PartCounts:
 
 
 @dataclass(frozen=True)
-class OddEdges:
-    """What of a graph's edges is easily overlooked."""
+class EdgeStatistics:
+    """Counts that often show a mistake in the data."""
 
     self_loops: int
-    """Written, and left out when a part is read."""
+    """Edges from a node to itself; partitions leave them out."""
     duplicates: int
-    """Edges beyond the first between two nodes, in one direction; each counts in sums and means."""
-    isolated: int
+    """Edges beyond the first from one node to another; each counts in sums and means."""
+    isolated_nodes: int
     """Nodes without an edge to or from another node."""
 
 

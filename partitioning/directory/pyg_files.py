@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.array_checks import check_endpoints, check_length
+from partitioning.directory.foreign_part import ForeignPart
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum, open_regular, read_json, reading
 from partitioning.graph_data import EDGE_NAMES, MASKS
@@ -73,11 +74,8 @@ def _load(path: Path) -> Any:
         return torch.load(file, weights_only=True)
 
 
-def read_part(
-    path: Path, part: int, bounds: list[int]
-) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-    """Of the edges int32 [E] src and dst, local ids, and edge_feat; ids int64 [I + H] by part and then by node; tensors
-    of the inner nodes."""
+def read_part(path: Path, part: int, bounds: list[int]) -> ForeignPart:
+    """Read one partition; its nodes are numbered partition after partition, ascending by PyG's ids."""
     where = f"{path}/part_{part}"
     order = np.argsort(_load(path / "node_map.pt").numpy(), kind="stable")
     first, end = bounds[part : part + 2]
@@ -104,16 +102,16 @@ def read_part(
         check_length(values, len(order), f"{path}/{name}.pt")
         tensors[name] = values[torch.from_numpy(inner)]
     ids: NDArray[np.int64] = np.concatenate((np.arange(first, end), halo))
-    of_edges = {
+    edges: dict[str, Tensor] = {
         "src": torch.from_numpy(local),
         "dst": torch.from_numpy((dst - first).astype(np.int32)),
     }
     for name in ("edge_attr", "edge_weight"):
         if (path / f"{name}.pt").is_file():
-            of_edges[EDGE_NAMES[name]] = _load(path / f"{name}.pt")[graph["edge_id"]]
+            edges[EDGE_NAMES[name]] = _load(path / f"{name}.pt")[graph["edge_id"]]
     theirs = path / f"part_{part}" / "edge_feats.pt"
-    if "edge_feat" not in of_edges and theirs.is_file() and theirs.stat().st_size > EMPTY:
+    if "edge_feat" not in edges and theirs.is_file() and theirs.stat().st_size > EMPTY:
         log.warning(
             "%s: left out; to use it, torch.save(data.edge_attr, '%s/edge_attr.pt')", theirs, path
         )
-    return of_edges, torch.from_numpy(ids), tensors
+    return ForeignPart(edges, torch.from_numpy(ids), tensors)

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData
+from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import id_keys, places_of, read_ids
 from partitioning.links.spectral_embedding import best_spectral
@@ -321,7 +321,7 @@ def of_relation(graph: HeteroGraphData, name: str) -> GraphData:
     masks: dict[str, Any] = {"names": list(relations)}
     for end, kind in (("sources", source), ("destinations", destination)):
         masks[end] = np.zeros(count, np.bool_)
-        first = graph.offsets[kind]
+        first = first_nodes(graph)[kind]
         masks[end][first : first + graph.nodes[kind].num_nodes] = True
     names = []
     for kind, table in graph.nodes.items():
@@ -330,7 +330,7 @@ def of_relation(graph: HeteroGraphData, name: str) -> GraphData:
         )
         names += [f"{kind}:{node}" for node in ids]
     return replace(
-        graph.union(),
+        graph.to_homogeneous(),
         features=_side_by_side(graph),
         labels=np.full(count, -1, np.int64),
         num_classes=0,

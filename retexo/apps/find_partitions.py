@@ -14,7 +14,12 @@ from partitioning.directory.read_directory import MissingPartitions, PartitionDi
 from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
-from retexo.apps.partition_data import directory_of, is_of_file, made_with, requested_settings
+from retexo.apps.partition_request import (
+    directory_of,
+    is_file_value,
+    requested_settings,
+    stored_request,
+)
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import DEFINED, keys
 from retexo.worker.graph import check_directory
@@ -177,7 +182,7 @@ def _differing(
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """
     assert directory.meta is not None
-    there = made_with(directory.meta, requested)
+    there = stored_request(directory.meta, requested)
     if isinstance(directory.meta, HeteroMeta):
         there["target"] = directory.meta.target  # also where it is the default
     given = set(settings.given)
@@ -189,7 +194,7 @@ def _differing(
     for name in sorted(given & requested.keys()):
         here = requested[name]
         # The data need not be on the machine that trains.
-        is_elsewhere = is_of_file(here) and here["sha256"] is None
+        is_elsewhere = is_file_value(here) and here["sha256"] is None
         if not is_elsewhere and here != there.get(name):
             found[name] = (here, there.get(name))
     return found
@@ -197,5 +202,7 @@ def _differing(
 
 def _shown(value: Any) -> str:
     return (
-        f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if is_of_file(value) else str(value)
+        f"{value['name']} (sha256 {str(value['sha256'])[:8]})"
+        if is_file_value(value)
+        else str(value)
     )

@@ -1,5 +1,6 @@
 """What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
 
+import logging
 import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from retexo.settings.run_settings import ModelSettings, Settings
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import choose_device
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ def prepare(
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    if checkpoint.answer.alpha < 1 and checkpoint.answer.reach == "computed":
+        logger.warning(
+            "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
+            "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
+            checkpoint.directory,
+            directory.path,
+        )
     return Prepared(settings, checkpoint, directory)
 
 

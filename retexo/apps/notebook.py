@@ -32,13 +32,13 @@ from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers.answer import InferenceResult
 from retexo.trainers.context import Clock
+from retexo.trainers.lazy import InferenceResult, infer
 from retexo.trainers.ranking import Embedded
 from retexo.worker.compatibility import Shape, check_fits
-from retexo.worker.context import task_of
 from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
 from retexo.worker.link_predictions import own_scores
+from retexo.worker.make_context import task_of
 
 
 def run(
@@ -123,9 +123,7 @@ class Run:
 
         def worker(comm: Communicator) -> None:
             context, inferred = self._inferred(comm, opened, graphs[comm.rank], "predict")
-            embedded = Embedded.of(
-                context, self.stages, inferred.of_stages, [self.checkpoint.answer]
-            )
+            embedded = Embedded.of(context, self.stages, inferred.by_head, [self.checkpoint.answer])
             own, found = own_scores(embedded, ids, "pairs", named=named)
             scores[own] = found
 
@@ -178,7 +176,7 @@ class Run:
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
         )
-        return context, graph.infer(context, self.stages, self.checkpoint.answer)
+        return context, infer(context, self.stages, self.checkpoint.answer)
 
     @property
     def _scorer(self) -> str:

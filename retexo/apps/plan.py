@@ -27,7 +27,8 @@ from retexo.plan.traffic import (
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
-from retexo.worker.graph import Part, check, check_directory, read_part, without_ledger
+from retexo.trainers.registry import check
+from retexo.worker.graph import Part, check_directory, read_part, without_ledger
 
 MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""

@@ -18,7 +18,7 @@ from retexo.results.run_lock import locks_run_dir
 from retexo.results.run_log import check_logger
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
-from retexo.worker.graph import check
+from retexo.trainers.registry import check
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
 

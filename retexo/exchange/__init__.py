@@ -1,1 +1,1 @@
-"""Boundary rows: who needs which, which rows or partial sums are sent, as which bytes, and when."""
+"""Which boundary rows and partial sums each partition sends, and how they are encoded."""

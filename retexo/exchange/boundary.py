@@ -1,7 +1,7 @@
-"""The edges from one part into another: found among those of a part, and told to the owner of their sources.
+"""The edges from one partition into another: how the receiver finds them and tells the sender.
 
-I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an edge into the
-receiver), R targets (see retexo.exchange.exchange_plan), E edges between them.
+I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows (nodes of the
+sender with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
 """
 
 from dataclasses import dataclass, field
@@ -31,41 +31,46 @@ from retexo.arrays import (
 from retexo.exchange.coding.elias_fano import decode_sorted, encode_sorted, encoded_size
 
 TRAIN_PHASE, INFER_PHASE = 0, 1
-"""See retexo.exchange.exchange_plan."""
+"""The two exchange phases of a layer, see retexo.exchange.exchange_plan."""
 
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """The edges from one part into another, as both of them know them."""
+    """The edges from one partition (the sender) into another (the receiver)."""
 
     rows: IntArray
-    """[L] ascending; to the sender its inner nodes, to the receiver its halo nodes."""
+    """[L] ascending: inner nodes for the sender, halo nodes for the receiver."""
     targets: IntArray
-    """[R] the receiver's inner nodes, ascending where they are required by as many layers; the sender does not know
-    them (-1), nor is a shared target a node."""
+    """[R] the receiver's inner nodes, ascending among targets that the same number of layers
+    requires. -1 for the sender, which does not know them, and where several destinations share
+    one target."""
     required_layers: ByteArray
-    """[R] see ExchangePlan.required_layers; descending, so that what counts in a wave follows each other."""
+    """[R] see ExchangePlan.required_layers. Descending, so that the targets of a phase are
+    contiguous."""
     target_ptr: IntArray
-    """[R + 1] target i has the edges target_ptr[i] ... target_ptr[i + 1] - 1, at least one."""
+    """[R + 1] target i has the edges target_ptr[i] to target_ptr[i + 1] - 1; at least one."""
     source: IndexArray
-    """int32 [E] in [0, L), ascending for each target."""
+    """int32 [E] row of each edge, in [0, L), ascending for each target."""
     weight: WeightArray | None = None
-    """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
+    """[E] edge weights, NaN where the sender does not know the weight and must send the row. None
+    for unweighted graphs."""
     _source_masks: dict[tuple[int, int], Mask] = field(default_factory=dict)
-    """What `rows_of` found, for the next layer."""
+    """Cached results of `source_mask`, reused by the next layer."""
 
     @property
     def num_edges(self) -> IntArray:
-        """Edges of each target, [R]."""
+        """Number of edges of each target, [R]."""
         return np.diff(self.target_ptr)
 
     @property
     def target(self) -> IndexArray:
-        """int32 [E] in [0, R), ascending; made anew."""
+        """int32 [E] target of each edge, in [0, R), ascending. Computed on every access."""
         return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_edges)
 
     def targets_in_phase(self, layer: int, phase: int, num_layers: int) -> slice:
-        """Those that count in a wave of a layer, and so do all their edges."""
+        """Return the targets that an exchange phase of a layer serves. All their edges belong to
+        it.
+        """
         first, last = (
             (num_layers + 1, num_layers + 1) if phase == TRAIN_PHASE else (layer + 1, num_layers)
         )
@@ -74,11 +79,13 @@ class Boundary:
         )
 
     def edge_range(self, targets: slice) -> slice:
-        """The edges of some targets."""
+        """Return the edges of some targets."""
         return slice(int(self.target_ptr[targets.start]), int(self.target_ptr[targets.stop]))
 
     def source_mask(self, targets: slice) -> Mask:
-        """Which rows have an edge into some targets, bool [L]; not to be changed."""
+        """Return which rows have an edge into some targets, bool [L]. Read-only, because it is
+        cached.
+        """
         key = targets.start, targets.stop
         if key not in self._source_masks:
             self._source_masks[key] = ids_to_mask(
@@ -89,18 +96,18 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSubset:
-    """Some edges of a boundary, renumbered: only rows and targets that occur among them."""
+    """Some edges of a boundary, renumbered over the rows and targets that they use."""
 
     rows: IntArray
-    """[L'] places among the boundary's rows, ascending; and targets likewise."""
+    """[L'] indices into the boundary's rows, ascending."""
     targets: IntArray
-    """[R']"""
+    """[R'] indices into the boundary's targets, ascending."""
     source: Int32Array
-    """[E'] in [0, L'); without the edges of rows that the receiver holds."""
+    """[E'] in [0, L'). Edges of rows that the receiver already holds are left out."""
     target: Int32Array
     """[E'] in [0, R'), ascending."""
     weight: WeightArray | None = None
-    """[E'] as Boundary.weight."""
+    """[E'] see Boundary.weight."""
 
     @classmethod
     def empty(cls) -> "EdgeSubset":
@@ -108,7 +115,9 @@ class EdgeSubset:
         return cls(no_places, no_places, no_ends, no_ends)
 
     def without_edges(self) -> "EdgeSubset":
-        """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
+        """Return rows and targets only. After the selection both sides need no more, and edges are
+        large.
+        """
         none = np.zeros(0, np.int32)
         return EdgeSubset(self.rows, self.targets, none, none)
 
@@ -116,10 +125,17 @@ class EdgeSubset:
 def find_incoming_boundaries(
     partition: Partition, required_layers: ByteArray, partial_sums: bool
 ) -> list[Boundary]:
-    """The required edges from each peer, sorted by target, then row."""
+    """Find the required edges from each peer, sorted by required layers, then target, then row.
+
+    Args:
+        partition: this worker's partition.
+        required_layers: uint8 [I] see ExchangePlan.required_layers.
+        partial_sums: True: every destination is a target. False: all destinations that the same
+            number of layers requires share one target.
+    """
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
     find = _find_required_edges if partial_sums else _find_shared_targets
-    # The targets there may be: nodes, or needs that destinations share.
+    # A target is a destination node, or a number of layers that destinations share.
     layers = required_layers if partial_sums else np.arange(256, dtype=np.uint8)
 
     def of_peer(edges: _Edges, first: int) -> Boundary:
@@ -136,13 +152,17 @@ def find_incoming_boundaries(
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
-"""Halo nodes counted from the first of their owner, and targets, in the order of a boundary; weights; all [E]."""
+"""Halo node (counted from the owner's first), target and weight of each edge; [E] each."""
 
 
 def _find_required_edges(
     partition: Partition, required_layers: ByteArray, first_halo: IntArray
 ) -> list[_Edges]:
-    """The required edges from each peer, to inner nodes."""
+    """Return the required edges from each peer, with inner nodes as targets.
+
+    Blocks of edges are grouped by owner and required layers in several threads; then the groups
+    of all blocks are concatenated.
+    """
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
     arrays = (
         [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
@@ -152,11 +172,12 @@ def _find_required_edges(
         (num_inner + first_halo[1:-1]).astype(np.int32),
         partition.num_parts * most,
     )
-    of_group = np.min_scalar_type(num_groups)  # NumPy sorts those of two bytes by their digits
+    of_group = np.min_scalar_type(num_groups)  # NumPy uses radix sort for 16-bit integers.
 
     def of_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
-        """What of each array belongs to them, by the owner of the source, then by how many layers require them; and how
-        many there are of each group."""
+        """Sort one block's required edges by owner, then by required layers; also return the group
+        sizes.
+        """
         cut = src[block] >= num_inner
         cut &= take(required, dst[block])
         found = [np.compress(cut, each[block]) for each in arrays]
@@ -168,9 +189,8 @@ def _find_required_edges(
 
     found = in_blocks(of_block, len(src), BLOCK_SIZE)
     counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
-    ends = (
-        np.cumsum(counts.T).reshape(num_groups, len(found)).T
-    )  # [blocks, groups]: a group's blocks follow each other
+    # [blocks, groups]: the end of each block's edges within each group
+    ends = np.cumsum(counts.T).reshape(num_groups, len(found)).T
     edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
 
     def put(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
@@ -182,7 +202,7 @@ def _find_required_edges(
     of_groups = counts_to_pointers(counts.sum(axis=0))
 
     def falls(block: slice) -> IntArray:
-        """Edges below the one before."""
+        """Return the positions of edges that sort before their predecessor."""
         source, target = (each[block.start : block.stop + 1] for each in edges[:2])
         fall = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (source[1:] < source[:-1])
         place: IntArray = np.flatnonzero(fall)
@@ -190,9 +210,8 @@ def _find_required_edges(
         return place
 
     fallen = in_blocks(falls, len(edges[0]), BLOCK_SIZE)
-    in_order = all(
-        np.isin(each, of_groups).all() for each in fallen
-    )  # as edges of a directory of ours are
+    # Edges of a partition directory are sorted already.
+    in_order = all(np.isin(each, of_groups).all() for each in fallen)
 
     def of_peer(first: int, end: int, first_halo: int) -> _Edges:
         halo, target, *weights = (each[first:end] for each in edges)
@@ -208,7 +227,10 @@ def _find_required_edges(
 def _find_shared_targets(
     partition: Partition, required_layers: ByteArray, first_halo: IntArray
 ) -> list[_Edges]:
-    """For how many layers the halo nodes of each peer are required, as targets that destinations share."""
+    """Return for each peer which halo nodes are required by how many layers.
+
+    The targets are numbers of layers, which all destinations with that number share.
+    """
     src, required = partition.src.numpy(), take(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
     found = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
@@ -223,7 +245,7 @@ def _find_shared_targets(
 
 
 def _split_keys(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
-    """int32 target and node of each number target * num_nodes + node."""
+    """Split keys target * num_nodes + node into target and node, int32 each."""
     target, node = np.empty((2, len(key)), np.int32)
 
     def split(block: slice) -> None:
@@ -236,15 +258,16 @@ def _split_keys(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
 
 @dataclass(frozen=True)
 class BoundaryCode:
-    """How the owner of its rows is told of a boundary: the edges as ascending numbers, then targets' required layers.
+    """Encoding of a boundary for the owner of its rows.
 
-    The latter take as many bits as their largest, L + 1, has.
+    First the edges as sorted numbers target * num_inner + node in Elias-Fano code, then the
+    required layers of each target, in as many bits as the largest value (num_layers + 1) needs.
     """
 
     num_edges: int
     num_targets: int
     num_inner: int
-    """Inner nodes of the owner."""
+    """Number of the owner's inner nodes."""
     num_layers: int
 
     @property
@@ -257,14 +280,19 @@ class BoundaryCode:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Length of the code in bytes."""
         return (
             encoded_size(self.num_edges, self._universe)
             + (self.num_targets * self._planes + 7) // 8
         )
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
-        """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
+        """Encode a boundary as uint8 [size].
+
+        Args:
+            boundary: the boundary, as the receiver of its rows sees it.
+            halo_index: int64 [H] the halo nodes' indices at their owners.
+        """
         key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_edges)
         number = halo_index[boundary.rows].astype(np.int32)
 
@@ -277,7 +305,9 @@ class BoundaryCode:
         return torch.from_numpy(np.concatenate(code))
 
     def read(self, code: Tensor) -> Boundary:
-        """The boundary as the owner sees it. Raises ValueError for an invalid code."""
+        """Decode a boundary, as the owner of its rows sees it. Raises ValueError for an invalid
+        code.
+        """
         edges = encoded_size(self.num_edges, self._universe)
         key = decode_sorted(code[:edges].numpy(), self.num_edges, self._universe)
         target, node = _split_keys(key, self.num_inner)

@@ -1,11 +1,14 @@
-"""The cheapest set of rows and partial sums for the edges between two partitions: a minimum-weight vertex cover.
+"""Minimum-weight vertex cover of a boundary: the cheapest rows and partial sums that serve its
+edges.
 
-One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the inner nodes of p
-that are sources of edges into q, on the right the destinations in q. For an aggregator that adds up, an edge is covered
-by the source row, or by the sender's part of the destination's sum. What is sent is therefore a vertex cover of that
-graph, and the cheapest is the one of least weight, a row's weight being its bytes on the wire.
+One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left
+the inner nodes of p that are sources of edges into q, on the right the destinations in q. For a
+linear aggregator an edge is covered by its source row, or by the sender's partial sum for the
+destination. So the messages that serve all edges are the vertex covers of that graph, and the
+cheapest is the one of minimum weight, where a vertex weighs its bytes on the wire.
 
-Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows), V = L + R.
+Shape letters: E edges, L left vertices (source rows), R right vertices (destinations), V = L +
+R.
 """
 
 from dataclasses import dataclass
@@ -27,35 +30,40 @@ from retexo.arrays import (
 )
 from retexo.exchange.fractional_flow import RowBlocks, scaling_passes
 
-# What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
+# Result of a solver: masks of the left and right vertices to take, and a weight. The weight is a
+# lower bound on every cover, unless the solver says otherwise.
 Solution = tuple[Mask, Mask, int]
 
-# So many edges take maximum_flow 3 s where it is slow (three edges a vertex, weights alike); twice as many, 8 s.
+# Up to this many edges maximum_flow takes at most 3 s (slow case: three edges per vertex, similar
+# weights); twice as many take 8 s.
 EXACT_LIMIT = 500_000
-# Where all weights are equal, the matching of so many edges takes 2 s; of 5 million of the shape of ogbn-products, 6 s,
-# seven times as long as the approximation.
+# With equal weights, matching this many edges takes 2 s. With 5 million edges of the shape of
+# ogbn-products it takes 6 s, seven times as long as the approximation.
 MATCHING_LIMIT = 2_000_000
 ACCEPTED_RATIO = 1.002
-"""What a cover that is not exact weighs, in terms of the least, where that can be shown."""
+"""Accepted weight of an approximate cover, relative to its lower bound."""
 ACCEPTED_SIDE_RATIO = 1.01
-"""What one side alone may weigh, in terms of the least, of more edges than an exact solver takes. To show that it is
-within .2 % takes ten passes in place of four, .2 s for 7 million edges; a gigabit link sends 1 % of such a message, of
-220 MB, in .02 s."""
+"""Accepted weight of one whole side, relative to the lower bound, for graphs that are too large for
+an exact solver. Proving 0.2 % instead takes ten passes instead of four (0.2 s for 7 million
+edges); 1 % of such a message (220 MB) takes 0.02 s on a gigabit link."""
 SIDE_BOUND_RATIO = 1.005
-"""What is shown of it where that takes one pass more: a bound that nearly the same edges can go by later."""
+"""Ratio to prove if one more pass is enough. Later layers with nearly the same edges reuse the
+bound."""
 MAX_SIDE_PASSES = 5
-"""In which to show that; random graphs need two to five, with degrees as in ogbn-products four to five."""
+"""Passes for that proof. Random graphs need two to five, degrees as in ogbn-products four to
+five."""
 ONE_SIDE_MIN_EDGES, ONE_SIDE_MAX_PASSES = 50_000, 20
-"""Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
+"""From this many edges on, up to this many passes try to prove that one side alone is good enough,
+before an exact solver runs."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True)
 class Cover:
-    """Which rows to send, what they weigh, and what any cover weighs at least.
+    """A vertex cover, its weight, and a lower bound on the weight of every cover.
 
-    left_mask bool [L]: send this source row. right_mask bool [R]: send the partial sum for this destination row.
-    weight: weight of the rows taken. lower_bound: no cover weighs less; equal to weight where the cover is exact.
+    left_mask bool [L]: send this source row. right_mask bool [R]: send the partial sum for this
+    destination. lower_bound equals weight if the cover is exact.
     """
 
     left_mask: Mask
@@ -66,7 +74,9 @@ class Cover:
 
 @dataclass(frozen=True)
 class _Leaves:
-    """Edges from a hub to a leaf, a vertex with no other edge left; vertex numbers, right ones after the left."""
+    """Edges from a hub to a leaf (a vertex with no other edge), as vertex numbers; right after
+    left.
+    """
 
     hub: IndexArray
     leaf: IndexArray
@@ -82,17 +92,24 @@ def minimum_cover(
     exact_limit: int = EXACT_LIMIT,
     matching_limit: int = MATCHING_LIMIT,
 ) -> Cover:
-    """Return a vertex cover of least weight, or one with a certified gap where the exact one would take too long.
+    """Find a vertex cover of minimum weight, or of nearly minimum weight for very large graphs.
 
-    left, right int [E]: the two ends of each edge; duplicates count once. left_weight int64 [L], right_weight
-    int64 [R]: bytes of each row, zero for a row that the receiver holds already (taken wherever it has an edge).
-    at_least: a weight that no cover undercuts, where one is known.
-    Exact where what survives the pruning has at most exact_limit distinct edges, or matching_limit and equal weights,
-    but that one side is taken where it weighs .2 % more at most (of 50,000 edges and more), or 1 % of more edges than
-    those limits; otherwise the gap is what weight and lower_bound say, 1.2 % at most on random graphs of 1e4 to 1e7
-    edges (see `_scaling_cover`).
-    Ten million edges take under a minute on one core, in one graph or in many.
-    Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
+    The cover is exact if, after pruning, at most `exact_limit` distinct edges remain
+    (`matching_limit` with equal weights), except that one whole side is taken if it weighs at
+    most 0.2 % more (from 50,000 edges on) or 1 % more (above those limits). Otherwise weight and
+    lower_bound tell the gap: at most 1.2 % on random graphs of 1e4 to 1e7 edges
+    (`_scaling_cover`). Ten million edges take less than a minute on one core.
+
+    Args:
+        left: int [E] left end of each edge; duplicate edges count once.
+        right: int [E] right end of each edge.
+        left_weight: int64 [L] bytes of each row; 0 for a row that the receiver holds.
+        right_weight: int64 [R] bytes of each partial sum.
+        at_least: a known lower bound on the weight of every cover.
+        exact_limit: maximum number of edges for max-flow.
+        matching_limit: maximum number of edges for matching.
+    Raises:
+        ValueError: for ends out of range, arrays of different lengths, or negative weights.
     """
     _check(left, right, left_weight, right_weight)
     enough = acceptable_ratio(len(left), max(exact_limit, matching_limit))
@@ -114,7 +131,9 @@ def minimum_cover(
 
 
 def acceptable_ratio(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> float:
-    """What may be sent for so many edges, in terms of the least, where to find less takes longer than to send it."""
+    """Return the accepted weight relative to the minimum: finding a better cover of this many edges
+    would take longer than sending the difference.
+    """
     if num_edges <= ONE_SIDE_MIN_EDGES:
         return 1.0
     return ACCEPTED_SIDE_RATIO if num_edges > exact else ACCEPTED_RATIO
@@ -146,13 +165,14 @@ def _certify_whole_side(
     at_least: int,
     enough: float,
 ) -> Cover | None:
-    """All of one side of edges that ascend by their right ends, if few passes show that it is good enough.
+    """Return all of the lighter side if a few passes prove it good enough, else None.
 
-    To prune these edges and to number what is left takes as long as four passes.
+    Requires edges that are sorted by their right end. Pruning and renumbering would take as long
+    as four passes.
     """
     if (right[1:] < right[:-1]).any():
         return None
-    ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
+    ones = np.ones(len(left), np.float32)  # float64 makes a pass take half as long again
     blocks = RowBlocks.from_graph(
         csr_from_counts(ones, left, bincount(right, len(right_weight)), len(left_weight))
     )
@@ -176,7 +196,7 @@ def _certify_whole_side(
 def _distinct_edges(
     left: IndexArray, right: IndexArray, num_left: int, num_vertices: int
 ) -> IndexArray:
-    """Return the distinct edges, int32 or int64 [2, E], the right vertices numbered after the left ones."""
+    """Return the distinct edges, int32 or int64 [2, E]; right vertices follow the left ones."""
     dtype = np.int32 if num_vertices < _INT32_MAX else np.int64
     if bool(((left[1:] > left[:-1]) | ((left[1:] == left[:-1]) & (right[1:] > right[:-1]))).all()):
         return np.stack([left, right + num_left], dtype=dtype, casting="unsafe")
@@ -190,12 +210,17 @@ def _distinct_edges(
 def _prune(
     edges: IndexArray, residual: IntArray, degree: IntArray
 ) -> tuple[IndexArray, list[_Leaves], int]:
-    """Settle what costs nothing or has one way out; return the edges that remain, the leaves, and the weight paid.
+    """Take free vertices and leaf edges; return the remaining edges, the leaves, and the weight
+    paid.
 
-    A vertex whose residual weight is zero is taken. The edge to a leaf is paid for at once: each of its ends gives up
-    the smaller of their weights, which no cover can avoid, and the leaf is then needed only if its hub is not taken
-    (local ratio, Bar-Yehuda and Even 1985; exact here, because it leaves one choice). Changes residual int64 [V].
-    degree: int64 [V] at the start.
+    A vertex with residual weight zero is taken. For an edge to a leaf the smaller of its ends'
+    weights is subtracted from both: no cover avoids it, and the leaf is then taken only if its
+    hub is not (local ratio, Bar-Yehuda and Even 1985; exact for leaves).
+
+    Args:
+        edges: [2, E]
+        residual: int64 [V] weights; updated in place.
+        degree: int64 [V] at the start.
     """
     batches: list[_Leaves] = []
     paid = 0
@@ -211,20 +236,23 @@ def _prune(
             paid += _pay_leaves(batch, residual)
             batches.append(batch)
         edges = _unsettled_edges(edges, residual)
-        # A long chain loses two leaves a pass: stop where a pass costs more than the edges it still removes.
+        # A long chain loses two leaves per pass. Stop when a pass removes less than 1 % of the
+        # edges.
         if before - edges.shape[1] <= before // 100:
             return edges, batches, paid
 
 
 def _unsettled_edges(edges: IndexArray, residual: IntArray) -> IndexArray:
-    """Return the edges, [2, E], of which neither end is taken."""
+    """Return the edges, [2, E], with neither end taken."""
     left = residual > 0
     keep = take(left, edges[0]) & take(left, edges[1])
     return edges if keep.all() else np.compress(keep, edges, axis=1)
 
 
 def _pay_leaves(batch: _Leaves, residual: IntArray) -> int:
-    """Take the weight of the leaves off their hubs, as far as it goes; return the weight paid. Changes residual."""
+    """Subtract the leaves' weights from their hubs; return the weight paid. Updates residual in
+    place.
+    """
     owed = np.zeros_like(residual)
     np.add.at(owed, batch.hub, residual[batch.leaf])
     payment = np.minimum(owed, residual)
@@ -236,7 +264,9 @@ def _pay_leaves(batch: _Leaves, residual: IntArray) -> int:
 def _solve_core(
     edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: int, matching_limit: int
 ) -> int:
-    """Cover the edges that pruning left, [2, E], ascending; marks what it takes, returns the lower bound."""
+    """Cover the pruned edges [2, E], sorted; mark the vertices in `chosen` and return the lower
+    bound.
+    """
     if edges.shape[1] == 0:
         return 0
     left, left_index = unique_inverse(edges[0], edges.dtype)
@@ -261,7 +291,7 @@ def _solve_core(
 
 
 def _matching_cover(graph: csr_array) -> Solution:
-    """Cover graph [L, R] with the fewest vertices: as many as a maximum matching has edges (Koenig 1931)."""
+    """Cover graph [L, R] with the fewest vertices: the size of a maximum matching (Koenig 1931)."""
     partner = maximum_bipartite_matching(graph, perm_type="column").astype(np.int64)
     matched = np.flatnonzero(partner >= 0)
     take_left, take_right = _minimum_cut(graph, partner < 0, matched, partner[matched])
@@ -269,10 +299,11 @@ def _matching_cover(graph: csr_array) -> Solution:
 
 
 def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution:
-    """Cover graph [L, R] with the least weight: as much as flows from left to right at most (max-flow, min-cut).
+    """Cover graph [L, R] at minimum weight: the maximum flow from left to right (max-flow min-cut).
 
-    Every left vertex is fed its weight, every right vertex drains its weight, and edges carry any amount, so that
-    only vertices are ever cut. Weights stay below 2^31 - 1, the largest capacity that scipy knows.
+    The source feeds every left vertex with its weight, every right vertex drains its weight into
+    the sink, and edges have unlimited capacity, so only vertices are cut. Weights must be below
+    2^31 - 1, SciPy's largest capacity.
     """
     num_left, num_right = graph.shape
     source, sink = num_left + num_right, num_left + num_right + 1
@@ -297,10 +328,11 @@ def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
 def _minimum_cut(
     graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: IntArray
 ) -> tuple[Mask, Mask]:
-    """Return the left vertices that no residual path reaches and the right ones that one does: the minimum cut.
+    """Return the left vertices that residual paths do not reach and the right vertices that they
+    do.
 
-    A residual path starts at an unsaturated left vertex, goes right along any edge, and back left along an edge that
-    carries flow (back_left, back_right: the ends of those).
+    A residual path starts at an unsaturated left vertex, goes right along any edge, and goes
+    back left along an edge that carries flow (back_left, back_right: the ends of those edges).
     """
     num_left, num_right = graph.shape
     edge = graph.tocoo()
@@ -317,13 +349,12 @@ def _minimum_cut(
 def _scaling_cover(
     graph: csr_array, left_weight: IntArray, right_weight: IntArray, *, rounds: int = 100
 ) -> Solution:
-    """Cover graph [L, R] at nearly the least weight, in a fixed number of passes over its edges.
+    """Cover graph [L, R] at nearly minimum weight in a bounded number of passes over its edges.
 
-    A fractional flow stands in for the exact one: each left vertex spreads its weight over its neighbours in
-    proportion to their prices, and each right vertex moves its price by what it can drain over what it was offered
-    (Sinkhorn and Knopp 1967; overrelaxed as by Thibault et al. 2021). Cut off at the drains this is a flow, hence a
-    lower bound; right vertices with low prices are the crowded ones, hence worth taking: the best threshold on the
-    price gives the cover, or one side does. Stops where the cover is GOOD_ENOUGH, or one side is SIDE_ENOUGH.
+    `scaling_passes` computes a fractional flow (Sinkhorn and Knopp 1967; overrelaxed as by
+    Thibault et al. 2021). Right vertices with low prices are crowded, hence worth taking: the
+    best threshold on the price gives the cover, unless one whole side is better. Stops at
+    ACCEPTED_RATIO, or with one side at ACCEPTED_SIDE_RATIO.
     """
     best, bound = _lighter_side(left_weight, right_weight), 0
     enough = ACCEPTED_SIDE_RATIO
@@ -344,7 +375,7 @@ def _scaling_cover(
 
 
 def _lighter_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
-    """All of the side that weighs less, int64 [L] and [R]; no bound."""
+    """Take all of the lighter side. The third entry is its weight, not a lower bound."""
     left, right = int(left_weight.sum()), int(right_weight.sum())
     is_left = left <= right
     return (
@@ -357,7 +388,10 @@ def _lighter_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
 def _certify_lighter_side(
     graph: csr_array, left_weight: IntArray, right_weight: IntArray
 ) -> Solution | None:
-    """One side of many edges, if that is shown to be good enough while two passes take a tenth of the gap."""
+    """Return the lighter side of a large graph if passes prove it good enough, else None.
+
+    Gives up when two passes close less than a tenth of the gap.
+    """
     if graph.nnz <= ONE_SIDE_MIN_EDGES:
         return None
     take_left, take_right, weight = _lighter_side(left_weight, right_weight)
@@ -377,18 +411,18 @@ def _certify_lighter_side(
 def _threshold_cover(
     graph: csr_array, price: FloatArray, left_weight: IntArray, right_weight: IntArray
 ) -> Solution:
-    """Return the best cover that takes the right vertices up to some price, float64 [R], and its weight.
+    """Return the best cover that takes all right vertices up to some price, and its weight.
 
-    A left vertex must be taken where one of its neighbours is dearer than the threshold. Right vertices whose
-    neighbours are all taken are left out again.
+    A left vertex is taken if one of its neighbours costs more than the threshold. Right vertices
+    whose neighbours are all taken are left out again.
     """
     num_right = graph.shape[1]
     order = np.argsort(price, kind="stable")
     place = np.empty(num_right, dtype=np.int32)
     place[order] = np.arange(num_right, dtype=np.int32)
     dearest = np.maximum.reduceat(take(place, graph.indices), graph.indptr[:-1])
-    # Entry k is the weight with the k cheapest right vertices taken: theirs, and that of every left vertex whose
-    # dearest neighbour comes at place k or later.
+    # Entry k is the weight with the k cheapest right vertices taken: theirs, plus that of every
+    # left vertex whose most expensive neighbour has rank k or higher.
     needed_until = np.zeros(num_right + 1, dtype=np.int64)
     np.add.at(needed_until, dearest, left_weight)
     total = (

@@ -1,9 +1,10 @@
-"""The exchange of one layer within end-to-end training: rows and partial sums forward, their gradients backward.
+"""Differentiable exchange for end-to-end training: rows and partial sums forward, gradients
+backward.
 
-What is sent for a boundary follows from its edges alone: a minimum vertex cover of them where the aggregator adds up,
-else each row once. Both ends compute the same cover, so nothing has to be announced. HaloRows are dense.
+The selection depends on the edges only: a minimum vertex cover for linear aggregators, otherwise
+every boundary row. Both ends compute the same cover, so nothing is announced. Vectors are dense.
 
-I inner nodes; of one layer n rows that this worker has, K vectors that it sends, M that it receives, D wide.
+I inner nodes. For one layer: n local rows, K vectors sent, M vectors received, width D.
 """
 
 from collections.abc import Sequence
@@ -28,31 +29,38 @@ from retexo.models.matrix import SparseMatrix
 
 @dataclass(frozen=True, eq=False)
 class HaloExchange:
-    """What this worker sends and receives in one layer, the same in every pass."""
+    """The exchange of one layer; the same in every forward pass."""
 
     message: SparseMatrix
-    """[K, n] makes the vectors for all peers, by rank, of this worker's rows."""
+    """[K, n] sparse matrix that maps local rows to the vectors for all peers, by rank."""
     num_sent: list[int]
-    """HaloRows for each peer, and from each."""
+    """Number of vectors sent to each peer."""
     num_received: list[int]
+    """Number of vectors received from each peer."""
     received: HaloRows
-    """Where the vectors that arrive belong; they have no values, [M, 0]."""
+    """Halo nodes and targets of the received vectors, without values, [M, 0]."""
 
     def run(
         self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag
     ) -> tuple[Tensor, Tensor]:
-        """Send rows [n, D] and receive [M, D], which has a gradient.
+        """Send rows [n, D] and receive vectors [M, D], with gradient.
 
-        before: a scalar, the second result of the exchange before this one. It makes all workers go through the
-        exchanges in the same order in the backward pass, also those that make nothing of what they receive; so it has
-        to enter the loss.
+        Args:
+            rows: [n, D]
+            before: scalar, the second result of the previous exchange. It orders the exchanges
+                of the backward pass in the same way on all workers, also on those that do not
+                use what they receive. Therefore it has to enter the loss.
+            comm: the communicator.
+            tag: how the traffic is counted.
+        Returns:
+            the received vectors, and the scalar for the next exchange.
         """
         received: Tensor = _AllToAll.apply(self.message @ rows, before, self, comm, tag)  # type: ignore[no-untyped-call]
         return received, received[:0].sum()
 
 
 class _AllToAll(torch.autograd.Function):
-    """[K, D] -> [M, D]; the gradient [M, D] -> [K, D] goes back to where the vectors came from."""
+    """[K, D] -> [M, D]; backward sends the gradient [M, D] to the senders and returns [K, D]."""
 
     @staticmethod
     def forward(
@@ -76,7 +84,7 @@ class _AllToAll(torch.autograd.Function):
 def _all_to_all(
     vectors: Tensor, to_peers: list[int], from_peers: list[int], comm: Communicator, tag: MessageTag
 ) -> Tensor:
-    """HaloRows [K, D], for the peers by rank -> [M, D], from the peers by rank."""
+    """Send vectors [K, D], sorted by peer; return the received vectors [M, D], sorted by peer."""
     width = vectors.shape[1]
     outgoing = [part.flatten() for part in torch.split(vectors.detach().cpu(), to_peers)]
     received = comm.all_to_all(outgoing, [count * width for count in from_peers], tag)
@@ -85,7 +93,7 @@ def _all_to_all(
 
 @dataclass(frozen=True, eq=False)
 class BoundarySample:
-    """Which rows of each boundary are exchanged in a pass, bool [L] per peer: as the sender, and as the receiver."""
+    """The boundary rows exchanged in one pass, bool [L] per peer, as sender and as receiver."""
 
     outgoing: Sequence[Mask]
     incoming: Sequence[Mask]
@@ -98,28 +106,34 @@ def make_halo_exchange(
     like: Tensor,
     sample: BoundarySample | None = None,
 ) -> HaloExchange:
-    """The exchange of a layer's input for all that a plan of one wave needs; without a sample of all boundary rows.
+    """Make the exchange of a layer's input, for a plan with one phase.
 
-    scale: [I] what the aggregator multiplies a source with; None for ones. The message takes the rows of the inner
-    nodes with plan.required_layers >= layer, in their order; of the type and on the device of `like`.
+    Args:
+        plan: the exchange plan.
+        layer: the layer whose input is exchanged.
+        scale: [I] factor of each source in the aggregate (source_scale); None for ones.
+        like: a tensor with the dtype and device of the rows.
+        sample: the boundary rows to exchange; None for all.
+    Returns:
+        an exchange of the inner nodes with plan.required_layers >= layer, in ascending order.
     """
     nodes = (plan.required_layers >= layer).numpy()
-    place = np.cumsum(nodes) - 1
+    node_rows = np.cumsum(nodes) - 1
     pieces: list[sp.csr_array] = []
-    arrivals = []
+    messages = []
     for peer, (outgoing, incoming) in enumerate(zip(plan.outgoing, plan.incoming, strict=True)):
         rows_sent, rows_received = (
             (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
         )
         sent = _SelectedVectors.choose(outgoing, layer, plan.partial_sums, rows_sent)
         received = _SelectedVectors.choose(incoming, layer, plan.partial_sums, rows_received)
-        pieces.append(sent.matrix(outgoing.rows, place, int(nodes.sum()), scale))
+        pieces.append(sent.matrix(outgoing.rows, node_rows, int(nodes.sum()), scale))
         halo, targets = (
             torch.from_numpy(ids)
             for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
         nothing = like.new_empty(len(halo) + len(targets), 0)
-        arrivals.append(ReceivedMessage(halo, targets, read=partial(_read_empty, nothing)))
+        messages.append(ReceivedMessage(halo, targets, read=partial(_read_empty, nothing)))
     message = sp.csr_array(
         sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype
     )
@@ -127,31 +141,34 @@ def make_halo_exchange(
     return HaloExchange(
         SparseMatrix.from_scipy(message, like.device),
         num_sent=[piece.shape[0] for piece in pieces],
-        num_received=[len(part.halo) + len(part.sum_dst) for part in arrivals],
-        received=HaloRows.empty(plan.num_halo, 0, like.dtype).append(arrivals),
+        num_received=[len(part.halo) + len(part.sum_dst) for part in messages],
+        received=HaloRows.empty(plan.num_halo, 0, like.dtype).append(messages),
     )
 
 
 def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
-    """ReceivedMessage.read of vectors that hold no values."""
+    """ReceivedMessage.read for messages without values."""
     return vectors if out is None else out
 
 
 @dataclass(frozen=True, eq=False)
 class _SelectedVectors:
-    """Of a boundary the rows [L] and targets [R] that something is sent for, bool, and the edges that sums cover."""
+    """The rows [L] and targets [R] of a boundary that vectors are sent for, and the edges of the
+    sums.
+    """
 
     rows: Mask
     sums: Mask
     source: IndexArray
     target: IndexArray
     weight: WeightArray | None
-    """Of these edges, known to the sender."""
+    """Weights of these edges, known to the sender."""
 
     @classmethod
     def choose(
         cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None
     ) -> "_SelectedVectors":
+        """Select the vectors of one layer's input, from the required and sampled edges."""
         required = boundary.required_layers[boundary.target] > layer
         source = boundary.source
         if sampled is not None:
@@ -180,10 +197,16 @@ class _SelectedVectors:
         return cls(rows, cover.right_mask, source[rest], target[rest], take_weights(weight, rest))
 
     def matrix(
-        self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None
+        self, nodes: IntArray, node_rows: IntArray, num_rows: int, scale: Tensor | None
     ) -> sp.csr_array:
-        """[k, num_rows] rows, then sums; nodes int64 [L] are the sender's, place int64 [I] their rows."""
-        taken = place[nodes[self.rows]]
+        """Return the matrix [k, num_rows] that maps the sender's rows to the vectors: rows, then
+        sums.
+
+        Args:
+            nodes: int64 [L] the sender's inner nodes.
+            node_rows: int64 [I] row of each inner node.
+        """
+        taken = node_rows[nodes[self.rows]]
         source = nodes[self.source]
         weight = np.ones(len(source)) if scale is None else scale.numpy()[source]
         weight = weight if self.weight is None else weight * self.weight
@@ -191,6 +214,6 @@ class _SelectedVectors:
         values = np.concatenate((np.ones(len(taken)), weight))
         ends = (
             np.concatenate((np.arange(len(taken)), vector)),
-            np.concatenate((taken, place[source])),
+            np.concatenate((taken, node_rows[source])),
         )
         return sp.csr_array((values, ends), shape=(len(taken) + int(self.sums.sum()), num_rows))

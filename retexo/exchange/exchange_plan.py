@@ -1,23 +1,26 @@
-"""Who needs which rows of whom: made once, before the first layer.
+"""The exchange plan: which rows and targets each pair of workers exchanges. Made once, before layer
+0.
 
-The boundary rows of a layer cross the network in two waves:
+The boundary rows of a layer cross the network in two phases:
 
-    TRAIN_WAVE    before the rounds: for the training and validation nodes, on which the rounds work
-    INFER_WAVE    once the layer is frozen: for the other nodes that a later layer or the final test needs
+    TRAIN_PHASE   before the rounds: for the training and validation nodes
+    INFER_PHASE   after the rounds, with frozen weights: for the other nodes that a later layer
+        or the final test needs
 
-Layer l of L needs its output at the labelled and test nodes, and at all nodes that these reach through the L - l - 1
-layers after it; nothing is sent for other nodes. With a trained network there are no rounds: all goes in INFER_WAVE,
-for the nodes with a label to compare with (evaluate) or for every node (predict).
+Layer l of L needs its output at the nodes in the split and at all nodes that these reach through
+the L - l - 1 layers after it; nothing is sent for other nodes. Without training there are no
+rounds: all rows go in INFER_PHASE, for the nodes in the split (evaluate) or for every node
+(predict).
 
-A part holds the in-edges of its own nodes, sorted by destination; all that is made of them keeps that order. So it
-tells each owner the edges that come from there, as ascending numbers target * I + node, with the owner's I. What a
-target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a partial sum for a
-destination: each destination is a target; in a graph with weights the owner is told those of the edges that it may sum,
-where that is expected to save more than it takes. Where only rows are sent (attention, pooling, exchange=plain) all
-destinations that are required by as many layers are one target.
+Each partition holds the in-edges of its own nodes, sorted by destination. It sends each owner
+the list of edges that leave the owner's nodes, as sorted numbers target * I + node. What a
+target is depends on the aggregator. A linear one allows partial sums: each destination is a
+target, and in a weighted graph the owner also receives edge weights, if sums save more bytes
+than the weights take. If only rows can be sent (attention, pooling, exchange=plain), all
+destinations that the same number of layers requires share one target.
 
-W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an
-edge into the receiver), R targets, E edges between them.
+W workers, I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows
+(nodes of the sender with an edge into the receiver), R targets, E edges.
 """
 
 from collections.abc import Sequence
@@ -57,25 +60,27 @@ class ExchangePlan:
     outgoing: tuple[Boundary, ...]
     incoming: tuple[Boundary, ...]
     required_layers: Tensor
-    """uint8 [I]: L + 1 for what the rounds of every layer need; n in 1 ... L for what only layers 0 ... n - 1 embed; 0
-    for what nobody needs."""
+    """uint8 [I] how many layers require each node: L + 1 for nodes that the rounds of every layer
+    use; n in 1 ... L for nodes that only layers 0 ... n - 1 embed; 0 for nodes that nobody
+    needs."""
     num_layers: int
     num_halo: int
     largest_part: int
-    """Inner nodes of the largest part: nobody sends a peer more vectors in a wave."""
+    """Inner nodes of the largest partition: the maximum number of vectors per peer and phase."""
     partial_sums: bool
     """Whether partial sums may be sent."""
     all_halo_rows: bool
-    """exchange=plain: every row of every halo node, dense, in one wave."""
+    """exchange=plain: every row of every halo node, dense, in one phase."""
     phases: tuple[int, ...]
-    """Those in which something is sent."""
-    fewest: dict[tuple[int, int], VectorBound] = field(default_factory=dict)
-    """What was shown while messages were chosen, by peer and wave."""
+    """The phases in which rows are sent."""
+    known_bounds: dict[tuple[int, int], VectorBound] = field(default_factory=dict)
+    """Lower bounds found while messages were selected, by peer and phase. Later layers reuse
+    them."""
 
     def merge_phases(self) -> Self:
-        """What goes in both waves in INFER_WAVE alone; nothing was shown of it yet, whatever this plan served."""
+        """Return a plan that sends the rows of both phases in INFER_PHASE, without known bounds."""
         if len(self.phases) == 1:
-            return replace(self, fewest={})
+            return replace(self, known_bounds={})
 
         def merged(boundary: Boundary) -> Boundary:
             return replace(
@@ -83,29 +88,35 @@ class ExchangePlan:
             )
 
         outgoing, incoming = (tuple(map(merged, each)) for each in (self.outgoing, self.incoming))
-        return replace(self, outgoing=outgoing, incoming=incoming, phases=(INFER_PHASE,), fewest={})
+        return replace(
+            self, outgoing=outgoing, incoming=incoming, phases=(INFER_PHASE,), known_bounds={}
+        )
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the plan depends on besides the partition; the same on every worker."""
+    """What the plan depends on besides the partition. The same on every worker."""
 
     num_layers: int
     part_sizes: tuple[int, ...]
-    """Inner nodes by rank, of those that have rows."""
+    """Inner nodes by rank."""
     all_nodes: bool
-    """Whether every node of the graph is a training, validation or test node, so that all are needed anyway."""
+    """Whether every node of the graph is a training, validation or test node, so that all are
+    required."""
     partial_sums: bool
-    """Whether the aggregator adds up."""
+    """Whether the aggregator is linear, so that partial sums may be sent."""
     all_halo_rows: bool
     use: Use = "train"
-    """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave INFER_WAVE.
-    nothing: no row will be sent."""
+    """train: two phases. evaluate: outputs of the nodes in the split; predict: of all nodes; both
+    in INFER_PHASE only. nothing: no row is sent."""
     vector_bytes: tuple[int, int] = (256, 256)
-    """Of a vector by wave, in all layers together, about: whether telling weights pays goes by that."""
+    """Approximate bytes of one vector by phase, summed over all layers. Decides whether sending
+    edge weights pays off."""
 
     def for_targets(self, *, partial_sums: bool) -> Self:
-        """The same for some nodes only (see make_plan), with partial sums or without."""
+        """Return options for a plan with given target nodes (see make_plan), with or without
+        partial sums.
+        """
         return replace(self, use="evaluate", all_nodes=False, partial_sums=partial_sums)
 
     @property
@@ -118,9 +129,11 @@ class PlanOptions:
 def make_plan(
     partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None = None
 ) -> ExchangePlan:
-    """Agree with every other worker on the edges between the two: how many, then which.
+    """Make the exchange plan together with all other workers.
 
-    targets: bool [I] nodes whose output is computed, in place of those of options.use (one wave, INFER_WAVE).
+    Args:
+        targets: bool [I] nodes whose output is computed, instead of those of options.use;
+            implies one phase, INFER_PHASE.
     """
     return make_plan_from_required_layers(
         partition, options, _find_required_layers(partition, options, comm, targets), comm
@@ -130,7 +143,7 @@ def make_plan(
 def make_plan_from_required_layers(
     partition: Partition, options: PlanOptions, required_layers: Tensor, comm: Communicator
 ) -> ExchangePlan:
-    """The same where it is known already by how many layers each node is required (see ExchangePlan)."""
+    """Make the exchange plan from known required layers (see ExchangePlan.required_layers)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = find_incoming_boundaries(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
@@ -145,7 +158,7 @@ def make_plan_from_required_layers(
     requests = in_threads(request, incoming, options.part_sizes)
     num_rows = options.part_sizes[comm.rank]
     for peer, (edges, targets) in enumerate(announced):
-        check_announced(peer, "targets of edges", targets, edges)  # each has an edge
+        check_announced(peer, "targets of edges", targets, edges)  # each target has an edge
     codes = [
         BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced
     ]
@@ -174,18 +187,19 @@ def make_plan_from_required_layers(
 
 
 def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) -> None:
-    """TrainingError where another site wants rows of nodes that it has not named at the start."""
+    """Raise TrainingError if a peer requests rows of nodes that it did not request at start-up."""
     for peer, (boundary, named) in enumerate(zip(outgoing, asked_for, strict=True)):
         if not np.isin(boundary.rows, named.numpy()).all():
             raise TrainingError(
-                f"rank {peer} wants rows of nodes that it did not ask for at the start; it gets none"
+                f"rank {peer} requests rows of nodes that it did not request at start-up; "
+                "they are not sent"
             )
 
 
 def _find_required_layers(
     partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None
 ) -> Tensor:
-    """ExchangePlan.required_layers."""
+    """Return ExchangePlan.required_layers, uint8 [I]; workers exchange requests layer by layer."""
     last = options.num_layers
     if options.use == "nothing":
         return torch.zeros(partition.num_inner, dtype=torch.uint8)
@@ -208,9 +222,12 @@ def _find_required_layers(
 
 
 def mark_required_sources(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
-    """Mark what `layer` aggregates of this part as embedded by the layers before; the halo nodes it takes, bool [H].
+    """Mark the inner nodes that `layer` aggregates as required by the layers before it.
 
-    required_layers: uint8 [I], changed in place.
+    Args:
+        required_layers: uint8 [I], updated in place.
+    Returns:
+        bool [H] the halo nodes that `layer` aggregates.
     """
     sources = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
     sources[partition.src[required_layers[partition.dst] > layer]] = True
@@ -222,7 +239,13 @@ def mark_required_sources(partition: Partition, required_layers: Tensor, layer: 
 def request_halo_nodes(
     partition: Partition, halo: Tensor, part_sizes: tuple[int, ...], comm: Communicator
 ) -> list[Tensor]:
-    """Name halo nodes, bool [H], to their owners; by peer, the inner nodes int64 that it named here."""
+    """Send the given halo nodes to their owners; return the nodes that each peer requests here.
+
+    Args:
+        halo: bool [H]
+    Returns:
+        int64 inner nodes by peer.
+    """
     owner, index = partition.halo_owner[halo], partition.halo_index[halo].numpy()
     counts = torch.bincount(owner, minlength=comm.world_size)
     announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
@@ -242,8 +265,13 @@ def exchange_sorted_lists(
     announced: Sequence[tuple[int, int]],
     comm: Communicator,
 ) -> list[IntArray]:
-    """Send each peer ascending int64 numbers below a limit; by peer, those that it sent: announced are how many, and
-    their limit."""
+    """Send each peer a sorted list of integers in Elias-Fano code; return the lists received.
+
+    Args:
+        lists: int64, by peer.
+        limits: exclusive upper bound of each list.
+        announced: length and exclusive upper bound of the list that each peer sends.
+    """
     codes = [torch.from_numpy(encode_sorted(*each)) for each in zip(lists, limits, strict=True)]
     received = comm.all_to_all(codes, [encoded_size(*each) for each in announced], SETUP)
     lists_here = []
@@ -256,9 +284,10 @@ def exchange_sorted_lists(
 def _share_weights(
     incoming: list[Boundary], outgoing: list[Boundary], options: PlanOptions, comm: Communicator
 ) -> tuple[list[Boundary], list[Boundary]]:
-    """Send the owner of the sources the weights of the edges that it may sum; both boundaries with those that it has.
+    """Send owners the weights of edges that they may sum; return both boundaries with known
+    weights.
 
-    A destination with one edge there is none to sum for.
+    An edge whose target has no other edge needs no weight, because there is nothing to sum.
     """
     incoming, codes = _encode_shared_weights(incoming, options)
     sizes = [
@@ -267,15 +296,17 @@ def _share_weights(
             [torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP
         )
     ]
-    of_peers = [_summable_edges(boundary) for boundary in outgoing]
-    for peer, (size, told) in enumerate(zip(sizes, of_peers, strict=True)):
-        check_announced(peer, "bytes of weights", size, max_encoded_size(int(told.sum())))
+    outgoing_summable = [_summable_edges(boundary) for boundary in outgoing]
+    for peer, (size, summable) in enumerate(zip(sizes, outgoing_summable, strict=True)):
+        check_announced(peer, "bytes of weights", size, max_encoded_size(int(summable.sum())))
     received = comm.all_to_all(codes, sizes, SETUP)
-    for peer, (boundary, told, code) in enumerate(zip(outgoing, of_peers, received, strict=True)):
+    for peer, (boundary, summable, code) in enumerate(
+        zip(outgoing, outgoing_summable, received, strict=True)
+    ):
         weight = np.full(len(boundary.source), np.nan, np.float32)
         if len(code):
             with reading_from(peer, "list of weights"):
-                weight[told] = decode_weights(code.numpy(), int(told.sum()))
+                weight[summable] = decode_weights(code.numpy(), int(summable.sum()))
         outgoing[peer] = replace(boundary, weight=weight)
     return incoming, outgoing
 
@@ -283,27 +314,31 @@ def _share_weights(
 def _encode_shared_weights(
     incoming: list[Boundary], options: PlanOptions
 ) -> tuple[list[Boundary], list[Tensor]]:
-    """The boundaries with the weights that their owners are told, and those weights as bytes; none where it costs more
-    than it saves."""
-    told_boundaries, codes = [], []
+    """Encode the weights to send, for each peer; none where they cost more bytes than they save.
+
+    Returns the boundaries with the weights that the owners will know, and the codes.
+    """
+    encoded, codes = [], []
     for peer, boundary in enumerate(incoming):
         assert boundary.weight is not None
-        told = _summable_edges(boundary)
-        codes.append(torch.from_numpy(encode_weights(boundary.weight[told])))
-        if len(codes[peer]) >= _bytes_saved_by_sums(boundary, told, options):
-            told[:], codes[peer] = False, codes[peer][:0]
-        weight = np.where(told, boundary.weight, np.float32(np.nan))
-        told_boundaries.append(replace(boundary, weight=weight))
-    return told_boundaries, codes
+        summable = _summable_edges(boundary)
+        codes.append(torch.from_numpy(encode_weights(boundary.weight[summable])))
+        if len(codes[peer]) >= _bytes_saved_by_sums(boundary, summable, options):
+            summable[:], codes[peer] = False, codes[peer][:0]
+        weight = np.where(summable, boundary.weight, np.float32(np.nan))
+        encoded.append(replace(boundary, weight=weight))
+    return encoded, codes
 
 
 def _summable_edges(boundary: Boundary) -> Mask:
-    """Edges of a target with several, bool [E]."""
+    """Return the edges whose target has several edges, bool [E]."""
     return np.repeat(boundary.num_edges > 1, boundary.num_edges)
 
 
-def _bytes_saved_by_sums(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
-    """What both waves of a layer cost without sums, less what they cost with those of the edges `told`."""
+def _bytes_saved_by_sums(boundary: Boundary, summable: Mask, options: PlanOptions) -> int:
+    """Estimate the bytes that partial sums over the edges `summable` save in both phases of one
+    layer.
+    """
     saved, all_targets = 0, boundary.target
     rows_held, held = np.zeros((2, len(boundary.rows)), bool)
     for phase in options.phases:
@@ -311,7 +346,7 @@ def _bytes_saved_by_sums(boundary: Boundary, told: Mask, options: PlanOptions) -
         edges = boundary.edge_range(targets)
         source, target = boundary.source[edges], all_targets[edges]
         left = ~held[source]
-        forced = ids_to_mask(source[left & ~told[edges]], len(held))
+        forced = ids_to_mask(source[left & ~summable[edges]], len(held))
         left &= ~forced[source]
         ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
         cover = minimum_cover(source[left], target[left], *ones)
@@ -325,10 +360,10 @@ def _bytes_saved_by_sums(boundary: Boundary, told: Mask, options: PlanOptions) -
 def compute_global_out_degree(
     partition: Partition, part_sizes: tuple[int, ...], comm: Communicator
 ) -> Tensor:
-    """Out-degrees in the whole graph, [I + H] as in_degree, for a directory that does not store them.
+    """Return out-degrees in the whole graph, [I + H], for a directory that does not store them.
 
-    An edge is held by the part of its destination. So each part counts the edges that leave its halo nodes, the owner
-    adds up the counts and sends the sums back.
+    Each edge is stored by the partition of its destination. So each partition counts the edges
+    that leave its halo nodes; the owners add up these counts and send back the sums.
     """
     counted = partition.sum_at(partition.src, partition.num_inner + partition.num_halo)
     dtype = torch.int32 if partition.edge_weight is None else torch.float64

@@ -1,6 +1,10 @@
-"""What flows through a bipartite graph with weights at its vertices: no vertex cover of it weighs less.
+"""Lower bound on the weight of a bipartite vertex cover, from a fractional flow (Sinkhorn scaling).
 
-Shape letters: L rows of the graph, its left vertices, R columns, its right vertices.
+Every left vertex spreads its weight over its neighbours in proportion to their prices; every
+right vertex then scales its price by its weight over what it was offered. After each pass the
+flow that the right vertices can absorb bounds every vertex cover from below (weak duality).
+
+Shape letters: L rows of the graph (left vertices), R columns (right vertices).
 """
 
 import math
@@ -17,28 +21,32 @@ from partitioning.thread_pool import in_blocks, in_threads
 from retexo.arrays import FloatArray, IntArray
 
 STEP_EXPONENTS = (1, 3)
-"""Exponents of the steps of the prices, in turn: half the passes of 1 alone; 3 alone diverges."""
+"""Exponents of the price updates, used in turn (overrelaxation). Alternating 1 and 3 needs half as
+many passes as 1 alone; 3 alone diverges."""
 _PRICE_LIMITS = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
-"""By type: the least price, beside the dearest, and by how much a step changes one at most, before its exponent."""
+"""By dtype: the lowest price relative to the highest, and the largest factor of one price
+update."""
 VERTICES_PER_BLOCK = 1 << 16
-"""Prices that change at a time: they and what they change by stay in a core's cache."""
+"""Prices that one thread updates at a time. A block fits in a core's cache."""
 EDGES_PER_BLOCK, MAX_BLOCKS = 1 << 24, 8
-"""Edges whose sums take one thread, and how many threads at most: each has a sum for every column."""
+"""Edges per thread, and the maximum number of threads. Each thread holds one sum per column."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowBlocks:
-    """A graph [L, R] of ones, of the type to compute in, as blocks of rows that are added up by a thread each.
+    """A 0/1 matrix [L, R], split into row blocks that are multiplied in one thread each.
 
-    How many there are depends on the graph alone, so that no sum depends on the number of threads.
+    The number of blocks depends on the graph only, so results do not depend on the number of
+    threads.
     """
 
     rows: list[slice]
     graphs: list[csr_array]
-    """Of as many edges each, about."""
+    """The blocks, with about the same number of edges each."""
 
     @classmethod
     def from_graph(cls, graph: csr_array) -> "RowBlocks":
+        """Split a CSR matrix into row blocks without copying it."""
         count = min(MAX_BLOCKS, -(-graph.nnz // EDGES_PER_BLOCK))
         between = np.searchsorted(graph.indptr, np.linspace(0, graph.nnz, count + 1)[1:-1]).tolist()
         rows = [slice(*ends) for ends in pairwise([0, *between, graph.shape[0]])]
@@ -46,7 +54,9 @@ class RowBlocks:
 
     @cached_property
     def degrees(self) -> tuple[FloatArray, FloatArray]:
-        """Edges of each row, [L], and of each column, [R], of which a float32 counts 2^24 at most in a block."""
+        """Degree of each row, [L], and of each column, [R]. In float32 a block counts up to
+        2^24.
+        """
         of_rows = np.concatenate([np.diff(graph.indptr) for graph in self.graphs])
         of_columns = in_threads(
             lambda graph: graph.T @ np.ones(graph.shape[0], graph.dtype), self.graphs
@@ -61,7 +71,7 @@ class RowBlocks:
 
 
 def _slice_rows(graph: csr_array, rows: slice) -> csr_array:
-    """Some rows, in the same memory; csr_array would copy these arrays if it were made of them."""
+    """Return some rows as a view. The csr_array constructor would copy the arrays."""
     first, end = graph.indptr[rows.start], graph.indptr[rows.stop]
     found = csr_array((rows.stop - rows.start, graph.shape[1]), dtype=graph.dtype)
     found.data, found.indices = graph.data[first:end], graph.indices[first:end]
@@ -72,10 +82,16 @@ def _slice_rows(graph: csr_array, rows: slice) -> csr_array:
 def scaling_passes(
     blocks: RowBlocks, left_weight: IntArray, right_weight: IntArray
 ) -> Iterator[tuple[int, FloatArray]]:
-    """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, [R].
+    """Run scaling passes; after each, yield the best lower bound so far and the prices [R].
 
-    So that the bound stays one, each vertex counts for less than it weighs, by more than the sums over its edges can
-    err (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, eq. 4.4).
+    Each vertex counts slightly less than its weight, by more than the rounding error of the sums
+    over its edges (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, eq. 4.4). So
+    the bound holds in spite of rounding.
+
+    Args:
+        blocks: the graph.
+        left_weight: int64 [L]
+        right_weight: int64 [R]
     """
     dtype = blocks.graphs[0].dtype
     least, most = _PRICE_LIMITS[dtype.char]
@@ -89,16 +105,15 @@ def scaling_passes(
     )
 
     def offer(rows: slice, graph: csr_array, around: FloatArray) -> FloatArray:
-        """What some rows offer to each column at a price of 1, [R]."""
+        """Return what some rows offer to each column at price 1, [R]."""
         return graph.T @ (left[rows] / np.maximum(around, least))
 
     def settle(
         price: FloatArray, offers: list[FloatArray], exponent: int, some: slice
     ) -> tuple[float, float]:
-        """What flows to some columns, whose prices it changes, and the highest of them."""
-        offered = price[some] * sum(
-            offer[some] for offer in offers
-        )  # to a column without an edge, 0
+        """Update the prices of some columns; return the flow into them and their highest price."""
+        # 0 for a column without an edge
+        offered = price[some] * sum(offer[some] for offer in offers)
         step = np.clip(right[some] / np.maximum(offered, least), 1 / most, most)
         for _ in range(exponent):
             price[some] *= step
@@ -108,7 +123,7 @@ def scaling_passes(
     price, bound = np.ones(len(right), dtype), 0
     around = [
         blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows
-    ]  # sums of the prices of a row's columns
+    ]  # for each row, the sum of its neighbours' prices
     for exponent in cycle(STEP_EXPONENTS):
         offers = in_threads(offer, blocks.rows, blocks.graphs, around)
         settled = in_blocks(

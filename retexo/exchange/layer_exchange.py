@@ -1,8 +1,9 @@
-"""Sending boundary rows and partial sums, wave by wave.
+"""Exchange of boundary rows and partial sums, phase by phase.
 
-A wave goes to a batch of peers at a time, so that no worker holds all that it sends, and a message that is longer than
-a batch may be in pieces; how many, all workers know from the sizes of the parts. W workers, K pieces of a message, I
-inner nodes, H halo nodes of this worker, F width of a row, D width of a row after the layer's weights.
+A phase sends to a batch of peers at a time, which bounds the memory for messages. A message
+longer than a batch is sent in pieces; all workers compute the same number of pieces from the
+partition sizes. W workers, K pieces of a message, I inner nodes, H halo nodes of this worker, F
+row width, D row width after the layer's weights.
 """
 
 import struct
@@ -42,34 +43,33 @@ from retexo.models.block import HaloRows, ReceivedMessage, Sources
 
 T = TypeVar("T")
 MAX_BATCH_BYTES = 1 << 25
-"""Bytes of vectors, as they are before they are written and once they are read, of a batch; at least a vector's."""
+"""Maximum bytes of decoded vectors in a batch (at least one vector)."""
 
 
 @dataclass(frozen=True, eq=False)
 class OutgoingMessage:
-    """What a peer is sent in a wave."""
+    """A message to one peer in one phase."""
 
     selection: Selection
     sizes: list[int]
-    """[K] bytes of the pieces."""
+    """[K] bytes of each piece."""
     pieces: Iterator[Tensor]
-    """[K] of uint8, each made when it is asked for; but the first is there."""
+    """[K] uint8 pieces. All but the first are encoded when the iterator reaches them."""
 
     @classmethod
     def build(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
-        """Sums whose sizes, which a header tells, are not known are made for them, but for the first piece twice."""
+        """Encode the first piece and compute the sizes of all pieces."""
         vectors = MessageVectors.from_selection(local, selection, edges)
         first, *others = vectors.pieces(count)
         made = [vectors.write(first)]
         sizes = [len(made[0]), *map(vectors.size, others)]
-        pieces = chain(
-            (made.pop() for _ in range(1)), map(vectors.write, others) if others else ()
-        )  # else all is freed
+        # keep no reference to the vectors when there is only one piece
+        pieces = chain((made.pop() for _ in range(1)), map(vectors.write, others) if others else ())
         return cls(selection, sizes, pieces)
 
     @classmethod
     def empty(cls, count: int) -> Self:
-        """In so many pieces."""
+        """Return a message of `count` empty pieces."""
         none = np.zeros(0, bool)
         return cls(
             Selection(DENSE, none, none),
@@ -80,16 +80,16 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """What is exchanged with some peers, by rank; with the others nothing."""
+    """The messages exchanged with some peers, by rank; empty for the other peers."""
 
     messages: list[OutgoingMessage]
     outgoing: list[EdgeSubset]
-    """What the messages are chosen for; and what those that come are."""
+    """Rows and targets that the outgoing and the incoming messages serve."""
     incoming: list[EdgeSubset]
 
 
 class LayerExchange:
-    """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
+    """The exchange of one layer. Both ends of a boundary remember which rows the receiver holds."""
 
     def __init__(
         self,
@@ -100,9 +100,15 @@ class LayerExchange:
         kind: str | None = None,
         traffic_layer: int | None = None,
     ) -> None:
-        """kind: of traffic, that the rows are counted as; None for features in layer 0, embeddings in the others.
+        """Set up the exchange of one layer.
 
-        traffic_layer: that they are counted under; None for `layer`.
+        Args:
+            plan: the exchange plan.
+            layer: the layer whose input is exchanged.
+            local: this worker's rows.
+            comm: the communicator.
+            kind: traffic kind; None for "features" in layer 0 and "embeddings" in later layers.
+            traffic_layer: layer under which traffic is counted; None for `layer`.
         """
         self._traffic_layer = layer if traffic_layer is None else traffic_layer
         self._plan, self._layer, self.local, self._comm = plan, layer, local, comm
@@ -116,21 +122,23 @@ class LayerExchange:
         self._sources = self._no_sources
 
     def sends_only_projected(self) -> bool:
-        """Whether all that INFER_WAVE sends is sent after the weights, whatever is chosen."""
+        """Return whether every vector of INFER_PHASE will be sent after the weights."""
         nodes = np.concatenate([boundary.rows for boundary in self._plan.outgoing])
         return not self._plan.all_halo_rows and self.local.is_shorter_projected(nodes)
 
     def run(self, phase: int) -> Sources:
-        """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
+        """Run a phase; return all halo rows and partial sums received so far."""
         self._sources = self._sources.append(
             [arrival for piece in self._receive(phase) for arrival in piece]
         )
         return self._sources
 
     def stream(self, phase: int) -> Iterator[Sources]:
-        """The same piece by piece: the rows that earlier waves left here, then what comes now, which is not kept.
+        """Run a phase and yield its vectors piece by piece, after the rows that earlier phases
+        received.
 
-        Sums of earlier waves are let go at once: their targets have them.
+        Pieces are not kept. Partial sums of earlier phases are dropped first: their targets are
+        done.
         """
         self._sources = self._sources.drop_sums()
         return self._stream(phase)
@@ -144,17 +152,18 @@ class LayerExchange:
             del sources
 
     def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
-        """What comes in a wave, piece by piece; of several machines each while the next is on its way.
+        """Yield the received messages of a phase, piece by piece.
 
-        Then a piece is made while the one before is on its way, and the messages to a batch of peers while those before
-        are sent. Workers of one machine would take the cores from each other, and a tenth more time.
+        Between machines, the next piece is encoded while one is sent, and the messages to the
+        next batch of peers are selected meanwhile. On one machine that would take cores from
+        other workers (10 % slower).
         """
         if not self._comm.between_nodes:
             for piece in self._start_transfers(phase, self._peer_batches(phase), _call_now):
-                yield piece()  # with no name here, so that the consumer can release it
+                yield piece()  # no variable, so that the consumer can free it
             return
         started: deque[Callable[[], list[ReceivedMessage]]] = deque()
-        with ThreadPoolExecutor(1) as line:  # alone sends until all has come
+        with ThreadPoolExecutor(1) as line:  # the only thread that sends meanwhile
             for piece in self._start_transfers(
                 phase, prefetch(self._peer_batches(phase)), lambda *call: line.submit(*call).result
             ):
@@ -167,9 +176,11 @@ class LayerExchange:
     def _start_transfers(
         self, phase: int, batches: Iterator[_Batch], start: Callable[..., Callable[[], Any]]
     ) -> Iterator[Callable[[], list[ReceivedMessage]]]:
-        """Send and receive; each item waits for a piece from all peers of a batch.
+        """Start the transfers of all batches; yield for each piece a function that waits for it.
 
-        start: calls a function with arguments, sooner or later; what it returns waits for the result.
+        Args:
+            start: calls a function now or in a thread; returns a function that waits for the
+                result.
         """
         tag = MessageTag(self._kind, self._traffic_layer, phase)
         all_to_all = partial(self._comm.all_to_all, consume=True)
@@ -190,10 +201,10 @@ class LayerExchange:
                     tag,
                 )
                 yield partial(self._wait_for_piece, batch.incoming, announced, pieces, received)
-                del received  # it holds what came
+                del received  # would keep the received messages alive
 
     def _peer_batches(self, phase: int) -> Iterator[_Batch]:
-        """What goes to some peers and comes from some, a batch after the other."""
+        """Yield batches of peers with the messages to exchange with them."""
         if phase not in self._plan.phases:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
@@ -221,6 +232,7 @@ class LayerExchange:
             yield _Batch(messages, outgoing, incoming)
 
     def _missing_edges(self, boundary: Boundary, peer: int, phase: int) -> EdgeSubset:
+        """Return a phase's edges of rows that the peer does not hold yet."""
         ends = self._rows_and_targets(boundary, phase)
         targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         edges, counts = boundary.edge_range(targets), boundary.num_edges[targets]
@@ -239,7 +251,7 @@ class LayerExchange:
         return replace(ends, source=source, target=target, weight=weight)
 
     def _rows_and_targets(self, boundary: Boundary, phase: int) -> EdgeSubset:
-        """As _edges, but the rows and targets alone."""
+        """Return a phase's rows and targets, without edges."""
         targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         none = np.zeros(0, np.int32)
         places = (
@@ -249,7 +261,7 @@ class LayerExchange:
         return EdgeSubset(*places, none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
-        """What this worker sends a peer of all rows and targets of the wave."""
+        """Select and encode the message to a peer."""
         if not len(edges.rows):
             return OutgoingMessage.empty(self._num_pieces)
         held, nodes = (
@@ -263,35 +275,36 @@ class LayerExchange:
             )
         selection = self._select(cut, edges, peer, phase)
         message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
-        if (
-            sum(message.sizes) > int(cut.has_edge.sum()) * self._row_bytes
-        ):  # of whole sums values cancelled, of the rest not
+        # The sizes of whole sums assumed that no values cancel; then plain rows may be shorter.
+        if sum(message.sizes) > int(cut.has_edge.sum()) * self._row_bytes:
             selection = select_all_rows(DENSE, cut)
             message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         return message
 
     def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, phase: int) -> Selection:
-        """Of rows that are not held; what was shown of an earlier layer need not be shown again."""
-        boundary, known = self._plan.outgoing[peer], self._plan.fewest
+        """Select vectors for rows that the peer does not hold, starting from an earlier layer's
+        bound.
+        """
+        boundary, known = self._plan.outgoing[peer], self._plan.known_bounds
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
         rows[edges.rows[cut.has_edge]] = targets[edges.targets] = True
-        shown = known.get((peer, phase))
-        fewest = 0 if shown is None else shown.bound_for(rows, targets)
+        known_bound = known.get((peer, phase))
+        min_vectors = 0 if known_bound is None else known_bound.bound_for(rows, targets)
         selection = select_vectors(
             self.local,
             cut,
             partial_sums=self._plan.partial_sums,
             projected=phase == INFER_PHASE,
-            fewest=fewest,
-            before=None if shown is None else shown.reusable_selection(rows, targets),
+            min_vectors=min_vectors,
+            previous=None if known_bound is None else known_bound.reusable_selection(rows, targets),
         )
-        if selection.fewest > fewest:
+        if selection.lower_bound > min_vectors:
             known[peer, phase] = VectorBound(rows, targets, selection)
         return selection
 
     @property
     def _row_bytes(self) -> int:
-        """Of a row in the dense encoding."""
+        """Bytes of one row in the dense encoding."""
         return value_bytes(self.local.rows.shape[1], self.local.rows.dtype, self.local.precision)
 
     @property
@@ -302,10 +315,12 @@ class LayerExchange:
         )
 
     def _exchange_headers(self, batch: _Batch) -> tuple[list[list[int]], list[Selection]]:
-        """Tell every peer what is coming to it; the bytes [K] that come from each, and what it selected.
+        """Exchange message headers; return from each peer the sizes [K] of its pieces and its
+        selection.
 
-        A header, and where partial sums may be sent a bit for each row and each target of the wave, also for rows that
-        are held: so its size does not depend on values. With exchange=plain all is known.
+        With partial sums a header has one bit for each row and target of the phase, including
+        rows that the peer holds, so that its size does not depend on values. exchange=plain
+        needs no headers.
         """
         held = [
             mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)
@@ -326,7 +341,7 @@ class LayerExchange:
         arrived = zip(received, held, batch.incoming, strict=True)
         unpacked = [_unpack_header(header, *each, partial_sums) for each in arrived]
         for peer, (there, (announced, _)) in enumerate(zip(held, unpacked, strict=True)):
-            most = int((~there).sum()) * self._row_bytes  # else all rows are sent (_make_message)
+            most = int((~there).sum()) * self._row_bytes  # otherwise _make_message sends all rows
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
@@ -337,7 +352,7 @@ class LayerExchange:
         pieces: Sequence[Piece],
         received: Callable[[], list[Tensor]],
     ) -> list[ReceivedMessage]:
-        """Of a piece, once it is here."""
+        """Wait for a piece from every peer of a batch; return messages that can be decoded."""
         arrivals = []
         messages = zip(incoming, selections, pieces, received(), strict=True)
         for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
@@ -359,12 +374,12 @@ class LayerExchange:
 
 
 class KnownHaloExchange(LayerExchange):
-    """The exchange of rows that each worker knows of its halo nodes already: nothing is sent."""
+    """An exchange without messages: each worker already knows the rows of its halo nodes."""
 
     def __init__(
         self, plan: ExchangePlan, layer: int, local: LocalRows, comm: Communicator, halo: Tensor
     ) -> None:
-        """halo: [H, F]"""
+        """Use halo rows that this worker already has, [H, F]."""
         super().__init__(plan, layer, local, comm)
         known = replace(self._no_sources.unprojected, values=halo, halo=torch.arange(len(halo)))
         self._sources = replace(self._no_sources, unprojected=known)
@@ -381,13 +396,13 @@ def _decode_from(
     row_format: RowFormat,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As `decode`; TrainingError, which names the peer, where the message is no block of such rows."""
+    """Decode a message. Raises TrainingError, naming the peer, for an invalid message."""
     with reading_from(peer, "block of rows"):
         return decode(message, shape, dtype, row_format, out)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made in a thread while the one before is used."""
+    """Yield the same items; each is computed in a thread while the one before it is used."""
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(next, items, None)
         while (item := made.result()) is not None:
@@ -396,31 +411,34 @@ def prefetch(items: Iterator[T]) -> Iterator[T]:
 
 
 def _call_now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-    """Call a function; what is returned returns the result, once."""
+    """Call `function` now and return a callable that yields its result once."""
     return [function(*arguments)].pop
 
 
 def peers_per_batch(largest_part: int, row_bytes: int) -> int:
-    """How many peers a wave goes to at a time, for parts of so many nodes."""
+    """Return the number of peers that a phase sends to at a time, for partitions of up to this
+    size.
+    """
     return max(1, MAX_BATCH_BYTES // max(1, largest_part * row_bytes))
 
 
 def pieces_per_message(largest_part: int, row_bytes: int) -> int:
-    """Into how many pieces a message is cut, K, for parts of so many nodes."""
+    """Return the number of pieces K of each message, for partitions of up to this size."""
     return max(1, min(largest_part, -(-largest_part * row_bytes // MAX_BATCH_BYTES)))
 
 
 def _select_missing_rows(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
+    """Select every row that the receiver does not hold."""
     return Selection(message_format, ~held, np.zeros(len(edges.targets), bool))
 
 
 def _header_format(num_pieces: int) -> struct.Struct:
-    """The code of the message's format, and the bytes of each piece of the message that follows."""
+    """Header layout: the format code, then the size of each piece in bytes."""
     return struct.Struct(f"<B{num_pieces}Q")
 
 
 def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -> int:
-    """Bytes; none where there are no edges."""
+    """Return the header size in bytes; 0 if there are no edges."""
     if not len(edges.rows):
         return 0
     return header.size + (len(edges.rows) + len(edges.targets) + 7) // 8 * partial_sums
@@ -444,9 +462,9 @@ def _pack_header(
 def _unpack_header(
     header: struct.Struct, received: Tensor, held: Mask, edges: EdgeSubset, partial_sums: bool
 ) -> tuple[list[int], Selection]:
-    """The bytes of the pieces of the message that follows, and which rows and sums it has."""
+    """Return the sizes of the pieces that follow, and the selection of rows and sums."""
     start = received[: header.size].numpy().tobytes()
-    code, *sizes = header.unpack(start or bytes(header.size))  # DENSE, and no bytes
+    code, *sizes = header.unpack(start or bytes(header.size))  # no header: DENSE and empty pieces
     if not (partial_sums and start):
         return sizes, _select_missing_rows(MessageFormat.from_code(code), held, edges)
     count = len(edges.rows) + len(edges.targets)

@@ -1,7 +1,7 @@
-"""Which rows and partial sums a sender sends for a boundary, and how they are written.
+"""Selection of the rows and partial sums to send across a boundary, and of the message format.
 
-I inner nodes, F width of a row, D width of a row after the weights; of one ordered pair of parts, as far as edges are
-to be covered: L rows, R targets, E edges.
+I inner nodes, F input width, D width after the layer's weights. For one ordered pair of
+partitions and the edges to serve: L rows, R targets, E edges.
 """
 
 from collections.abc import Callable
@@ -33,16 +33,16 @@ from retexo.exchange.cover import acceptable_ratio, minimum_cover
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, placeholder_rows, sum_rows, to_dense
 
 MAX_CHUNK_VALUES = 1 << 22
-"""Values of partial sums that are looked at at a time."""
+"""Maximum number of values that are converted or counted at a time."""
 
 
 Piece = tuple[IntArray, IntArray]
-"""Places of some of the rows of a Selection, and of some of its sums."""
+"""Indices into the rows of a Selection, and indices into its partial sums."""
 
 
 @dataclass(frozen=True)
 class MessageFormat:
-    """How a message of rows is written."""
+    """How the vectors of a message are encoded."""
 
     projected: bool
     """Whether they are multiplied by the layer's weights."""
@@ -50,6 +50,7 @@ class MessageFormat:
 
     @property
     def code(self) -> int:
+        """Number of the format in message headers."""
         return 2 * self.projected + self.sparse
 
     @classmethod
@@ -69,33 +70,30 @@ DENSE, SPARSE, PROJECTED = (
 
 @dataclass(eq=False)
 class LocalRows:
-    """The rows of a worker's inner nodes, before and after a layer's weights; they may be released."""
+    """The rows of a worker's inner nodes, before and after a layer's weights."""
 
     rows: Tensor
     """[I, F] on the host."""
     scale: Tensor | None
-    """[I] what the aggregator multiplies a source with; None for ones."""
+    """[I] factor of each source in the aggregate (source_scale); None for ones."""
     project: Callable[[Matrix], Tensor]
-    """[n, F] -> [n, D] after the weights, on the host."""
+    """Multiplies rows by the layer's weights, [n, F] -> [n, D], on the CPU."""
     projected_width: int
     precision: Precision
 
     @classmethod
     def unprojected(cls, rows: Tensor, scale: Tensor | None, precision: Precision) -> Self:
-        """Rows that are sent before the weights alone."""
+        """Return rows that are only sent before the weights."""
         return cls(rows, scale, to_dense, rows.shape[1], precision)
 
     @cached_property
     def sparse(self) -> sp.csr_array | None:
-        """The rows in CSR, if they are sparse."""
+        """The rows in CSR format if they are sparse, else None."""
         return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
 
     @cached_property
     def sparse_sizes(self) -> IntArray:
-        """Bytes that each row takes in the sparse encoding, int64 [I]; looked at in chunks.
-
-        Rows that nobody needs are NaN, which not every precision has a code for.
-        """
+        """Bytes of each row in the sparse encoding, int64 [I]. Rows that nobody needs are NaN."""
         step = max(1, MAX_CHUNK_VALUES // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
         sizes = in_threads(
@@ -107,7 +105,7 @@ class LocalRows:
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def is_shorter_projected(self, nodes: IntArray) -> bool:
-        """Whether all rows of some nodes, int64 [n], take more bytes than they do after the weights."""
+        """Return whether every row of `nodes`, int64 [n], takes fewer bytes after the weights."""
         widths = self.projected_width, self.rows.shape[1]
         after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
         return (
@@ -117,13 +115,13 @@ class LocalRows:
         )
 
     def release(self) -> None:
-        """Free the rows as they are before the weights; their sizes and those after the weights stay."""
+        """Free the rows before the weights. Their sizes and the projected rows are kept."""
         assert self.sparse is None
-        assert len(self.projected) == len(self.sparse_sizes)  # which are made here at the latest
+        assert len(self.projected) == len(self.sparse_sizes)  # computed now if they were not before
         self.rows = placeholder_rows(self.rows)
 
     def _rows_without_nan(self, place: slice) -> Rows:
-        """Some rows, without NaN where the precision has no code for it."""
+        """Return some rows, with NaN replaced by 0 if the precision cannot encode NaN."""
         if self.sparse is None:
             return self.rows[place] if self.precision == "full" else self.rows[place].nan_to_num()
         rows = self.sparse[place]
@@ -147,7 +145,13 @@ class LocalRows:
         num_targets: int,
         edge_weight: WeightArray | None = None,
     ) -> sp.csr_array:
-        """[num_targets, I] adds up scaled and weighted rows of `nodes`, [E], by target, [E] ascending."""
+        """Return the sparse matrix [num_targets, I] that sums scaled, weighted rows by target.
+
+        Args:
+            nodes: [E] source node of each edge.
+            target: [E] ascending.
+            edge_weight: [E]; None for ones.
+        """
         dtype = self.rows.numpy().dtype
         scale = None if self.scale is None else self.scale.numpy().astype(dtype, copy=False)
         weight = np.ones(len(nodes), dtype) if scale is None else take(scale, nodes)
@@ -155,7 +159,9 @@ class LocalRows:
         return csr_from_counts(weight, nodes, bincount(target, num_targets), len(self.rows))
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
-        """The rows of nodes [k], then the sums, [k + num_targets, F], or D wide."""
+        """Return the vectors of a message: the rows of `nodes` [k], then the sums; [k +
+        num_targets, F or D].
+        """
         values = self._all(projected)
         if not isinstance(values, Tensor):
             both: list[sp.csr_array] = [values[nodes], summing @ values]
@@ -175,7 +181,9 @@ class LocalRows:
 
 @dataclass(frozen=True, eq=False)
 class CutEdges:
-    """Edges from a sender's rows into a receiver's targets; each row and each target has one."""
+    """Edges from a sender's rows into a receiver's targets. Every row and target has at least
+    one.
+    """
 
     nodes: Int32Array
     """[L] the inner node of each row."""
@@ -186,21 +194,20 @@ class CutEdges:
     num_targets: int
     """R"""
     weight: WeightArray | None = None
-    """[E] as Boundary.weight."""
+    """[E] see Boundary.weight."""
     known_has_edge: Mask | None = None
-    """As with_edge, where that is known."""
+    """Precomputed `has_edge`, or None."""
 
     @cached_property
     def has_edge(self) -> Mask:
-        """The rows that have one, bool [L]."""
+        """Which rows have an edge, bool [L]."""
         known = self.known_has_edge
         return ids_to_mask(self.source, len(self.nodes)) if known is None else known
 
     def keep_edges(self, kept: Mask) -> Self:
-        """Some of them, bool [E]; all rows and targets keep their places."""
-        source, target = (
-            np.compress(kept, ends) for ends in (self.source, self.target)
-        )  # a quarter of []'s time
+        """Return only the edges in `kept`, bool [E]. Rows and targets keep their indices."""
+        # np.compress takes a quarter of the time of indexing
+        source, target = (np.compress(kept, ends) for ends in (self.source, self.target))
         return replace(
             self,
             source=source,
@@ -212,22 +219,23 @@ class CutEdges:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Of the rows and targets of some edges those that something is sent for, and how it is written."""
+    """The rows and partial sums to send across a boundary, and their format."""
 
     format: MessageFormat
     rows: Mask
-    """[L] rows that are sent as they are."""
+    """[L] rows that are sent."""
     sums: Mask
-    """[R] targets for which a partial sum is sent."""
+    """[R] targets that get a partial sum."""
     sum_sizes: IntArray | None = None
-    """[R] bytes of each sum as it is sent, where no row is sent that would take part in it."""
-    fewest: int = 0
-    """Vectors that any other would send at least."""
+    """[R] bytes of each partial sum; None if rows are sent, too, which shorten the sums."""
+    lower_bound: int = 0
+    """Minimum number of vectors that any selection for these edges needs."""
     equal_sizes: bool = False
-    """Whether it was chosen of vectors of one length, and so is what is chosen of those of another."""
+    """Whether all vectors had the same length. Then the selection is valid for vectors of any
+    length."""
 
     def pieces(self, count: int) -> list[Piece]:
-        """Its vectors, rows first, in so many runs of about equal length."""
+        """Split the vectors, rows first, into `count` pieces of about equal length."""
         rows, sums = np.flatnonzero(self.rows), np.flatnonzero(self.sums)
         bounds = _piece_bounds(len(rows) + len(sums), count)
         ends = zip(
@@ -239,35 +247,42 @@ class Selection:
 
 
 def _piece_bounds(total: int, count: int) -> list[int]:
-    """Where each of so many pieces of a message begins, and the end."""
+    """Return the first vector of each of `count` pieces, and the end of the last."""
     return [-(-total * number // count) for number in range(count + 1)]
 
 
 def select_all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
-    """Every row that has an edge, and no sums."""
+    """Select every row that has an edge, and no partial sums."""
     return Selection(message_format, edges.has_edge, np.zeros(edges.num_targets, bool))
 
 
 @dataclass(frozen=True, eq=False)
 class VectorBound:
-    """How many rows and sums some edges of a boundary take at least: what other edges of it, nearly the same, go by."""
+    """Lower bound on the number of vectors that one layer's boundary needs. Later layers start from
+    it.
+    """
 
     rows: Mask
-    """Of the boundary those with such an edge."""
+    """bool: rows of the boundary that have an edge to serve."""
     targets: Mask
+    """bool: targets of the boundary."""
     selection: Selection
-    """What was chosen of these edges, and how many that shows them to take."""
+    """The selection for these edges, with its lower bound."""
 
     def reusable_selection(self, rows: Mask, targets: Mask) -> Selection | None:
-        """What is to be chosen of all edges between other rows and targets, where the length of vectors does not count;
-        None where it was not chosen yet."""
+        """Return the selection if it applies to the edges between these rows and targets, else
+        None.
+        """
         same = np.array_equal(rows, self.rows) and np.array_equal(targets, self.targets)
         return self.selection if same and self.selection.equal_sizes else None
 
     def bound_for(self, rows: Mask, targets: Mask) -> int:
-        """Of all edges between other rows and targets; one that is not among them saves a vector at most."""
+        """Return a lower bound for all edges between other rows and targets.
+
+        Each row or target that is missing there lowers the bound by at most one vector.
+        """
         return (
-            self.selection.fewest
+            self.selection.lower_bound
             - int((self.rows & ~rows).sum())
             - int((self.targets & ~targets).sum())
         )
@@ -279,34 +294,38 @@ def select_vectors(
     *,
     partial_sums: bool,
     projected: bool,
-    fewest: int = 0,
-    before: Selection | None = None,
+    min_vectors: int = 0,
+    previous: Selection | None = None,
 ) -> Selection:
-    """Choose the format, and with it the rows and partial sums, that take the fewest bytes; none without an edge.
+    """Select the format, rows and partial sums that take the fewest bytes for the given edges.
 
-    partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
-    the weights. fewest: vectors that are needed at least, where that is known. before: what was chosen of the same
-    edges, with partial sums and vectors of one length.
+    Args:
+        local: the sender's rows.
+        edges: the edges to serve.
+        partial_sums: whether partial sums may be sent.
+        projected: whether the receiver accepts rows after the weights.
+        min_vectors: a known lower bound on the number of vectors.
+        previous: an earlier selection for the same edges, made for vectors of equal size.
     """
     forced, needed = np.zeros(len(edges.nodes), bool), edges.has_edge
     if partial_sums and edges.weight is not None:
         forced = ids_to_mask(edges.source[np.isnan(edges.weight)], len(edges.nodes))
         edges = edges.keep_edges(~take(forced, edges.source))
-        fewest = fewest if not forced.any() else 0
+        min_vectors = min_vectors if not forced.any() else 0
     candidates = _candidate_formats(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return select_all_rows(
             min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges
         )
-    if before is not None and len(candidates) == 1 and candidates[0].size:
+    if previous is not None and len(candidates) == 1 and candidates[0].size:
         return replace(
-            before,
+            previous,
             format=candidates[0].format,
-            sum_sizes=_sum_sizes_without_rows(candidates[0], before.rows),
+            sum_sizes=_sum_sizes_without_rows(candidates[0], previous.rows),
         )
     ends = edges.source, edges.target
     covers = [
-        minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=fewest * each.size)
+        minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=min_vectors * each.size)
         for each in candidates
     ]
     totals = [
@@ -331,16 +350,19 @@ def select_vectors(
 
 @dataclass(frozen=True, eq=False)
 class _FormatSizes:
-    """A format with the bytes of each row, int64 [L], and of each target's whole sum, int64 [R]; 0 without an edge."""
+    """Bytes of each row, int64 [L], and of each target's whole sum, int64 [R], in one format.
+
+    0 for rows and targets without an edge.
+    """
 
     format: MessageFormat
     row_sizes: IntArray
     sum_sizes: IntArray
     size: int = 0
-    """Of each vector, where all have the same."""
+    """Bytes of one vector if all have the same size, else 0."""
 
     def is_dominated(self, other: "_FormatSizes") -> bool:
-        """Whether no row and no sum is shorter than in the other format; of equal ones the first code stays."""
+        """Return whether the other format is never longer. Of equal formats the lower code wins."""
         pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
         if any((own < others).any() for own, others in pairs):
             return False
@@ -351,14 +373,18 @@ class _FormatSizes:
 
 
 def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None:
-    """Selection.sum_sizes."""
+    """Return Selection.sum_sizes."""
     return None if rows.any() else chosen.sum_sizes
 
 
 def _candidate_formats(
     local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
 ) -> list[_FormatSizes]:
-    """Formats without those that cannot be the best; see select. needed: rows that have an edge, covered or not."""
+    """Return the formats that can be the shortest; see select_vectors.
+
+    Args:
+        needed: bool [L] rows that have an edge.
+    """
     targets = ids_to_mask(edges.target, edges.num_targets)
 
     def to_dense(message_format: MessageFormat, width: int) -> _FormatSizes:
@@ -371,7 +397,8 @@ def _candidate_formats(
     row_sizes = local.sparse_sizes[edges.nodes] * needed
     shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
     saved = int(np.maximum(shortest - row_sizes, 0).sum())
-    # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
+    # Sums have about as few zeros as their rows, so if sparse rows do not pay off, sparse sums do
+    # not.
     if saved > (acceptable_ratio(len(edges.source)) - 1) * int(shortest.sum()):
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:
@@ -385,7 +412,7 @@ def _candidate_formats(
 
 
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
-    """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
+    """Return the bytes of each target's whole sum in the sparse encoding, int64 [R], in chunks."""
     summing = local.sum_matrix(
         take(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight
     )
@@ -399,22 +426,22 @@ def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class MessageVectors:
-    """What is sent for a boundary: rows, then partial sums of those that are not sent."""
+    """The vectors of a message: rows, then partial sums of the other rows."""
 
     local: LocalRows
     format: MessageFormat
     nodes: Int32Array
     """[k] inner nodes whose rows are sent."""
     sum_matrix: sp.csr_array
-    """[s, I] as of LocalRows."""
+    """[s, I] see LocalRows.sum_matrix."""
     sum_sizes: IntArray | None
-    """[s] bytes of each sum, where they are known."""
+    """[s] bytes of each sum, or None if unknown."""
 
     @classmethod
     def from_selection(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
-        """The selected rows, then the selected sums."""
+        """Collect the selected rows and the edges of the selected sums."""
         target = edges.target
-        if selection.rows.any() or not selection.sums.all():  # else all is summed, where it is
+        if selection.rows.any() or not selection.sums.all():  # otherwise every edge is summed
             kept = take(selection.sums, edges.target) & ~take(selection.rows, edges.source)
             edges = edges.keep_edges(kept)
             target = take(np.cumsum(selection.sums, dtype=np.int32) - 1, edges.target)
@@ -424,15 +451,15 @@ class MessageVectors:
         return cls(local, selection.format, edges.nodes[selection.rows], summing, sizes)
 
     def pieces(self, count: int) -> list[range]:
-        """As Selection.pieces."""
+        """Split the vectors into `count` pieces, as Selection.pieces does."""
         return [
             range(*both)
             for both in pairwise(_piece_bounds(len(self.nodes) + self.sum_matrix.shape[0], count))
         ]
 
     def size(self, piece: range) -> int:
-        """Bytes of a piece; sums are made for it where their zeros count and were not counted."""
-        if self.sum_sizes is not None:  # there are no rows
+        """Return the bytes of a piece. Sparse sums of unknown size are computed for it."""
+        if self.sum_sizes is not None:  # then there are no rows
             return int(self.sum_sizes[piece.start : piece.stop].sum())
         if self.format.sparse:
             rows = self.nodes[piece.start : piece.stop]
@@ -441,7 +468,7 @@ class MessageVectors:
         return len(piece) * value_bytes(width, self.local.rows.dtype, self.local.precision)
 
     def write(self, piece: range) -> Tensor:
-        """uint8 [B]"""
+        """Encode a piece as uint8 [B]."""
         if not piece:
             return torch.empty(0, dtype=torch.uint8)
         first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))

@@ -1,9 +1,10 @@
-"""Sums, maxima and softmax over the in-edges of nodes, forward and backward, without a row for each edge.
+"""Weighted sum, maximum and softmax over the in-edges of nodes, forward and backward.
 
-On a CPU they are torch's embedding bag and segment reduction, and loops of our own for maxima and for products along
-edges. All take a node's in-edges one after the other: results do not depend on the number of threads.
-benchmarks/aggregation.py measures them beside DGL's. N_src source and N_dst destination nodes of a block, E edges, D
-width of a row.
+No tensor has a row per edge. On a CPU they use torch's embedding bag and segment reduction, and
+numba loops for maxima and edge products. Each node's in-edges are added in order, so results do
+not depend on the number of threads. benchmarks/aggregation.py compares them with DGL's.
+
+N_src source and N_dst destination nodes of a block, E edges, D row width.
 """
 
 from typing import Any
@@ -15,25 +16,33 @@ from retexo.models.block import Block
 from retexo.models.matrix import sum_rows
 
 MIN_COMPILED_EDGES = 1 << 15
-"""Edges whose products take longer than it takes to import numba."""
+"""From this many edges on, numba saves more time than importing it takes."""
 
 
 def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor:
-    """sum over in-edges (u, v) of weight[u, v] x[u]: [N_dst, D] of rows [N_src, D] and weights [E], None for ones."""
+    """Return sum over in-edges (u, v) of weight[u, v] x[u], [N_dst, D].
+
+    Args:
+        block: the edges.
+        rows: [N_src, D]
+        weight: [E]; None for ones.
+    """
     total: Tensor = _Sum.apply(rows, weight, block)  # type: ignore[no-untyped-call]
     return total
 
 
 class _Sum(torch.autograd.Function):
-    """The gradient of the rows is the same sum over out-edges, that of a weight the product of its two rows."""
+    """Gradient of rows: the same sum over out-edges. Gradient of a weight: dot product of its two
+    rows.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor | None, block: Block) -> Tensor:
         edges = block.in_edges
         leaf = None if weight is None else weight.detach().requires_grad_(ctx.needs_input_grad[1])
-        with (
-            torch.enable_grad()
-        ):  # the bag's own gradient of the weights, but not that of the rows, which sorts anew
+        # embedding_bag differentiates the weights; its gradient of the rows would sort the edges
+        # again.
+        with torch.enable_grad():
             total = sum_rows(
                 rows.detach(),
                 edges.column,
@@ -60,8 +69,13 @@ class _Sum(torch.autograd.Function):
 
 
 def edge_sum_per_head(block: Block, rows: Tensor, alpha: Tensor) -> Tensor:
-    """As edge_sum for each of K weights of an edge, [E, K], sorted by destination, of rows without gradient:
-    [K, N_dst, D]."""
+    """Return `edge_sum` for each of K edge weights, [K, N_dst, D]; rows have no gradient.
+
+    Args:
+        block: edges sorted by destination.
+        rows: [N_src, D]
+        alpha: [E, K]
+    """
     total: Tensor = _HeadSums.apply(rows, alpha, block)  # type: ignore[no-untyped-call]
     return total
 
@@ -91,7 +105,9 @@ class _HeadSums(torch.autograd.Function):
 
 
 def edge_softmax(block: Block, score: Tensor) -> Tensor:
-    """Softmax over the in-edges of each destination, of scores [E, K]; the block's edges are sorted by destination."""
+    """Softmax of scores [E, K] over the in-edges of each destination; edges sorted by
+    destination.
+    """
     assert block.in_edges.order is None
     alpha: Tensor = _Softmax.apply(score, block)  # type: ignore[no-untyped-call]
     return alpha
@@ -117,7 +133,12 @@ class _Softmax(torch.autograd.Function):
 
 
 def edge_max(block: Block, rows: Tensor) -> Tensor:
-    """max over in-edges (u, v) of x[u], [N_dst, D], 0 for none, of rows [N_src, D] that are not negative."""
+    """Return max over in-edges (u, v) of x[u], [N_dst, D], 0 without in-edges.
+
+    Args:
+        block: the edges.
+        rows: [N_src, D], not negative.
+    """
     edges = block.in_edges
     if rows.device.type != "cpu":
         bag = torch.nn.functional.embedding_bag
@@ -128,7 +149,7 @@ def edge_max(block: Block, rows: Tensor) -> Tensor:
 
 
 class _Max(torch.autograd.Function):
-    """There is no gradient where the maximum is 0."""
+    """Elementwise maximum. Its gradient is 0 where the maximum is 0."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:

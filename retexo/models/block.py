@@ -1,11 +1,12 @@
 """The in-edges of some nodes: the bipartite graph that one layer is computed on.
 
-N_dst destinations (the nodes whose output is computed), N_src sources, E edges. As in DGL's blocks the destinations
-are the first sources, so that a layer finds a node's own row. No self loops: a convolution adds its own.
+N_dst destinations (nodes whose output is computed), N_src sources, E edges. As in DGL's blocks,
+the destinations are the first sources. There are no self loops: a convolution adds its own.
 
-A neighbour that another partition owns is present as its row; as its projected row, already multiplied with the layer's
-weights; or within a partial sum of several neighbours. A partial sum is a source of its own with one edge and the
-out-degree 0, which a linear aggregator takes like any other row. I inner nodes, H halo nodes of the partition.
+A neighbour in another partition is present as its row; as its projected row, already multiplied
+with the layer's weights; or within a partial sum of several neighbours. A partial sum is a
+source with one edge and out-degree 0, which a linear aggregator treats like any other row. I
+inner nodes, H halo nodes of the partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,46 +23,47 @@ from partitioning.directory.sorted_rows import row_pointers
 from retexo.arrays import repeat_interleave
 
 MAX_CHUNK_EDGES = 1 << 21
-"""In-edges that a chunk of nodes has at most."""
+"""Maximum number of in-edges in a chunk of nodes."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedMessage:
-    """A message of one peer: rows of R halo nodes, then S partial sums for inner nodes."""
+    """A message from one peer: rows of R halo nodes, then S partial sums for inner nodes."""
 
     halo: Tensor
     """int64 [R] the halo node of each row, in [0, H)."""
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
     read: Callable[..., Tensor]
-    """Decodes the vectors, [R + S, F], into the tensor `out`; without one they may be the memory of the message."""
+    """Decodes the vectors [R + S, F], into `out` if given. Otherwise they may share the message's
+    memory."""
     projected: bool = False
-    """Whether the sender multiplied them with the layer's weights; then they are D wide."""
+    """Whether the vectors were multiplied by the layer's weights; then they are D wide."""
 
 
 @dataclass(frozen=True, eq=False)
 class HaloRows:
-    """Received rows of halo nodes and partial sums, in one matrix in the order of their arrival."""
+    """Received rows of halo nodes and partial sums, in one matrix in order of arrival."""
 
     values: Tensor
     """[n, F]"""
     halo: Tensor
-    """int64 [H] the index in `values` of each halo node's row, -1 where it was not received."""
+    """int64 [H] index in `values` of each halo node's row, -1 if it was not received."""
     sums: Tensor
-    """int64 [S] the index in `values` of each partial sum."""
+    """int64 [S] index in `values` of each partial sum."""
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
 
     @classmethod
     def empty(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
-        """Nothing received yet."""
+        """Return an empty HaloRows."""
         nothing = torch.zeros(0, dtype=torch.int64)
         return cls(
             torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing
         )
 
     def append(self, arrivals: Sequence[ReceivedMessage]) -> "HaloRows":
-        """With the vectors of the arrivals appended; they are F wide."""
+        """Return the rows with the vectors of some messages appended."""
         if not arrivals:
             return self
         counts = [len(arrival.halo) + len(arrival.sum_dst) for arrival in arrivals]
@@ -87,7 +89,7 @@ class HaloRows:
         return HaloRows(values, halo, torch.cat(sums), sum_dst)
 
     def drop_sums(self) -> "HaloRows":
-        """The rows alone."""
+        """Return the rows without partial sums."""
         if not len(self.sums):
             return self
         halo = (self.halo >= 0).nonzero()[:, 0]
@@ -98,80 +100,78 @@ class HaloRows:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """All that was received of a layer's input."""
+    """All vectors received for one layer's input."""
 
     unprojected: HaloRows
-    """Values [n, F]: rows of the layer's input and sums of them."""
+    """Values [n, F]: input rows and sums of them."""
     projected: HaloRows
-    """Values [m, D]: the same after the layer's weights."""
+    """Values [m, D]: rows and sums after the layer's weights."""
 
     def append(self, arrivals: Sequence[ReceivedMessage]) -> "Sources":
-        """With the arrivals appended, each to the vectors of its kind."""
+        """Return the vectors with those of some messages appended."""
         projected = [arrival for arrival in arrivals if arrival.projected]
         unprojected = [arrival for arrival in arrivals if not arrival.projected]
         return Sources(self.unprojected.append(unprojected), self.projected.append(projected))
 
     def drop_sums(self) -> "Sources":
-        """The rows alone."""
+        """Return the rows without partial sums."""
         return Sources(self.unprojected.drop_sums(), self.projected.drop_sums())
 
 
 @dataclass(frozen=True, eq=False)
 class EdgesByNode:
-    """The edges of each node, one node after the other, in the order of the block."""
+    """The edges of a block, grouped by one of their ends (CSR)."""
 
     row_ptr: Tensor
-    """[n + 1] node i has edges row_ptr[i] ... row_ptr[i + 1] - 1; int32 where that does, and so is `column`."""
+    """[n + 1] node i has edges row_ptr[i] to row_ptr[i + 1] - 1. int32 if possible, as `column`."""
     column: Tensor
     """[E] the other end of each edge."""
     order: Tensor | None
-    """int64 [E] the place of each edge in the block; None where that is sorted so."""
+    """int64 [E] index of each edge in the block; None if the block is sorted this way."""
 
     @classmethod
     def build(cls, nodes: Tensor, others: Tensor, num_nodes: int) -> Self:
-        """nodes, others: int64 [E] the two ends of each edge."""
+        """Group edges by `nodes`, int64 [E]; `others`, int64 [E], are the other ends."""
         order = None
         if not bool((nodes[1:] >= nodes[:-1]).all()):
             one_row = (np.arange(len(nodes)), nodes.cpu().numpy(), np.array([0, len(nodes)]))
-            by_node = sp.csr_array(
-                one_row, shape=(1, num_nodes)
-            ).tocsc()  # a stable sort in linear time
+            # SciPy's transposition is a stable sort in linear time.
+            by_node = sp.csr_array(one_row, shape=(1, num_nodes)).tocsc()
             order = torch.from_numpy(by_node.data).to(nodes.device)
             others = others[order]
         row_ptr = nn.functional.pad(torch.bincount(nodes, minlength=num_nodes).cumsum(0), (1, 0))
-        dtype = (
-            torch.int32 if len(nodes) < 1 << 31 else torch.int64
-        )  # no more nodes than edges have a number
+        # indices are below the number of edges
+        dtype = torch.int32 if len(nodes) < 1 << 31 else torch.int64
         return cls(row_ptr.to(dtype), others.to(dtype), order)
 
     def reorder(self, of_edges: Tensor) -> Tensor:
-        """What is [E, ...] in the order of the block, in this one."""
+        """Bring edge data [E, ...] from the block's order into this order."""
         return of_edges if self.order is None else of_edges[self.order]
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """In-edges of N_dst nodes, with the degrees that these and their sources have in the whole graph."""
+    """In-edges of N_dst nodes, with the global degrees of destinations and sources."""
 
     nodes: Tensor
-    """int64 [N_src] sources: v for inner node v, I + i for sources.unprojected.values[i], I + n + i for
-    sources.projected.values[i]. The first N_dst are the destinations; the others ascend."""
+    """int64 [N_src] source ids: v for inner node v, I + i for sources.unprojected.values[i], I + n
+    + i for sources.projected.values[i]. The first N_dst are the destinations; the others ascend."""
     num_dst: int
     """N_dst"""
     num_unprojected: int
-    """Sources other than projected vectors, which come last."""
+    """Number of sources before the projected vectors, which come last."""
     src: Tensor
     """int64 [E] in [0, N_src)."""
     dst: Tensor
     """int64 [E] in [0, N_dst)."""
     out_degree: Tensor
-    """float [N_src] in the whole graph, self loops left out."""
+    """float [N_src] in the whole graph, without self loops."""
     in_degree: Tensor
-    """float [N_dst] likewise."""
+    """float [N_dst] in the whole graph, without self loops."""
     weight: Tensor | None = None
-    """float [E], of a partial sum 1; None for ones."""
+    """float [E], 1 for partial sums; None for ones."""
     edge_feat: Tensor | None = None
-    """float [E, K]; None for none."""
+    """float [E, K], or None."""
 
     @cached_property
     def in_edges(self) -> "EdgesByNode":
@@ -184,8 +184,10 @@ class Block:
         return EdgesByNode.build(self.src, self.dst, len(self.nodes))
 
     def with_self_loops(self) -> "Block":
-        """With an edge from each destination to itself, after its other in-edges, which are sorted by destination; it
-        has the mean of their features, and weights are left out."""
+        """Add a self loop to each destination, after its other in-edges; sort by destination.
+
+        Its edge features are the mean of the node's in-edges. Edge weights are dropped.
+        """
         own, feat = torch.arange(self.num_dst, device=self.dst.device), self.edge_feat
         src, dst = torch.cat((self.src, own)), torch.cat((self.dst, own))
         edges = EdgesByNode.build(dst, src, self.num_dst)
@@ -198,7 +200,7 @@ class Block:
         )
 
     def to(self, device: torch.device) -> "Block":
-        """With all but `nodes` on a device."""
+        """Move all tensors but `nodes` to a device."""
         tensors = (self.src, self.dst, self.out_degree, self.in_degree, self.weight, self.edge_feat)
         moved = (None if tensor is None else tensor.to(device) for tensor in tensors)
         return Block(self.nodes, self.num_dst, self.num_unprojected, *moved)  # type: ignore[arg-type]
@@ -209,9 +211,9 @@ class InEdges:
     """All in-edges of a partition, from which blocks are cut."""
 
     src: Tensor
-    """int32 [E] local ids: inner nodes, then halo nodes; sorted by destination."""
+    """int32 [E] local ids (inner nodes, then halo nodes), sorted by destination."""
     row_ptr: Tensor
-    """int64 [I + 1] the in-edges of inner node v are row_ptr[v] ... row_ptr[v + 1] - 1."""
+    """int64 [I + 1] inner node v has the in-edges row_ptr[v] to row_ptr[v + 1] - 1."""
     out_degree: Tensor
     """float [I + H] in the whole graph."""
     in_degree: Tensor
@@ -219,7 +221,7 @@ class InEdges:
     weight: Tensor | None = None
     """float [E]; None for ones."""
     edge_feat: Tensor | None = None
-    """float [E, K]; None for none."""
+    """float [E, K], or None."""
 
     @classmethod
     def build(
@@ -233,13 +235,22 @@ class InEdges:
         weight: Tensor | None = None,
         edge_feat: Tensor | None = None,
     ) -> Self:
-        """From edges int [E], the degrees in the whole graph of [I] and [I + H] nodes, which become `dtype`, as do
-        weights [E] and features [E, K] of the edges."""
+        """Sort edges by destination.
+
+        Args:
+            src: int [E]
+            dst: int [E]
+            in_degree: [I] in the whole graph.
+            out_degree: [I + H] in the whole graph.
+            dtype: of degrees, weights and features.
+            weight: [E]; None for ones.
+            edge_feat: [E, K], or None.
+        """
         weight, edge_feat = (
             None if data is None else data.to(dtype) for data in (weight, edge_feat)
         )
         row_ptr = row_pointers(dst, len(in_degree))
-        if row_ptr is None:  # in a partition directory they ascend: then no copy is made
+        if row_ptr is None:  # edges of a partition directory are sorted, which avoids a copy
             order = torch.argsort(dst, stable=True)
             src, dst = src[order], dst[order]
             weight, edge_feat = (
@@ -249,14 +260,15 @@ class InEdges:
         return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
     def cut_block(self, nodes: Tensor, sources: Sources) -> Block:
-        """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
+        """Return the block of some inner nodes, int64 [N_dst], ascending and distinct.
 
-        An edge of a halo node whose row was not received is left out: a partial sum contains it.
+        An edge of a halo node without received row is left out, because a partial sum contains
+        it.
         """
         return self.number_sources(sources).cut_block(nodes)
 
     def number_sources(self, sources: Sources) -> "NumberedEdges":
-        """The edges with numbered sources, to cut several blocks from."""
+        """Number all sources, to cut several blocks."""
         num_inner, num_unprojected = len(self.in_degree), len(sources.unprojected.values)
         unprojected, projected = sources.unprojected.halo, sources.projected.halo
         halo = torch.where(projected >= 0, projected + num_unprojected, unprojected)
@@ -268,7 +280,9 @@ class InEdges:
         return NumberedEdges(self, sources, number, out_degree)
 
     def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """The in-edges of nodes, int64 [n]: their places, int64 [E'], and row pointers, int64 [n + 1]."""
+        """Return indices of the in-edges of nodes int64 [n], int64 [E'], and row pointers, int64 [n
+        + 1].
+        """
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
@@ -277,7 +291,7 @@ class InEdges:
         ), row_ptr
 
     def chunks(self, nodes: Tensor, edges: int = MAX_CHUNK_EDGES) -> list[Tensor]:
-        """The nodes, int64 [n], in pieces of about `edges` in-edges at most."""
+        """Split nodes, int64 [n], into chunks of at most about `edges` in-edges."""
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         piece = (degree.cumsum(0) - degree) // edges
         return list(
@@ -287,17 +301,17 @@ class InEdges:
 
 @dataclass(frozen=True, eq=False)
 class NumberedEdges:
-    """All in-edges of a partition, with the number that each source has in Block.nodes."""
+    """All in-edges of a partition, with the number of each source in Block.nodes."""
 
     edges: InEdges
     sources: Sources
     number: Tensor
-    """int64 [I + H] by local id, -1 where the row was not received."""
+    """int64 [I + H] by local id, -1 if the row was not received."""
     out_degree: Tensor
     """float [I + n + m] by number."""
 
     def cut_block(self, nodes: Tensor) -> Block:
-        """As InEdges.block."""
+        """See InEdges.cut_block."""
         edge, row_ptr = self.edges.in_edges(nodes)
         dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, self.edges.src.index_select(0, edge))
@@ -347,14 +361,14 @@ class NumberedEdges:
 
 
 def gather_source_rows(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
-    """The rows [num_unprojected, F] of a block's sources, and the projected ones [N_src - num_unprojected, D].
+    """Return the rows [num_unprojected, F] of a block's sources, then the projected rows, D wide.
 
     Args:
-        own: [I, F] the rows of the inner nodes.
-        sources: those that the block was cut with.
+        own: [I, F] rows of the inner nodes.
+        sources: the vectors that the block was cut with.
     """
     nodes, projected = block.nodes[: block.num_unprojected], block.nodes[block.num_unprojected :]
-    num_own = int((nodes < len(own)).sum())  # they come first
+    num_own = int((nodes < len(own)).sum())  # own rows come first
     rows = own.new_empty(len(nodes), own.shape[1])
     torch.index_select(own, 0, nodes[:num_own], out=rows[:num_own])
     torch.index_select(

@@ -1,6 +1,6 @@
-"""The convolutions by name: model=NAME is the module retexo/models/conv/NAME.py.
+"""Registry of convolutions: model=NAME selects the module retexo/models/conv/NAME.py.
 
-To add one: that module and conf/model/NAME.yaml. Settings model.* that are its own are defined in
+To add one, add that module and conf/model/NAME.yaml. Settings of its own are defined in
 retexo/settings/options.py.
 """
 
@@ -20,12 +20,15 @@ from retexo.settings.schema import typed_options
 
 
 class ConvolutionModule(Protocol):
-    """What a module of retexo/models/conv/ offers."""
+    """Interface of a module in retexo/models/conv/."""
 
     def build(self, layer: LayerShape, options: Any) -> Convolution:
-        """The convolution of one layer, with initial parameters; InputError for settings that it cannot have.
+        """Build the convolution of one layer with initial parameters. Raises InputError for bad
+        settings.
 
-        options: the settings model.* that are its own, of its dataclass in `OPTIONS` (retexo.settings.options).
+        Args:
+            options: the model's own settings, an instance of its dataclass in
+                retexo.settings.options.
         """
 
 
@@ -36,33 +39,35 @@ CONVOLUTIONS: dict[str, ConvolutionModule] = {
 
 
 def find_convolution(name: str) -> ConvolutionModule:
-    """The module of model=NAME; InputError where there is none."""
+    """Return the module of model=NAME. Raises InputError for an unknown name."""
     if name not in CONVOLUTIONS:
         raise InputError(f"model={name}: no such model; choose one of {', '.join(CONVOLUTIONS)}")
     return CONVOLUTIONS[name]
 
 
 def find_options_class(name: str) -> type:
-    """The dataclass of the settings model.* that are its own; InputError where there is no such model."""
+    """Return the dataclass of the model's own settings. Raises InputError for an unknown name."""
     find_convolution(name)
     return OPTIONS.get(("model", name), NoOptions)
 
 
 def build_convolution(layer: LayerShape) -> Convolution:
-    """The convolution of one layer; InputError for an unknown model, or settings that it cannot have."""
+    """Build the convolution of one layer. Raises InputError for an unknown model or bad
+    settings.
+    """
     name = layer.model.name
     options: Any = typed_options("model", layer.model.options, find_options_class(name))
     return find_convolution(name).build(layer, options)
 
 
 def check_model(model: ModelSettings) -> Convolution:
-    """A hidden layer on torch's meta device, without data; InputError for settings that the model cannot have."""
+    """Build a hidden layer on torch's meta device. Raises InputError for bad settings."""
     with torch.device("meta"):
         return build_convolution(LayerShape(1, model.hidden_dim, False, model))
 
 
 def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
-    """One head, no dropout, and the defaults of its own settings."""
+    """Return model settings with one head, no dropout, and the model's own defaults."""
     own: Any = find_options_class(name)
     options = {field.name: field.metadata["setting"].default for field in fields(own)}
     return ModelSettings(

@@ -1,10 +1,11 @@
-"""What a convolution is to the rest of the program.
+"""Base class of convolutions.
 
-The inputs of a layer are fixed while it trains, so a convolution has two halves: `prepare`, without parameters, is
-computed once before the rounds, and `forward` in each round. With a linear aggregator `prepare` does all the work on
-edges, and a round is dense products only.
+The inputs of a layer are fixed while it trains, so a convolution has two halves: `prepare`,
+without parameters, runs once before the rounds, and `forward` runs in each round. For a linear
+aggregator `prepare` does all work on edges, and a round consists of dense products.
 
-N_src source and N_dst destination nodes of a block, F input width, D output width, K features of an edge.
+N_src source and N_dst destination nodes of a block, F input width, D output width, K edge
+features.
 """
 
 from dataclasses import dataclass, replace
@@ -20,62 +21,67 @@ from retexo.settings.run_settings import ModelSettings
 
 @dataclass(frozen=True)
 class RelationInput:
-    """What a relation brings to its destinations: rows of its sources."""
+    """The rows that a relation passes to its destinations."""
 
     rows: str
-    """Whose rows: those of equal name are alike, and may share weights."""
+    """Name of the rows. Inputs of equal name have the same rows and may share weights."""
     width: int
-    """F of the rows."""
+    """F"""
     dropout: float | None = None
-    """Rate, of them or of their mean; None: the convolution's."""
+    """Dropout rate of the rows or their mean; None for the convolution's rate."""
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The place of a convolution in a network, from which its module builds it."""
+    """Shape and position of a convolution in the network; its module's `build` reads it."""
 
     num_in: int
     """F"""
     num_out: int
-    """Width of what the convolution adds to the stage: hidden_dim, or a share of it; the number of classes for a last
-    layer that is the bare convolution."""
+    """Output width of the convolution: hidden_dim or a share of it, or the number of classes for a
+    last layer without output head."""
     is_last: bool
-    """Whether it is that bare convolution."""
+    """Whether it is a last layer without output head."""
     model: ModelSettings
     num_edge_features: int = 0
-    """K that attention reads."""
+    """K edge features that attention reads."""
     groups: tuple[tuple[RelationInput, ...], ...] = ()
-    """Of a relational convolution: what it adds up, group by group."""
+    """For relational convolutions: the inputs, in groups that are summed."""
     num_own: int = 0
-    """Of relational attention: the width of the destinations' own features."""
+    """For relational attention: width of the destinations' own features."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What `forward` reads in each round: fixed matrices, and for attention and pooling the edges."""
+    """What `forward` reads in each round: fixed matrices, and the edges for attention and
+    pooling.
+    """
 
     matrices: tuple[Matrix, ...]
     num_rows: int
     """N_dst"""
     projected: Tensor
-    """Rows that were multiplied with the weights before they came; [0, 0] for none. Linear aggregation: [N_dst, D],
-    the aggregate itself, and its place in `matrices` is [N_dst, 0]. Else [m, D], the last sources of the block."""
+    """Rows received after the layer's weights; [0, 0] for none. Linear aggregation: [N_dst, D],
+    their aggregate, and its entry in `matrices` is [N_dst, 0]. Otherwise [m, D], the block's
+    last sources."""
     block: Block | None = None
     skips: tuple[Matrix, ...] = ()
-    """[N_dst, F] each: what the stage reads past the convolution: the destinations' own rows, an earlier aggregate."""
+    """[N_dst, F] each: inputs of the skip connections (own rows, features, an earlier
+    aggregate)."""
     blocks: tuple[Block, ...] = ()
-    """Of relational attention: the in-edges of each relation, whose sources are the rows of the last `matrices`."""
+    """For relational attention: the in-edges of each relation. Their sources are the last
+    `matrices`."""
     bf16: bool = False
-    """Whether dense products are in bfloat16."""
+    """Whether dense products are computed in bfloat16."""
 
     @property
     def dense_on_host(self) -> bool:
-        """Whether all matrices are dense and in the memory of the CPU, where some rows of one are no copy."""
+        """Whether all matrices are dense and on the CPU, so that slicing rows makes no copy."""
         matrices = (*self.matrices, *self.skips)
         return all(isinstance(each, Tensor) and each.device.type == "cpu" for each in matrices)
 
     def to_bf16(self) -> "Inputs":
-        """The same with dense matrices and products in bfloat16."""
+        """Convert dense matrices, and compute dense products, in bfloat16."""
 
         def converted(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
             return tuple(
@@ -87,7 +93,7 @@ class Inputs:
         )
 
     def at(self, rows: RowIndex) -> "Inputs":
-        """The inputs of some rows of the output, for a convolution without edges."""
+        """Return the inputs of some output rows; only for convolutions without edges."""
         assert self.block is None
         assert not self.blocks
         assert not len(self.projected)
@@ -100,41 +106,46 @@ class Convolution(nn.Module):
     """A graph convolution, [N_src, F] -> [N_dst, D]."""
 
     linear_aggregation: ClassVar[bool] = False
-    """Whether neighbours enter only by a weighted sum of their rows: then a partial sum can stand for several of them,
-    and A(HW) = (AH)W."""
+    """Whether neighbours enter only through a weighted sum of their rows. Then partial sums may be
+    sent, and A(HW) = (AH)W."""
     fixed_inputs: ClassVar[bool] = False
-    """Whether `prepare` does all the work on edges."""
+    """Whether `prepare` does all work on edges."""
     takes_projected: ClassVar[bool] = True
-    """Whether rows may come after `project`."""
+    """Whether it accepts rows after `project`."""
     reads_relations: ClassVar[bool] = False
-    """Whether the features of an edge are its relation, one-hot (Partition.edge_relation)."""
+    """Whether edge features are one-hot relations (Partition.edge_relation)."""
     uses_out_degree: ClassVar[bool] = False
-    """Whether `source_scale` depends on it."""
+    """Whether `source_scale` depends on the out-degree."""
     adds_skips: bool = False
-    """Whether skips of the stage are added to the output, rather than put beside it."""
+    """Whether skip connections are added to the output instead of concatenated."""
     relational: ClassVar[bool] = False
-    """Whether it is for heterogeneous graphs: it has an input for each relation, and is none for plain graphs."""
+    """Whether it has one input per relation; only for heterogeneous graphs."""
     attention_heads: int = 0
-    """Attention scores of an edge; 0 for a convolution without attention."""
+    """Number of attention heads; 0 without attention."""
     weight: nn.Parameter
-    """[F, D]; a convolution with another name for it defines `neighbour_weight`."""
+    """[F, D]; a convolution with another name for it overrides `neighbour_weight`."""
 
     def __init__(self, num_out: int, dropout: float) -> None:
-        """num_out: D. dropout: rate, in [0, 1)."""
+        """Args:
+        num_out: D
+        dropout: rate in [0, 1)
+        """
         super().__init__()
         self.output_dim, self.dropout_rate = num_out, dropout
 
     def source_scale(self, out_degree: Tensor) -> Tensor | None:
-        """The factor of each source, from its out-degree in the whole graph, float [n]; None for ones."""
+        """Return the factor of each source from its global out-degree, float [n]; None for ones."""
         return None
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
-        """Compute all that needs no parameters.
+        """Compute everything that needs no parameters.
 
         Args:
             block: the in-edges of the destinations.
-            rows: [block.num_unprojected, F] of the block's first sources; may be overwritten.
-            projected: [N_src - block.num_unprojected, D] of the others, after `project`; may be overwritten.
+            rows: [block.num_unprojected, F] rows of the block's first sources; may be
+                overwritten.
+            projected: [N_src - block.num_unprojected, D] rows of the other sources, after
+                `project`; may be overwritten.
         """
         raise NotImplementedError
 
@@ -144,39 +155,45 @@ class Convolution(nn.Module):
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
-        """The first weight [F, D] that a neighbour's row, or the sum of several, is multiplied with."""
+        """The first weight [F, D] that multiplies a neighbour's row or a sum of rows."""
         return self.weight
 
     def project(self, rows: Matrix) -> Tensor:
-        """A neighbour's row after that weight, without dropout: [n, F] -> [n, D]."""
+        """Multiply rows by `neighbour_weight` without dropout: [n, F] -> [n, D]."""
         return matmul(rows, self.neighbour_weight)
 
     @property
     def projected_width(self) -> int:
-        """D of `project`."""
+        """Output width D of `project`."""
         return self.neighbour_weight.shape[1]
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """The weights [F, D] that each of Inputs.matrices [n, F] is multiplied with, in that order."""
+        """The weights [F, D] that multiply each of Inputs.matrices [n, F], in that order."""
         return (self.neighbour_weight,)
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor | None:
-        """[N_dst, K] the aggregate after `neighbour_weight`, without dropout; None where aggregation is not linear."""
+        """Return the aggregate after `neighbour_weight`, [N_dst, D], without dropout; None if not
+        linear.
+        """
         return None
 
     def apply_dropout(self, matrix: Matrix, rate: float | None = None) -> Matrix:
-        """The matrix after dropout, drawn anew in each round of training; rate: None for the convolution's."""
+        """Apply dropout, drawn anew in each training round; `rate` None for the convolution's
+        rate.
+        """
         return dropout(matrix, self.dropout_rate if rate is None else rate, self.training)
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
-    """What model.norm says, of vectors [n, width]."""
+    """Return the normalization that model.norm names, for vectors [n, width]."""
     return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:
-    """A weight [num_in, num_out], Glorot and Bengio's uniform initialisation with the gain of ReLU."""
+    """Return a weight [num_in, num_out] with Glorot's uniform initialisation and the gain of
+    ReLU.
+    """
     weight = torch.empty(num_in, num_out)
     nn.init.xavier_uniform_(weight, gain=nn.init.calculate_gain("relu"))
     return nn.Parameter(weight)

@@ -29,15 +29,25 @@ from retexo.models.relational import RelationalConvolution
 from retexo.models.stage import Architecture, Stage, build_stages, read_model
 from retexo.settings.run_settings import ModelSettings
 
+PLAIN_NODE = "node"
+"""The only node type of a plain graph."""
+PLAIN_EDGE = (PLAIN_NODE, "edge", PLAIN_NODE)
+"""Its only relation."""
+
 
 @dataclass(frozen=True)
 class Schema:
-    """Types and relations of a heterogeneous graph."""
+    """The node types and relations of a graph; a plain graph has one of each."""
 
     target: str
     widths: Mapping[str, int]
     """F_t of each type."""
     relations: tuple[EdgeType, ...]
+
+    @classmethod
+    def of_plain_graph(cls, num_features: int) -> Self:
+        """One node type with one relation."""
+        return cls(PLAIN_NODE, {PLAIN_NODE: num_features}, (PLAIN_EDGE,))
 
     @property
     def described(self) -> str:
@@ -169,6 +179,11 @@ class TypedLayer(nn.Module):
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         """As Stage.first_weights, type after type."""
         return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
+
+
+def stages_by_type(layer: Stage | TypedLayer) -> Iterator[tuple[str, Stage]]:
+    """The stages of one layer by the node type that each computes; a plain graph has one."""
+    return layer.by_type() if isinstance(layer, TypedLayer) else iter(((PLAIN_NODE, layer),))
 
 
 def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:

@@ -19,14 +19,16 @@ def neighbour_sum(
     dst_scale: Tensor | None,
     self_scale: Tensor | None,
 ) -> Matrix:
-    """dst_scale[v] (sum over in-edges (u, v) of w[u, v] src_scale[u] x[u]) + self_scale[v] x[v]; may overwrite rows.
+    """Return dst_scale[v] (sum over (u, v) of w[u, v] src_scale[u] x[u]) + self_scale[v] x[v].
 
     Args:
-        rows: [N_src, F].
+        block: the in-edges.
+        rows: [N_src, F]; may be overwritten.
         src_scale: [N_src]; None for ones.
         dst_scale: [N_dst]; None for ones.
         self_scale: [N_dst]; None for zeros.
-    Returns: [N_dst, F], sparse where the rows are sparse and their sums still are.
+    Returns:
+        [N_dst, F], sparse if the rows and their sums are sparse.
     """
     if rows.device.type == "cpu" and is_sparse(rows):
         return as_matrix(_sparse_sum(block, rows, src_scale, dst_scale, self_scale))
@@ -41,7 +43,7 @@ def _dense_sum(
     self_scale: Tensor | None,
 ) -> Tensor:
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
-    # In place: nothing in memory is larger than the rows.
+    # In place, to need no second matrix of the rows' size.
     total = edge_sum(
         block, rows if src_scale is None else rows.mul_(src_scale[:, None]), block.weight
     )
@@ -79,31 +81,38 @@ NO_PROJECTED_ROWS = torch.zeros(0, 0)
 
 
 class LinearConvolution(Convolution):
-    """A convolution of the aggregate of a node v, its own weights after it:
+    """A convolution of a weighted sum of the neighbours' rows, the aggregate of node v:
 
-    destination_scale[v] (sum over u in N(v) of w[u, v] source_scale[u] x[u]) + self_loop_scale[v] x[v]
+        destination_scale[v] (sum over u in N(v) of w[u, v] source_scale[u] x[u]) +
+            self_loop_scale[v] x[v]
 
-    w are the weights of the edges, and degrees sums of them; without any they are 1.
+    w are edge weights (1 if there are none), and degrees are sums of them.
     """
 
     linear_aggregation = fixed_inputs = True
     normalized: ClassVar[bool] = False
-    """Whether the factors of a sum shrink with the degrees, so that it can be taken hop after hop (SGC, SIGN)."""
+    """Whether the scales shrink with the degree, so that the sum can be applied hop after hop (SGC,
+    SIGN)."""
     root_weight: bool = False
-    """Whether a node's own row is an input besides the aggregate, with a weight of its own (PyG's root_weight)."""
+    """Whether a node's own row is a separate input with its own weight (PyG's root_weight)."""
 
     def destination_scale(self, in_degree: Tensor) -> Tensor | None:
-        """From the in-degrees in the whole graph, float [n]; None for ones."""
+        """Return the factor of each destination from its global in-degree, float [n]; None for
+        ones.
+        """
         return None
 
     def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
-        """From the degrees in the whole graph, float [n] each; None for zeros."""
+        """Return the factor of a node's own row from its global degrees, float [n]; None for
+        zeros.
+        """
         return None
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         assert not len(projected)
         out_degree, count = block.out_degree, block.num_dst
-        own = rows[:count].clone() if self.root_weight else None  # a view would keep all rows
+        # clone: a view would keep all rows alive
+        own = rows[:count].clone() if self.root_weight else None
         scales = (
             self.destination_scale(block.in_degree),
             self.self_loop_scale(block.in_degree, out_degree[:count]),
@@ -115,12 +124,18 @@ class LinearConvolution(Convolution):
         )
 
     def inputs(self, own: Tensor | None, aggregate: Matrix, projected: Tensor) -> Inputs:
-        """own: [n, F], where there is a root weight. aggregate: [n, F]; [n, 0] with projected [n, D] beside it."""
+        """Return the inputs of `forward`.
+
+        Args:
+            own: [n, F] own rows if there is a root weight, else None.
+            aggregate: [n, F], or [n, 0] if `projected` is given.
+            projected: aggregate of projected rows, [n, D], or [0, 0].
+        """
         matrices = (aggregate,) if own is None else (as_matrix(own), aggregate)
         return Inputs(matrices, aggregate.shape[0], projected)
 
     def apply_weight(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
-        """[n, F] @ [F, D], or the aggregate of projected rows [n, D], + [D]"""
+        """Return aggregate [n, F] @ weight + bias, or projected aggregate [n, D] + bias."""
         return (
             projected + bias
             if len(projected)

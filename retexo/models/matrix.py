@@ -1,4 +1,4 @@
-"""Dense and sparse matrices as the input of a layer: bag-of-words features stay sparse, also when aggregated.
+"""Dense and sparse matrices as layer inputs. Bag-of-words features and their sums stay sparse.
 
 R rows, F input width, D output width, Z stored values.
 """
@@ -20,20 +20,22 @@ warnings.filterwarnings(
 )  # SciPy made the indices
 
 SCAN_CHUNK_VALUES = 1 << 20
-"""Values of a chunk in which zeros are counted; dense rows are recognised after few chunks."""
+"""Values per chunk when zeros are counted. Dense rows are recognised after few chunks."""
 MAX_SPARSE_DENSITY = 0.15
-"""Share of stored values up to which rows are kept sparse."""
+"""Maximum share of nonzero values of rows that are kept sparse."""
 _ONEDNN_BUILT = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 USE_ONEDNN = _ONEDNN_BUILT and torch.backends.cpu.get_cpu_capability() == "AVX512"
-"""Whether oneDNN may multiply in float32 (`product`). Without it commands on PubMed and an eighth of products' shape took
-1.09 and 1.06 of the CPU seconds on an AMD EPYC with AVX-512 (the least of three runs in turn, at 8666332)."""
+"""Whether `matmul` may use oneDNN for float32. Without it, commands on PubMed and an eighth of
+ogbn-products took 1.09 and 1.06 times the CPU seconds on an AMD EPYC with AVX-512 (minimum of
+three alternating runs)."""
 ROWS_PER_IMAGE = 128
-"""Rows in an image that it convolves: the gradient of weights takes .75 to .95 of what it takes of one long image."""
+"""Rows per image in `_onednn_product`. The gradient of the weights takes 0.75 to 0.95 of the time
+it takes with one long image."""
 
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A CSR matrix [R, F] that dense weights are multiplied with, forward and backward."""
+    """A CSR matrix [R, F] for products with dense weights, forward and backward."""
 
     row_ptr: Tensor
     """int32 [R + 1]"""
@@ -42,15 +44,15 @@ class SparseMatrix:
     values: Tensor
     """[Z]"""
     by_column: Tensor
-    """int64 [Z] the order of the values in the transposed matrix."""
+    """int64 [Z] order of the values in the transposed matrix."""
     column_ptr: Tensor
     """int32 [F + 1]"""
     rows: Tensor
-    """int32 [Z] the row of each value in the transposed matrix."""
+    """int32 [Z] row of each value in the transposed matrix."""
 
     @classmethod
     def from_scipy(cls, matrix: sp.csr_array, device: torch.device | None = None) -> "SparseMatrix":
-        """Take over a SciPy matrix [R, F] with sorted indices."""
+        """Convert a SciPy matrix [R, F] with sorted indices."""
         places = sp.csr_array(
             (np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape
         ).tocsc()
@@ -69,7 +71,7 @@ class SparseMatrix:
         return len(self.row_ptr) - 1, len(self.column_ptr) - 1
 
     def dropout(self, rate: float) -> "SparseMatrix":
-        """Drop each stored value with probability `rate` and scale up the others; zeros stay zeros anyway."""
+        """Drop each stored value with probability `rate` and scale up the others."""
         values = fast_dropout(self.values, rate)
         return SparseMatrix(
             self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows
@@ -86,7 +88,8 @@ class SparseMatrix:
         product: Tensor = _Product.apply(weight, self)  # type: ignore[no-untyped-call]
         return product
 
-    # As sums of rows: of 47 columns and more in a third to a half of the time of torch's sparse product.
+    # Computed as sums of rows: from 47 columns on in a third to half of the time of torch's
+    # product.
 
     def product(self, weight: Tensor) -> Tensor:
         return sum_rows(weight, self.columns, self.row_ptr, self.values)
@@ -97,10 +100,12 @@ class SparseMatrix:
 
 
 class _Product(torch.autograd.Function):
-    """Y = X W and dL/dW = X^T dL/dY, with the transposed matrix at hand (torch sorts it anew each time)."""
+    """Y = X W and dL/dW = X^T dL/dY with a stored transpose (torch would sort X in every backward
+    pass).
+    """
 
     @staticmethod
-    # There is no sparse product in bfloat16.
+    # torch has no sparse product in bfloat16
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, weight: Tensor, matrix: SparseMatrix) -> Tensor:
         ctx.matrix = matrix
@@ -112,13 +117,13 @@ class _Product(torch.autograd.Function):
 
 
 RowIndex = slice | Tensor
-"""Which rows of a matrix: a range, or int64 [n]."""
+"""Rows of a matrix: a range, or int64 [n]."""
 Matrix = Tensor | SparseMatrix
-"""An input of a layer, [R, F]."""
+"""Input of a layer, [R, F]."""
 
 
 def to_dense(matrix: Matrix) -> Tensor:
-    """[R, F]"""
+    """Convert to a dense tensor [R, F]."""
     return matrix if isinstance(matrix, Tensor) else matrix.to_dense()
 
 
@@ -136,35 +141,37 @@ def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _pays_off_with_onednn(matrix: Tensor, weight: Tensor) -> bool:
-    """Whether it takes longer than what oneDNN does before one, as measured for widths from 3 on."""
+    """Return whether the product is large enough to outweigh oneDNN's overhead (measured from width
+    3).
+    """
     return (
         len(matrix) >= 512
         and matrix.numel() * weight.shape[1] >= 1 << 22
         and matrix.device.type == "cpu"
         and matrix.dtype == weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")  # in bfloat16 torch takes oneDNN of itself
+        and not torch.is_autocast_enabled("cpu")  # torch uses oneDNN for bfloat16 anyway
     )
 
 
 def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product as a convolution of images of PIXELS x 1, or one of R x 1 pixels, with a kernel of one.
+    """Compute the product as a 1x1 convolution over images of ROWS_PER_IMAGE x 1 pixels.
 
-    torch multiplies float32 with MKL, which leaves out AVX-512 on processors that are not Intel's, and convolves with
-    oneDNN, which takes a quarter to a half of the time on some of them. A dilation does nothing to a kernel of one, but
-    without it torch would not take oneDNN in a process of one thread.
+    torch multiplies float32 with MKL, which does not use AVX-512 on processors other than
+    Intel's, and convolves with oneDNN, which takes a quarter to a half of the time there. The
+    dilation has no effect on a 1x1 kernel; without it torch would not choose oneDNN in
+    single-threaded processes.
     """
     num_rows, (num_in, num_out) = len(matrix), weight.shape
     length = ROWS_PER_IMAGE if num_rows % ROWS_PER_IMAGE == 0 else num_rows
-    pixels = matrix.reshape(-1, length, 1, num_in).permute(
-        0, 3, 1, 2
-    )  # channels last, as the rows lie
+    # channels last, the layout of the rows
+    pixels = matrix.reshape(-1, length, 1, num_in).permute(0, 3, 1, 2)
     kernel = weight.T.reshape(num_out, num_in, 1, 1)
     out = torch.nn.functional.conv2d(pixels, kernel, bias, dilation=2)
     return out.permute(0, 2, 3, 1).reshape(num_rows, num_out)
 
 
 def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:
-    """The chosen rows of [R, F]."""
+    """Return some rows of [R, F]."""
     if isinstance(matrix, Tensor):
         return matrix[rows]
     arrays = (each.cpu().numpy() for each in (matrix.values, matrix.columns, matrix.row_ptr))
@@ -175,7 +182,7 @@ def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:
 
 
 def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:
-    """The rows of [R, F], each times its entry of `scale`, [R]."""
+    """Multiply each row of [R, F] by its entry of `scale`, [R]."""
     if isinstance(matrix, Tensor):
         return matrix * scale[:, None].to(matrix.dtype)
     of_values = torch.repeat_interleave(scale.to(matrix.values.dtype), matrix.row_ptr.diff())
@@ -183,26 +190,31 @@ def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:
 
 
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
-    """Dropout in training mode, else the matrix itself."""
+    """Apply dropout in training mode."""
     if not training or rate == 0:
         return matrix
     return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else fast_dropout(matrix, rate)
 
 
 def is_sparse(rows: Tensor) -> bool:
-    """Whether so few values of [R, F] are nonzero that a sparse product is faster; False where rows have a gradient."""
+    """Return whether rows [R, F] have so few nonzeros that a sparse product is faster.
+
+    False for rows with a gradient.
+    """
     if rows.requires_grad or not rows.numel():
         return False
     nonzero = 0
     for chunk in torch.split(rows, max(1, SCAN_CHUNK_VALUES // rows.shape[1])):
-        nonzero += int(np.count_nonzero(chunk.numpy() != 0))  # eight times as fast as torch's
+        nonzero += int(np.count_nonzero(chunk.numpy() != 0))  # eight times as fast as torch's count
         if nonzero > MAX_SPARSE_DENSITY * rows.numel():
             return False
     return True
 
 
 def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
-    """Rows [R, F] as the kind of matrix that is faster to multiply with; a SciPy matrix may be sorted in place."""
+    """Convert rows [R, F] to the kind of matrix with the faster product; may sort a SciPy matrix in
+    place.
+    """
     if isinstance(rows, Tensor):
         sparse = rows.device.type == "cpu" and is_sparse(rows)
         return SparseMatrix.from_scipy(sp.csr_array(rows.numpy())) if sparse else rows
@@ -213,19 +225,20 @@ def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
 
 
 def placeholder_rows(rows: Tensor) -> Tensor:
-    """What stands for rows that are released, [R, F]: NaN, and one value in memory."""
+    """Return NaN rows [R, F] that occupy one value of memory, as placeholder for released rows."""
     return rows.new_full((1, 1), torch.nan).expand(rows.shape)
 
 
 def sum_rows(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted sums of rows; torch's embedding bag, on a CPU as fast as DGL's products and faster than SciPy's.
+    """Return weighted sums of rows, [n, K], with torch's embedding bag.
+
+    On a CPU it is as fast as DGL's products and faster than SciPy's.
 
     Args:
-        values: [m, K].
-        rows: int32 [E] the rows of each sum, one sum after the other.
+        values: [m, K]
+        rows: int32 [E] rows of each sum, one sum after the other.
         row_ptr: int32 [n + 1], sum i takes rows[row_ptr[i] : row_ptr[i + 1]].
         weight: [E]; None for ones.
-    Returns: [n, K].
     """
     return torch.nn.functional.embedding_bag(
         rows, values, row_ptr, mode="sum", per_sample_weights=weight, include_last_offset=True
@@ -233,7 +246,7 @@ def sum_rows(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | Non
 
 
 def used_columns(matrix: Matrix) -> Tensor:
-    """Columns of [n, F] that hold anything but zeros, bool [F] on the host."""
+    """Return which columns of [n, F] have a nonzero value, bool [F] on the CPU."""
     if isinstance(matrix, Tensor):
         return (matrix != 0).any(dim=0).cpu()
     used = torch.zeros(matrix.shape[1], dtype=torch.bool)

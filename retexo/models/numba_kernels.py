@@ -1,7 +1,8 @@
-"""Loops on a CPU that torch is slow at, compiled by numba when first used: a few seconds, once a machine.
+"""CPU loops compiled by numba, for operations that are slow in torch.
 
-Torch's own search for the row that is the largest takes seven times as long as the maximum, its products along edges
-four times as long as these. N_src source and N_dst destination nodes, E edges, D width of a row, K weights of an edge.
+Compiled on first use, a few seconds once per machine. torch's maximum with indices takes seven
+times, its edge products four times as long as these. N_src source and N_dst destination nodes, E
+edges, D row width, K weights per edge.
 """
 
 from collections.abc import Callable
@@ -11,16 +12,22 @@ from typing import Any
 
 import numba
 import numpy as np
-import scipy.linalg.cython_blas  # noqa: F401  what numba multiplies with, for ThreadpoolController to find
+import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS, for ThreadpoolController to find
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 
 def max_in_edges(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of rows [N_src, D], not negative, the largest over in-edges, [N_dst, D], 0 for none, and whose it is.
+    """Return the maximum over in-edges, [N_dst, D], and the source of each maximum, int32 [N_dst,
+    D].
 
-    That is int32 [N_dst, D], -1 where the maximum is 0; of equal rows it is the first edge's. row_ptr [N_dst + 1].
+    The maximum is 0 and the source -1 without in-edges. Ties go to the first edge.
+
+    Args:
+        row_ptr: [N_dst + 1]
+        column: [E] source of each edge.
+        rows: [N_src, D], not negative.
     """
     top = rows.new_zeros(len(row_ptr) - 1, rows.shape[1])
     source = torch.full(top.shape, -1, dtype=torch.int32)
@@ -30,19 +37,25 @@ def max_in_edges(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor,
 
 
 def scatter_max_gradient(gradient: Tensor, source: Tensor, num_rows: int) -> Tensor:
-    """The gradient of the rows, [num_rows, D], from that of the maxima, [N_dst, D], and whose they are."""
+    """Return the gradient of the rows, [num_rows, D], from that of the maxima, [N_dst, D]."""
     total = gradient.new_zeros(num_rows, gradient.shape[1])
     _in_threads(_add, total.shape[1], source.numpy(), gradient.contiguous().numpy(), total.numpy())
     return total
 
 
 def dot_edge_ends(row_ptr: Tensor, column: Tensor, rows: Tensor, others: Tensor) -> Tensor:
-    """The product of the rows of an edge's two ends, [E, K], of sources [N_src, D] and destinations [N_dst, D, K]."""
+    """Return dot products of the rows of each edge's ends, [E, K].
+
+    Args:
+        row_ptr: [N_dst + 1]
+        column: [E] source of each edge.
+        rows: [N_src, D]
+        others: [N_dst, D, K]
+    """
     products = rows.new_empty(len(column), others.shape[2])
     arrays = [each.contiguous().numpy() for each in (row_ptr, column, rows, others)]
-    with _blas().limit(
-        limits=1, user_api="blas"
-    ):  # its own threads would wait in loops, on cores that others need
+    # BLAS threads would spin on cores that others need.
+    with _blas().limit(limits=1, user_api="blas"):
         _in_threads(_multiply, len(others), *arrays, products.numpy())
     return products
 
@@ -53,8 +66,10 @@ def _blas() -> ThreadpoolController:
 
 
 def _in_threads(kernel: Callable[..., None], size: int, *arguments: Any) -> None:
-    """Call kernel(*arguments, first, end) for as many ranges of 0 ... size as torch has threads; none writes another's
-    part of an array."""
+    """Call kernel(*arguments, first, end) on one range of 0 ... size per torch thread.
+
+    Ranges write disjoint parts of the arrays.
+    """
     count = torch.get_num_threads()
     bounds = [size * number // count for number in range(count + 1)]
     if count == 1:
@@ -67,14 +82,14 @@ def _in_threads(kernel: Callable[..., None], size: int, *arguments: Any) -> None
 
 @cache
 def _pool(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count)  # kept: to start threads takes as long as a short loop
+    return ThreadPoolExecutor(count)  # Cached: starting threads takes as long as a short loop.
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """numba.njit, kept for the next process where there is a folder to keep it in."""
+    """Compile with numba and cache the result on disk where possible."""
     try:
         kernel: Callable[..., None] = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither beside the module nor in a home
+    except RuntimeError:  # no cache folder beside the module or in the home directory
         kernel = numba.njit(nogil=True)(function)
     return kernel
 
@@ -89,15 +104,14 @@ def _search(
     first: int,
     end: int,
 ) -> None:
-    """For destinations first ... end - 1."""
+    """Maximum over the in-edges of destinations first ... end - 1."""
     for node in range(first, end):
         best, place = top[node], source[node]
         for edge in range(row_ptr[node], row_ptr[node + 1]):
             sender = column[edge]
             row = rows[sender]
-            for at in range(
-                len(row)
-            ):  # both chosen, in place of a branch: so it takes several columns at a time
+            # Select instead of branch, so that the compiler vectorises over columns.
+            for at in range(len(row)):
                 larger = row[at] > best[at]
                 best[at] = row[at] if larger else best[at]
                 place[at] = sender if larger else place[at]
@@ -105,7 +119,7 @@ def _search(
 
 @_compiled
 def _add(source: np.ndarray, gradient: np.ndarray, total: np.ndarray, first: int, end: int) -> None:
-    """For columns first ... end - 1, in the order of destinations."""
+    """Scatter the columns first ... end - 1, in the order of destinations."""
     for node in range(len(source)):
         for at in range(first, end):
             if source[node, at] >= 0:
@@ -122,7 +136,7 @@ def _multiply(
     first: int,
     end: int,
 ) -> None:
-    """For destinations first ... end - 1; others are [N_dst, D, K]. A product of small matrices each, by BLAS."""
+    """Dot products for destinations first ... end - 1, one small BLAS product each."""
     largest = 0
     for node in range(first, end):
         largest = max(largest, row_ptr[node + 1] - row_ptr[node])

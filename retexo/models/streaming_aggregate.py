@@ -1,9 +1,9 @@
-"""The aggregate of a linear convolution, accumulated while the rows of its in-edges arrive.
+"""Aggregate of a linear convolution, accumulated while the rows of halo nodes arrive.
 
-No row is copied, and received rows can be released once they are added: a worker that embeds its nodes never holds the
-rows of all halo nodes. Either the layer's input is summed, or projected rows are, since A(HW) = (AH)W.
+Rows are not copied, and received rows are freed once they are added, so a worker never holds the
+rows of all halo nodes. It sums either input rows or projected rows, since A(HW) = (AH)W.
 
-I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F the width that is summed.
+I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F.
 """
 
 import numpy as np
@@ -16,16 +16,18 @@ from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
 from retexo.models.matrix import as_matrix, sum_rows
 
 MAX_SUMS_PER_STEP = 1 << 16
-"""Partial sums that are added at a time; these are copied."""
+"""Maximum number of partial sums added at a time, because these are copied."""
 NUM_IMMEDIATE_ADDS = 2
-"""Received tables whose rows do not wait where all edges are one chunk: so the sums of small graphs keep their bits."""
+"""For graphs of one chunk: the number of messages whose rows are added at once instead of
+collected. Keeps the results of small graphs bit for bit."""
 MAX_WAITING_BYTES = 1 << 26
-"""Of received rows that wait for others, since for each addition of rows all edges are looked at."""
+"""Maximum bytes of received rows that are collected before they are added. Each addition scans all
+edges."""
 ALL_NODES = slice(None)
 
 
 class AggregateAccumulator:
-    """The inputs of a linear convolution at some inner nodes."""
+    """Accumulates the inputs of a linear convolution at some inner nodes."""
 
     def __init__(
         self,
@@ -39,11 +41,12 @@ class AggregateAccumulator:
         """Start with the neighbours within the partition.
 
         Args:
+            conv: the convolution.
             edges: all in-edges of the partition.
             nodes: int64 [n] ascending and distinct.
-            rows: [I, F] on the host.
-            projected: [I, D] the rows after conv.project, to sum those; None to sum the rows.
-            device: where the sums are.
+            rows: [I, F] on the CPU.
+            projected: [I, D] rows after conv.project, to sum those; None to sum `rows`.
+            device: where the sums are computed.
         """
         self._conv, self._edges, self._nodes, self._device = conv, edges, nodes, device
         self._rows = rows if conv.root_weight else None
@@ -54,7 +57,7 @@ class AggregateAccumulator:
         self._chunks = edges.chunks(nodes)
         self._at_once = NUM_IMMEDIATE_ADDS if len(self._chunks) == 1 else 0
         self._waiting: list[tuple[Tensor, Tensor]] = []
-        """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
+        """Collected rows, [m, K], and their nodes' local ids, int64 [m]."""
         self._place = torch.full((len(edges.in_degree),), -1)
         self._place[nodes] = torch.arange(len(nodes))
         self._add_rows(
@@ -62,7 +65,7 @@ class AggregateAccumulator:
         )
 
     def add(self, sources: Sources) -> None:
-        """Add what was received; an edge of a halo node may be covered once, over all calls."""
+        """Add received vectors. Over all calls each halo edge is covered once."""
         for vectors, projected in ((sources.unprojected, False), (sources.projected, True)):
             if not len(vectors.values):
                 continue
@@ -84,7 +87,7 @@ class AggregateAccumulator:
                 self._add_waiting()
 
     def inputs(self, chosen: slice = ALL_NODES) -> Inputs:
-        """The inputs of nodes[chosen], once everything is added."""
+        """Return the inputs of nodes[chosen], after everything was added."""
         self._add_waiting()
         conv, edges, nodes = self._conv, self._edges, self._nodes[chosen]
         in_degree = edges.in_degree[nodes]
@@ -104,7 +107,7 @@ class AggregateAccumulator:
         return conv.inputs(own, unprojected, projected)
 
     def _add_waiting(self) -> None:
-        """Add the rows that wait."""
+        """Add the collected rows."""
         if not self._waiting:
             return
         values, nodes = map(torch.cat, zip(*self._waiting, strict=True))
@@ -112,7 +115,12 @@ class AggregateAccumulator:
         self._add_received(values, torch.arange(len(values)), nodes)
 
     def _add_received(self, values: Tensor, rows: Tensor, nodes: Tensor) -> None:
-        """Add some rows of values, [n, K], along the edges of their nodes; both int64 [m], nodes as local ids."""
+        """Add rows of values [n, K] along the out-edges of their nodes.
+
+        Args:
+            rows: int64 [m]
+            nodes: int64 [m] local ids.
+        """
         row_of = torch.full((len(self._edges.out_degree),), len(values), dtype=torch.int32)
         row_of[nodes] = rows.int()
         scale = None
@@ -122,18 +130,20 @@ class AggregateAccumulator:
         self._add_rows(values, row_of, scale)
 
     def _add_rows(self, values: Tensor, row_of: Tensor | None, scale: Tensor | None) -> None:
-        """Add rows of values, [n, K], along the edges of their nodes.
+        """Add rows of values [n, K] along the out-edges of their nodes.
 
         Args:
-            row_of: int32 [I + H] the row of each node by its local id, n where it has none; None: row v is of node v.
-            scale: [n] what each row is multiplied with; None for ones.
+            row_of: int32 [I + H] row of each node by local id, n if it has none; None: row v is
+                of node v.
+            scale: [n] factor of each row; None for ones.
         """
         first = 0
         for chunk in self._chunks:
             edge, row_ptr = self._in_edges(chunk)
             row = _index_or_slice(self._edges.src, edge)
             if row_of is not None:
-                row = row_of.index_select(0, row)  # of int32, by far faster than []
+                # index_select is much faster than indexing for int32
+                row = row_of.index_select(0, row)
             received = row < len(values)
             kept = torch.cat(
                 (torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32))
@@ -151,8 +161,9 @@ class AggregateAccumulator:
             first += len(chunk)
 
     def _in_edges(self, nodes: Tensor) -> tuple[slice | Tensor, Tensor]:
-        """The in-edges of nodes, as InEdges.in_edges; of all nodes from the first to the last where most are among
-        them, since their edges need no numbers."""
+        """Return the in-edges of nodes, as InEdges.in_edges, as a range if the nodes are dense
+        enough.
+        """
         first, last = int(nodes[0]), int(nodes[-1])
         row_ptr = self._edges.row_ptr[first : last + 2]
         begin, end = int(row_ptr[0]), int(row_ptr[-1])
@@ -168,7 +179,7 @@ class AggregateAccumulator:
         if not len(sums):
             return
         first, end = int(sums[0]), int(sums[-1]) + 1
-        if end - first == len(sums):  # they ascend: all that come in one message
+        if end - first == len(sums):  # contiguous, as within one message
             self._total.index_add_(0, target.to(self._device), values[first:end])
             return
         pieces = (
@@ -179,10 +190,10 @@ class AggregateAccumulator:
 
 
 def _index_or_slice(values: Tensor, places: slice | Tensor) -> Tensor:
-    """values[places], [n]; of int64 places by index_select, in less time."""
+    """Return values[places], [n], with index_select for int64 indices, which is faster."""
     return values[places] if isinstance(places, slice) else values.index_select(0, places)
 
 
 def _compress(values: Tensor, mask: Tensor) -> Tensor:
-    """values[mask], by numpy's compress in less time; both [n] on the host."""
+    """Return values[mask] with np.compress, which is faster; [n] on the CPU."""
     return torch.from_numpy(np.compress(mask.numpy(), values.numpy()))

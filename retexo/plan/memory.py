@@ -21,7 +21,7 @@ from retexo.models.matrix import is_sparse
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.objective import choose_batch_size
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
+from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_PER_STEP
 
 Mask = NDArray[np.bool_]
 BASE = 232 << 20
@@ -283,7 +283,7 @@ class _Layer:
         memory.hold("others", others.nodes * width, self.work.inner * width * projected)
         self._exchange(come, come // self._pieces)
         memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
-        self._compute("others", others.some(NODES_AT_ONCE), training=False)
+        self._compute("others", others.some(NODES_PER_STEP), training=False)
 
     def _embed_neighbourhoods(self, first: int) -> None:
         is_projected = self._projected < self._row and not self.sparse

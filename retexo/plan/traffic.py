@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
-from retexo.hetero import lazy as hetero_lazy
-from retexo.hetero.context import HeteroContext, of_target, schema_of
 from retexo.models.hetero_stage import (
     AnyArchitecture,
     HeteroArchitecture,
@@ -36,11 +35,12 @@ from retexo.rounds.parameters import check_same_parameters, check_same_result, f
 from retexo.rounds.round_message import build_message
 from retexo.settings.run_settings import GradientSettings, TrainSettings
 from retexo.sites.secure_sums import hide_shares
-from retexo.trainers.context import Clock, Context, RunContext
-from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_objective
-from retexo.worker.context import task_of
+from retexo.trainers.context import Clock, Context
+from retexo.trainers.layerwise import LayerInput
+from retexo.trainers.relational_layers import RelationalInput
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import Graph, Part, graph_of
+from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
 from retexo.worker.measure import measurements
 
 WAVES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
@@ -155,7 +155,7 @@ def network_of(
         return architecture_of(
             settings, directory, [part for part in parts if isinstance(part, Partition)]
         )
-    classes = max(count_classes(of_target(part), directory) for part in hetero)
+    classes = max(count_classes(labelled_nodes_of(part), directory) for part in hetero)
     return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
 
 
@@ -183,63 +183,50 @@ def _dry_run(
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info, "")
-    context = graph.make_context(settings, graph_info, comm, stages[0].conv, clock=Clock())
-    if isinstance(context, HeteroContext):
-        logits = list(_dry_run_hetero(context, stages, steps))
-    else:
-        assert isinstance(context, Context)
-        logits = list(_dry_run_plain(context, stages, steps))
-    chosen_scores(context, stages, logits, graph.powers(context))
+    context = make_context(settings, graph.part, graph_info, comm, stages[0].conv, clock=Clock())
+    logits = list(_dry_run_layers(context, stages, steps))
+    chosen_scores(context, stages, logits)
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())
 
 
-def _dry_run_plain(
+def _dry_run_layers(
     context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]
 ) -> Iterator[Tensor]:
-    """Layer by layer one step message of each kind, the last counts, and both waves; logits, [I, C] of no zeros."""
-    given = LayerInput.first(context, stages)
-    for layer, stage in enumerate(stages):
-        exchange = layer_exchange(context, layer, stage, given)
-        _step(
-            context,
-            make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_PHASE)),
-            steps,
-        )
-        if (
-            layer > 0 and context.plan.partial_sums
-        ):  # which rows are held then depends on embeddings: none, at worst
-            exchange = layer_exchange(context, layer, stage, given)
-        exchange.run(INFER_PHASE)
-        passed, logits = (_no_zeros(len(given.rows), width) for width in stage.output_widths)
-        given = replace(given, rows=passed)
-        yield logits
+    """Layer by layer one step message of each kind, the last counts, and both waves.
 
-
-def _dry_run_hetero(
-    context: HeteroContext, stages: Sequence[Stage], steps: Sequence[StepMessages]
-) -> Iterator[Tensor]:
-    """The same of each type's rows."""
-    given = hetero_lazy.HeteroInput.first(context, stages)
+    Yields logits without zeros, [I, C].
+    """
+    kind = RelationalInput if context.is_heterogeneous else LayerInput
+    given: Any = kind.first(context, stages)
     for layer, stage in enumerate(stages):
-        exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
-        sources = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
-        _step(context, hetero_lazy.make_objective(context, layer, stage, given, sources), steps)
-        if layer > 0:
-            exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
+        exchanges = given.open_exchanges(context, layer, stage)
+        received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
+        _step(context, given.make_objective(context, layer, stage, received), steps)
+        if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
+            # Which rows are held then depends on the embeddings: none, at worst.
+            exchanges = given.open_exchanges(context, layer, stage)
         for each in exchanges.values():
             each.run(INFER_PHASE)
-        widths = {name: rows.shape[1] for name, rows in given.rows.items()}
-        passed = context.schema.passed_widths(layer, widths, projected_width(stage))
-        types = context.schema.passing(layer, len(stages))
-        given = replace(
-            given,
-            rows={name: _no_zeros(len(context.required[name]), passed[name]) for name in types},
-        )
-        yield _no_zeros(len(given.features), stage.output_widths[1])
+        rows, num_logits = _rows_without_zeros(context, layer, stage, given)
+        yield _no_zeros(len(context.labels), num_logits)
+        given = replace(given, rows=rows)
 
 
-def _step(context: RunContext, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
+def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) -> tuple[Any, int]:
+    """Rows without zeros, as wide as a layer's output, and the width of its logits."""
+    width, num_logits = stage.output_widths
+    if not context.is_heterogeneous:
+        return _no_zeros(len(given.rows), width), num_logits
+    schema, num_layers = context.schema, context.settings.model.num_layers
+    widths = {name: rows.shape[1] for name, rows in given.rows.items()}
+    passed = schema.passed_widths(layer, widths, projected_width(stage))
+    types = schema.passing(layer, num_layers)
+    required = context.required_layers
+    return {name: _no_zeros(len(required[name]), passed[name]) for name in types}, num_logits
+
+
+def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
     """One message of each kind, and what ends the rounds."""
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:

@@ -165,7 +165,7 @@ class LayerObjective:
         return len(self.train.labels)
 
     @property
-    def read(self) -> LabelledNodes:
+    def nodes_per_round(self) -> LabelledNodes:
         """The nodes that go through the stage in a round."""
         return self.train
 
@@ -173,7 +173,7 @@ class LayerObjective:
         """Nothing depends on it: batches are drawn from torch's generator, whose state is saved with the round."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        inputs = (self.read.inputs(place) for place in self.read.chunks)
+        inputs = (self.nodes_per_round.inputs(place) for place in self.nodes_per_round.chunks)
         return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
 
     def losses(self) -> Iterator[Tensor]:

@@ -323,9 +323,10 @@ class SmoothingSettings(Checked):
     )
     reach: str = setting(
         "smoothing.reach",
-        "computed",
-        "label propagation: start from the predictions of nodes in a split (computed), or "
-        "of all nodes within smoothing.steps hops of them (hops)",
+        "hops",
+        "label propagation: start from the predictions of all nodes within smoothing.steps "
+        "hops of a split (hops), or only of nodes in a split (computed), so that the result "
+        "depends on the split",
         one_of(*REACHES),
         earlier="computed",
     )

@@ -1,13 +1,14 @@
-"""Boundary node sampling: full-graph training on a fresh sample of the boundary nodes in every epoch.
+"""Boundary node sampling: full-graph training on a new sample of the boundary nodes in every epoch.
 
-Wan, Li, Kim and Lin, "BNS-GCN: Efficient Full-Graph Training of Graph Convolutional Networks with Partition-Parallelism
-and Random Boundary Node Sampling", MLSys 2022. Each boundary node of an ordered pair of parts is taken with probability
-p, the same ones in all layers of an epoch. Before a sum, which is normalised by degrees in the whole graph, taken rows
-are multiplied by 1/p, so that the sum is unbiased; attention and pooling take them as they are. Both ends draw
-the sample from the same seed, so the sample itself is not sent. Validation and the final test are on the whole graph.
+Wan, Li, Kim and Lin, "BNS-GCN: Efficient Full-Graph Training of Graph Convolutional Networks with
+Partition-Parallelism and Random Boundary Node Sampling", MLSys 2022. Each boundary node of an ordered
+pair of partitions is drawn with probability p, the same ones in all layers of an epoch. In sums, which
+are normalised by degrees in the whole graph, its row is multiplied by 1/p, so that the sum is
+unbiased; attention and pooling use it as it is. Both ends draw from the same seed, so the sample is not
+sent. Validation and the final test use the whole graph.
 """
 
-from dataclasses import replace
+import itertools
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ import torch
 from retexo.exchange.differentiable_exchange import BoundarySample
 from retexo.exchange.exchange_plan import ExchangePlan, Use
 from retexo.models.block import HaloRows, Sources
+from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
 from retexo.settings.options import BNSOptions
@@ -26,6 +28,7 @@ from retexo.trainers.context import Context, TrainResult
 USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
+HETEROGENEOUS = False
 
 
 def check(settings: TrainSettings) -> None:
@@ -35,45 +38,37 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """One step per epoch, from a pass over the sampled graph."""
-    partition, share = (
-        context.partition,
-        typed_options("bns", context.settings.trainer.options, BNSOptions).p,
-    )
-    features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
+    """Take one step per epoch, on a pass over the sampled graph."""
+    partition, settings = context.partition, context.settings
+    share = typed_options("bns", settings.trainer.options, BNSOptions).p
+    received = end_to_end.exchange_features(context, stages, with_sums=False)
+    features = received[PLAIN_NODE]
     with context.phase("plan"):
-        plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
-        val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.partial_sums)
+        required, plans = network_pass.make_plans(context, partition.train_mask, sums=False)
+        val_required, val_plans = network_pass.make_plans(context, partition.val_mask)
     with context.phase("aggregate"):
-        val_pass = network_pass.pass_with_exchange(
-            context, stages, val_plan, features, partition.val_mask
+        val_pass = network_pass.make_pass(
+            context, stages, val_required, partition.val_mask, val_plans, received
         )
     scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
-    epoch = 0
+    epochs = itertools.count(1)
 
-    def sampled() -> network_pass.Pass:
-        nonlocal epoch
-        epoch += 1
-        sample = draw(plan, context.comm.rank, share, context.settings.seed, epoch)
-        first = sampled_features(features, plan, sample, scale)
-        return network_pass.pass_with_exchange(
-            context, stages, plan, first, partition.train_mask, sample, scale
+    def sampled_pass() -> network_pass.Pass:
+        sample = draw(plans[PLAIN_NODE], context.comm.rank, share, settings.seed, next(epochs))
+        first = {PLAIN_NODE: sampled_features(features, plans[PLAIN_NODE], sample, scale)}
+        return network_pass.make_pass(
+            context, stages, required, partition.train_mask, plans, first, sample, scale
         )
 
     matrices = _rows(context, features) * len(stages[0].conv.first_weights)
     rounds = end_to_end.fit_stages(
-        context, stages, sampled, val_pass, matrices, exchanges_rows=len(stages) > 1
+        context, stages, sampled_pass, val_pass, matrices, exchanges_rows=len(stages) > 1
     )
-    return TrainResult(rounds, [end_to_end.infer(context, stages, features)])
-
-
-def rows_only(plan: ExchangePlan) -> ExchangePlan:
-    """The plan without partial sums: nodes are sampled, so their rows are exchanged."""
-    return replace(plan, partial_sums=False)
+    return TrainResult(rounds, [end_to_end.infer(context, stages, received)])
 
 
 def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> BoundarySample:
-    """The sampled boundary nodes of an epoch; sender and receiver draw the same."""
+    """The sampled boundary nodes of an epoch; sender and receiver draw the same nodes."""
 
     def of_pair(
         sender: int, receiver: int, count: int
@@ -92,11 +87,11 @@ def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> 
 def sampled_features(
     features: Sources, plan: ExchangePlan, sample: BoundarySample, scale: float
 ) -> Sources:
-    """The halo nodes' features that are in the sample, multiplied by `scale`; they are rows, no sums."""
-    taken = [
+    """The features of the sampled halo nodes, multiplied by `scale`; they are rows without sums."""
+    sampled = [
         boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)
     ]
-    nodes = torch.from_numpy(np.concatenate(taken))
+    nodes = torch.from_numpy(np.concatenate(sampled))
     halo = torch.full_like(features.unprojected.halo, -1)
     halo[nodes] = torch.arange(len(nodes))
     values = features.unprojected.values[features.unprojected.halo[nodes]] * scale
@@ -107,5 +102,5 @@ def sampled_features(
 
 
 def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:
-    """All rows that a first weight may be multiplied with: a sum of them is zero wherever all of them are."""
+    """All rows that a first weight may be multiplied with; a sum of them is zero where all of them are."""
     return (as_matrix(torch.cat((context.features, features.unprojected.values))),)

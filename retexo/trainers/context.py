@@ -1,12 +1,13 @@
 """What a trainer is given on one worker, and what it returns.
 
-I inner nodes, H halo nodes, F features, C classes.
+A plain graph is a graph with one node type and one relation. I inner nodes, H halo nodes, F features,
+C classes.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,141 +20,174 @@ from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress
 from retexo.models.block import InEdges
 from retexo.models.convolution import Convolution
+from retexo.models.hetero_stage import Schema
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import LayerObjective, choose_batch_size, choose_val_stride
 from retexo.rounds.recovery import Recovery
 from retexo.settings.run_settings import TrainSettings
+from retexo.trainers.out_edges import OutEdges, RelationMeans
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
-TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
+PHASE_LABELS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
+"""Phases that the parent reports by another word."""
 
 
 class Clock:
-    """Seconds spent in each phase, none of them in two; it also reports the phase to the worker's parent."""
+    """Seconds spent in each phase, counted once where phases nest; reports the phase to the parent."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.progress = progress or Progress()
-        self._inner = 0.0
+        self._inner_seconds = 0.0
         """Seconds of phases within the one that is open."""
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """One phase may be part of another, as the exchanges of smoothing are of the evaluation."""
-        self.progress.enter(TOLD_AS.get(name, name))
-        start, before, self._inner = time.perf_counter(), self._inner, 0.0
+        """Time a phase; phases may nest, as the exchanges of label propagation do in the evaluation."""
+        self.progress.enter(PHASE_LABELS.get(name, name))
+        start, outer, self._inner_seconds = time.perf_counter(), self._inner_seconds, 0.0
         try:
             yield
         finally:
             seconds = time.perf_counter() - start
-            self.seconds[name] += seconds - self._inner
-            self._inner = before + seconds
+            self.seconds[name] += seconds - self._inner_seconds
+            self._inner_seconds = outer + seconds
 
 
 @dataclass(eq=False, kw_only=True)
-class RunContext:
-    """What every trainer works with on one worker, of whatever kind the graph is."""
+class NodeType:
+    """The nodes of one type on this worker, and the exchange of their rows."""
+
+    features: Tensor
+    """[I, F] in the precision of the computation, on the host; [0, F] once they are released."""
+    required_layers: Tensor
+    """uint8 [I], see ExchangePlan.required_layers."""
+    out_edges: OutEdges
+    plan: ExchangePlan
+    plan_options: PlanOptions
+    """The options that the plan was made from."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Context:
+    """Everything that a trainer works with on one worker."""
 
     settings: TrainSettings
     partition: Partition
-    """Of the nodes that have labels."""
+    """The nodes that have labels, without features; in a heterogeneous graph without edges."""
     labels: Tensor
     """[I] or [I, C], on the device."""
     graph_info: GraphInfo
-    """Of the whole graph."""
     task: Any
-    """A Task: its objective and its scores know which."""
+    """A Task; its objective and its scores know which."""
     comm: Communicator
+    schema: Schema
+    types: dict[str, NodeType]
+    """By name; one in a plain graph."""
+    is_heterogeneous: bool
     device: torch.device
     log: RunLog
     directory: Path = Path()
     """The partition directory."""
-    save_layer: Callable[[int, nn.Module], None]
-    """Write a trained stage, or a network of the trainer's own, to the checkpoint; only rank 0 does so."""
+    save_layer: Callable[[int, nn.Module], None] = lambda layer, stage: None
+    """Writes a trained stage, or a trainer's own network, to the checkpoint; only rank 0 writes."""
     recovery: Recovery | None = None
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
+    halo_features: Tensor | None = None
+    """[H, F] where every worker makes them itself; None where they are sent."""
+    make_objective: "Callable[..., LayerObjective] | None" = None
+    """Makes a layer's objective for link prediction; None for node classification."""
+    endpoints: Any = None
+    """retexo.trainers.link_objective.Endpoints, once they are known."""
+    edge_means: Tensor | None = None
+    """[I, K] weighted means of the in-edges' features, 0 for none; None where no stage reads them."""
 
     @property
-    def rows_asked_for(self) -> list[int]:
-        """Of a site, by rank of how many of its nodes another may get rows; else empty."""
-        return [len(nodes) for nodes in self.partition.asked_for or ()]
+    def target(self) -> NodeType:
+        """The type that has labels; the only one in a plain graph."""
+        return self.types[self.schema.target]
+
+    @property
+    def features(self) -> Tensor:
+        return self.target.features
+
+    @property
+    def edges(self) -> InEdges:
+        """The in-edges of a plain graph's nodes."""
+        return self.target.out_edges.edges
+
+    @property
+    def plan(self) -> ExchangePlan:
+        return self.target.plan
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        return self.target.plan_options
+
+    @property
+    def required_layers(self) -> dict[str, Tensor]:
+        """uint8 [I] by type."""
+        return {name: each.required_layers for name, each in self.types.items()}
+
+    @property
+    def num_nodes_disclosed(self) -> list[int]:
+        """By rank, how many of this site's nodes it may get rows of; empty where there are no sites."""
+        asked_for = [each.out_edges.partition.asked_for or () for each in self.types.values()]
+        return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
     @property
     def batch_size(self) -> int | None:
-        """Training nodes of this worker that a step is made from; None for all."""
+        """Training nodes of this worker in one step; None for all."""
         return choose_batch_size(
             self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train
         )
 
     @property
     def val_stride(self) -> int:
-        """See retexo.rounds.objective.val_step_of."""
+        """See retexo.rounds.objective.choose_val_stride."""
         return choose_val_stride(self.settings, self.graph_info.num_train, self.graph_info.num_val)
 
     @property
     def computed(self) -> Tensor:
-        """The nodes whose logits are computed, bool [I]."""
-        raise NotImplementedError
+        """The labelled type's nodes whose logits are computed, bool [I]."""
+        return self.target.required_layers >= self.settings.model.num_layers
+
+    @property
+    def in_a_split(self) -> Tensor:
+        """Training, validation and test nodes, bool [I]."""
+        partition = self.partition
+        return partition.train_mask | partition.val_mask | partition.test_mask
 
     def release_features(self) -> None:
-        """They are of no more use."""
-        raise NotImplementedError
+        """Free the features, which later layers do not read from here."""
+        for each in self.types.values():
+            each.features = each.features[:0].clone()
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
 
-
-@dataclass(eq=False, kw_only=True)
-class Context(RunContext):
-    """Everything that a trainer works with on one worker; only `features` ever changes."""
-
-    features: Tensor
-    """[I, F] in the precision of the computation, on the host; the partition no longer has them, so that a trainer can
-    release them here."""
-    edges: InEdges
-    plan: ExchangePlan
-    plan_options: PlanOptions
-    """What the plan was made from."""
-    halo_features: Tensor | None = None
-    """[H, F] where every worker makes them itself; None: they are sent."""
-    make_objective: "Callable[..., LayerObjective] | None" = None
-    """What rounds train on, as layerwise.make_layer_objective; None for that."""
-    ends: Any = None
-    """retexo.trainers.link_prediction.Ends, once they are known."""
-    edge_means: Tensor | None = None
-    """[I, K] means of the in-edges' features, weighted as these are, 0 for none; None where the model reads none."""
-
-    @property
-    def computed(self) -> Tensor:
-        return self.plan.required_layers >= self.settings.model.num_layers
-
-    def release_features(self) -> None:
-        self.features = self.features[:0].clone()
-
     def source_scale(self, conv: Convolution) -> Tensor | None:
-        """The factors of this worker's own rows in a layer's sums, [I]; None for ones."""
+        """The factor of each of this worker's own rows in a layer's sums, [I]; None for ones."""
         return conv.source_scale(self.edges.out_degree[: self.partition.num_inner])
 
+    def relation_means(
+        self, source: str, rows: Tensor, nodes: Mapping[str, Tensor], weight: Tensor | None = None
+    ) -> RelationMeans:
+        """See RelationMeans; rows: [I, F] of the type `source`."""
+        return RelationMeans(self.types[source].out_edges, rows, nodes, self.device, weight)
 
-def in_edges(
-    partition: Partition,
-    conv: Convolution,
-    in_degree: Tensor,
-    out_degree: Tensor,
-    dtype: torch.dtype,
-) -> InEdges:
-    """The in-edges of a partition, with features for attention, which reads a weight as one more, the last."""
-    weight, feat = partition.edge_weight, partition.edge_feat if conv.attention_heads else None
-    if conv.reads_relations:
-        assert partition.edge_relation is not None
-        feat = nn.functional.one_hot(partition.edge_relation, partition.num_relations)
-    if conv.attention_heads and weight is not None:
-        feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
-    return InEdges.build(
-        partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat
-    )
+    def keep_edges(self, choose: Callable[[Partition], Tensor], conv: Convolution) -> "Context":
+        """The same with some of the edges, and with the degrees in what is left.
+
+        choose: returns which edges of a partition are kept, bool [E].
+        """
+        types = {}
+        for name, each in self.types.items():
+            mask = choose(each.out_edges.partition)
+            types[name] = replace(each, out_edges=each.out_edges.keep(mask, conv))
+        return replace(self, types=types)
 
 
 def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:
@@ -173,6 +207,6 @@ class TrainResult:
     rounds: list[int]
     """Rounds per layer; one number for a network that is trained end to end."""
     logits: list[Tensor]
-    """[I, C] of each head that may answer, the last one's last; NaN at nodes that no worker needs."""
+    """[I, C] of each head that may be used, the last one's last; NaN at nodes that no worker needs."""
     memory: Sequence[int] = (0, 0)
-    """Peaks of the processes that it started on this worker, in bytes: resident, and without what is shared."""
+    """Peaks of the processes that it started on this worker, in bytes: resident, private."""

@@ -1,10 +1,10 @@
-"""Training a whole network at once: what the end-to-end trainers have in common.
+"""Training a whole network at once: what the end-to-end trainers share.
 
-The network is that of the lazy trainer without the heads between the layers, with the same initial parameters.
-I inner nodes, F features, C classes.
+The network is that of the lazy trainer without the heads between the layers, with the same initial
+parameters. I inner nodes, F features, C classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
-from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import Sources
+from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import Objective
 from retexo.rounds.training_loop import run_rounds
-from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import layerwise
-from retexo.trainers.context import Context, RunContext, TrainResult
+from retexo.trainers import layerwise, network_pass
+from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
-from retexo.trainers.network_pass import AnyPass
+from retexo.trainers.network_pass import Pass
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
-"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.differentiable_exchange)."""
+"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (retexo.exchange.differentiable_exchange)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,11 @@ class NetworkObjective:
 
     module: nn.Module
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]]
+    """The first weights, and the matrices that these are multiplied with; none without nodes."""
     train: Forward
-    """Of this worker's training nodes, and of its validation nodes."""
+    """Of this worker's training nodes."""
     val: Forward
+    """Of its validation nodes."""
     train_labels: Tensor
     val_labels: Tensor
     task: Any
@@ -54,7 +56,7 @@ class NetworkObjective:
         return len(self.train_labels)
 
     def begin_round(self, number: int) -> None:
-        """Nothing depends on it."""
+        """Every round trains on the same nodes."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         weights, matrices = self.first
@@ -75,13 +77,13 @@ class NetworkObjective:
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:
-    """The trained modules: all but the heads; of links the last scorer, too."""
+    """The trained modules: all but the heads, and for link prediction the last scorer."""
     scorers = [] if stages[-1].scorer is None else [stages[-1].scorer]
     return nn.ModuleList([*(stage.trunk for stage in stages), *scorers])
 
 
 def fit(
-    context: RunContext,
+    context: Context,
     module: nn.Module,
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]],
     train: Forward,
@@ -90,7 +92,10 @@ def fit(
     exchanges_rows: bool,
     wrap: Callable[[NetworkObjective], Objective] = lambda objective: objective,
 ) -> list[int]:
-    """Train to convergence; the module ends with its best validation round. Returns the number of rounds, in a list."""
+    """Train to convergence; return the number of rounds, in a list.
+
+    The module ends with the parameters of its best validation round.
+    """
     partition = context.partition
     objective = NetworkObjective(
         module=module,
@@ -110,18 +115,25 @@ def fit(
 
 
 def fit_stages(
-    context: RunContext,
+    context: Context,
     stages: Sequence[Stage],
-    train: Callable[[], AnyPass],
-    val: AnyPass,
+    train: Callable[[], Pass],
+    val: Pass,
     matrices: Sequence[Matrix],
     *,
     exchanges_rows: bool,
     wrap: Callable[[NetworkObjective], Objective] = lambda objective: objective,
 ) -> list[int]:
-    """Train stages end to end and write them to the checkpoint; `train` makes the pass of each step.
+    """Train stages end to end, write them to the checkpoint, and return the number of rounds.
 
-    matrices: the input of the first weights, or anything with the same columns of zeros.
+    Args:
+        context: of this worker.
+        stages: of the network.
+        train: returns the pass of the next step.
+        val: the validation pass.
+        matrices: the input of the first weights, or matrices whose columns of zeros are the same.
+        exchanges_rows: whether passes exchange rows.
+        wrap: turns the objective for nodes into another one.
     """
     comm = context.comm
     rounds = fit(
@@ -139,9 +151,9 @@ def fit_stages(
 
 
 def train_without_exchange(
-    context: RunContext, stages: Sequence[Stage], make: Callable[[Tensor], AnyPass]
+    context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]
 ) -> TrainResult:
-    """Train, validate and test on passes that send nothing; `make` makes the one for some targets, bool [I]."""
+    """Train, validate and test on passes that send nothing; `make` makes one for targets, bool [I]."""
     partition = context.partition
     with context.phase("aggregate"):
         train, val = make(partition.train_mask), make(partition.val_mask)
@@ -149,18 +161,18 @@ def train_without_exchange(
         context, stages, lambda: train, val, train.first_matrices, exchanges_rows=False
     )
     with torch.no_grad(), context.phase("embed"):
-        everything = make(nodes_in_a_split(context))
+        everything = make(context.in_a_split)
         found = everything.run(stages, context.comm, "embeddings")[0].cpu()
         logits = found.new_full((partition.num_inner, found.shape[1]), torch.nan)
         logits[everything.targets] = found
     return TrainResult(rounds, [logits])
 
 
-# --- before and after the rounds -------------------------------------------------------------------------------------
+# --- before and after the rounds -----------------------------------------------------------------------------
 
 
 def exchange_rows(
-    context: RunContext,
+    context: Context,
     plan: ExchangePlan,
     layer: int,
     rows: Tensor,
@@ -168,12 +180,11 @@ def exchange_rows(
     kind: str = "features",
     traffic_layer: int | None = None,
 ) -> Sources:
-    """Send rows [I, F] once, before training, as the lazy trainer sends a layer's input; never projected."""
+    """Send rows [I, F] once, outside the rounds; never projected."""
     of_layer = context.settings.exchange.precision
     precision = of_layer[0]
-    if (
-        kind == "predictions"
-    ):  # few classes: four bits beside the scale would save little, and are too coarse to add up
+    if kind == "predictions":
+        # With few classes, four bits beside the scale would save little, and their sums are too coarse.
         precision = "int8" if of_layer[-1] == "int4" else of_layer[-1]
     local = LocalRows.unprojected(rows, scale, layerwise.PRECISIONS[precision])
     exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
@@ -182,33 +193,40 @@ def exchange_rows(
         return exchange.run(INFER_PHASE)
 
 
-def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sources:
-    """The features that the first layer needs from other workers, in any pass."""
-    return exchange_rows(context, plan, 0, context.features, context.source_scale(stage.conv))
+def exchange_features(
+    context: Context,
+    stages: Sequence[Stage],
+    *,
+    with_sums: bool = True,
+    kind: str = "features",
+) -> dict[str, Sources]:
+    """By type, the features that the first layer needs from other workers, in any pass.
+
+    with_sums: whether partial sums may be sent, where the aggregator adds up.
+    """
+    received = {}
+    for name, each in context.types.items():
+        if not each.features.shape[1] and context.is_heterogeneous:
+            continue
+        scale = None if context.is_heterogeneous else context.source_scale(stages[0].conv)
+        plan = each.plan if with_sums else replace(each.plan, partial_sums=False)
+        received[name] = exchange_rows(context, plan, 0, each.features, scale, kind)
+    return received
 
 
-def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
-    """The plan of a pass for the targets, bool [I]."""
-    options = options_of_pass(context.settings, context.plan_options, sums=sums)
-    return make_plan(context.partition, options, context.comm, targets)
+def infer(context: Context, stages: Sequence[Stage], received: Mapping[str, Sources]) -> Tensor:
+    """The logits [I, C] of the nodes in a split, as app=evaluate computes them.
 
-
-def options_of_pass(settings: TrainSettings, options: PlanOptions, *, sums: bool) -> PlanOptions:
-    """Of what a plan for one is made; its rows go forth and back in each round."""
-    times = 2 * settings.num_rounds[0]
-    vector_bytes = (times * options.vector_bytes[0], times * options.vector_bytes[1])
-    return replace(options.for_targets(partial_sums=sums), vector_bytes=vector_bytes)
-
-
-def nodes_in_a_split(context: RunContext) -> Tensor:
-    """Training, validation and test nodes, bool [I]."""
-    partition = context.partition
-    return partition.train_mask | partition.val_mask | partition.test_mask
+    received: by type the features, which are not sent again.
+    """
+    if context.is_heterogeneous:
+        return network_pass.infer_by_type(context, stages, received)[0]
+    return _infer_plain(context, stages, received[PLAIN_NODE])
 
 
 @torch.no_grad()
-def infer(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
-    """The logits [I, C] of the nodes of a split, as app=evaluate computes them; features are not sent again."""
+def _infer_plain(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
+    """The same in a plain graph, where later layers are exchanged as the lazy trainer exchanges them."""
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
@@ -218,7 +236,5 @@ def infer(context: Context, stages: Sequence[Stage], features: Sources) -> Tenso
             )
             rows[nodes] = stages[0].embed(inputs).cpu()
     for layer, stage in enumerate(stages[1:], start=1):
-        rows = layerwise.run_layer(
-            context, layer, stage, LayerInput(rows), lambda objective: None
-        ).rows
+        rows = layerwise.run_layer(context, layer, stage, LayerInput(rows)).rows
     return rows

@@ -1,10 +1,10 @@
-"""FedGCN: sums over neighbours' features are exchanged once; then workers train end to end on what they have.
+"""FedGCN: sums over neighbours' features are exchanged once, then workers train without exchange.
 
-Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of Graph Convolutional
-Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of its own nodes, exactly; after two
-also those of their neighbours on other workers, so that a network of two layers is exact. Edges that later layers would
-need are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same
-data. Needs an aggregator that sums its neighbours.
+Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of
+Graph Convolutional Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of
+its own nodes, exactly; after two also those of their neighbours on other workers, so that a network of
+two layers is exact. Edges that later layers would need are left out; sums are normalised by degrees in
+the whole graph. Validation and the final test use the same data.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from torch import Tensor
 from retexo.exchange.exchange_plan import Use
 from retexo.models.block import HaloRows
 from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, to_dense
 from retexo.models.stage import Stage
@@ -29,6 +30,7 @@ from retexo.trainers.layerwise import LayerInput
 USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
+HETEROGENEOUS = False
 
 
 def check(settings: TrainSettings) -> None:
@@ -41,7 +43,7 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """One step per round, from a pass over the aggregates that were exchanged."""
+    """Take one step per round, on a pass over the aggregates that were exchanged."""
     options = typed_options("fedgcn", context.settings.trainer.options, FedGCNOptions)
     aggregates = exchange_aggregates(context, stages, options.hops)
     return end_to_end.train_without_exchange(
@@ -51,73 +53,69 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 @dataclass(frozen=True, eq=False)
 class Aggregates:
-    """The first layer's input at the inner nodes, [I, F] each, and at halo nodes that were received, [n, F] each."""
+    """The first layer's input."""
 
     own: Sequence[Tensor]
+    """[I, F] each, at the inner nodes."""
     halo: Sequence[Tensor]
+    """[n, F] each, at the halo nodes that were received."""
     place: Tensor
-    """int64 [H] row of each halo node, -1 where it was not received."""
+    """int64 [H] the row of each halo node in `halo`, -1 where it was not received."""
 
 
 def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Aggregates:
-    """First hop: sums and rows of features; second hop: the rows of these aggregates at boundary nodes."""
-    features = end_to_end.exchange_features(context, stages[0], context.plan)
+    """First hop: sums and rows of features; second hop: the aggregates of boundary nodes."""
+    features = end_to_end.exchange_features(context, stages)[PLAIN_NODE]
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
-    given = LayerInput(context.features)
-    made = (
-        layerwise.layer_inputs(context, stages[0], nodes, given, features).matrices
-        if len(nodes)
-        else ()
-    )
     own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
-    for rows, matrix in zip(own, made, strict=False):
-        rows[nodes] = to_dense(matrix).cpu()
+    if len(nodes):
+        given = LayerInput(context.features)
+        inputs = layerwise.layer_inputs(context, stages[0], nodes, given, features)
+        for rows, matrix in zip(own, inputs.matrices, strict=True):
+            rows[nodes] = to_dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
-        return Aggregates(
-            own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1)
-        )
+        none = torch.full((context.partition.num_halo,), -1)
+        return Aggregates(own, [rows[:0] for rows in own], none)
     rows_only = replace(context.plan, partial_sums=False)
-    there = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None).unprojected
-    return Aggregates(own, torch.split(there.values, context.features.shape[1], dim=1), there.halo)
+    received = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None)
+    halo = received.unprojected
+    return Aggregates(own, torch.split(halo.values, context.features.shape[1], dim=1), halo.halo)
 
 
 def aggregate_pass(
     context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor
 ) -> network_pass.Pass:
-    """A pass for the targets, bool [I]. Its first layer also computes the halo nodes that the second one needs."""
-    required_layers, reached = network_pass.nodes_within_partition(context, targets)
-    nodes, halo = (
-        (required_layers > 0).nonzero()[:, 0],
-        (reached & (aggregates.place >= 0)).nonzero()[:, 0],
-    )
-    places = aggregates.place[halo]
-    matrices = [
-        as_matrix(torch.cat((own[nodes], elsewhere[places])).to(context.device))
+    """A pass for the targets, bool [I]. Its first layer also computes the halo nodes of the second."""
+    required = network_pass.require_targets(context, targets, comm=None)
+    nodes = (required[PLAIN_NODE] > 0).nonzero()[:, 0]
+    halo = _halo_of_second_layer(context, required[PLAIN_NODE])
+    halo = (halo & (aggregates.place >= 0)).nonzero()[:, 0]
+    rows = aggregates.place[halo]
+    matrices = tuple(
+        as_matrix(torch.cat((own[nodes], elsewhere[rows])).to(context.device))
         for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
-    ]
-    count = len(nodes) + len(halo)
-    steps = [
-        network_pass.Step(
-            count, Inputs(tuple(matrices), count, NO_PROJECTED_ROWS) if count else None
-        )
-    ]
-    none = network_pass.no_vectors(context)
-    second = HaloRows(
-        none.values.new_zeros(len(halo), 0),
-        _numbered(halo, len(none.halo)),
-        none.sums,
-        none.sum_dst,
     )
+    count = len(nodes) + len(halo)
+    fixed = {PLAIN_NODE: Inputs(matrices, count, NO_PROJECTED_ROWS)} if count else {}
+    steps = [network_pass.Step({PLAIN_NODE: count}, fixed)]
     for layer in range(1, len(stages)):
-        steps.append(
-            network_pass.later_step(
-                context, context.edges, required_layers, layer, second if layer == 1 else none
-            )
-        )
-    return network_pass.make_pass(steps, required_layers, targets)
+        received = {PLAIN_NODE: _number_halo(context, halo)} if layer == 1 else {}
+        steps.append(network_pass.later_step(context, stages, layer, required, received))
+    return network_pass.finish_pass(context, steps, required, targets)
 
 
-def _numbered(nodes: Tensor, size: int) -> Tensor:
-    place = torch.full((size,), -1)
-    place[nodes] = torch.arange(len(nodes))
-    return place
+def _halo_of_second_layer(context: Context, required: Tensor) -> Tensor:
+    """The halo nodes that the second layer reads, bool [H]; required: uint8 [I]."""
+    partition = context.partition
+    halo = torch.zeros(partition.num_halo, dtype=torch.bool)
+    if context.settings.model.num_layers > 1:
+        src = partition.src[required[partition.dst] > 1]
+        halo[src[src >= partition.num_inner] - partition.num_inner] = True
+    return halo
+
+
+def _number_halo(context: Context, nodes: Tensor) -> HaloRows:
+    """Halo nodes, int64 [n], as the last rows that a layer reads, without values."""
+    halo, none = torch.full((context.partition.num_halo,), -1), torch.zeros(0, dtype=torch.int64)
+    halo[nodes] = torch.arange(len(nodes))
+    return HaloRows(context.features.new_zeros(len(nodes), 0), halo, none, none)

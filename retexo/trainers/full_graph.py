@@ -1,9 +1,12 @@
-"""Full-graph training, end to end: in every layer of every epoch boundary rows forward, their gradients backward.
+"""Full-graph training, end to end: boundary rows forward and their gradients backward, in every layer.
 
-What it computes is what one process would on the whole graph. The features are fixed, so they are sent once.
+It computes what one process would compute on the whole graph. The features are fixed, so they are
+sent once.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
@@ -15,6 +18,7 @@ from retexo.trainers.link_prediction import network_objective
 USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
+HETEROGENEOUS = True
 
 
 def check(settings: TrainSettings) -> None:
@@ -23,19 +27,25 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """One step per epoch, from a pass for the training nodes; validation takes another one, without dropout."""
-    partition, sums, wrap = context.partition, context.plan.partial_sums, {}
-    masks = [partition.train_mask, partition.val_mask]
+    """Take one step per epoch, on all training nodes; validation has a pass of its own."""
+    masks = [context.partition.train_mask, context.partition.val_mask]
+    wrap: dict[str, Callable[..., Any]] = {}
     if context.settings.task.links:  # any node may be an end of a pair
         masks[1], wrap = masks[0], {"wrap": partial(network_objective, context, stages[-1])}
-    features = end_to_end.exchange_features(context, stages[0], context.plan)
+    features, passes = end_to_end.exchange_features(context, stages), []
     with context.phase("plan"):
-        plans = [end_to_end.plan_for(context, mask, sums=sums) for mask in masks]
+        plans = [network_pass.make_plans(context, mask) for mask in masks]
     with context.phase("aggregate"):
-        train_pass = network_pass.pass_with_exchange(context, stages, plans[0], features, masks[0])
-        val_pass = network_pass.pass_with_exchange(context, stages, plans[1], features, masks[1])
-    matrices, several = train_pass.first_matrices, len(stages) > 1
+        for mask, each in zip(masks, plans, strict=True):
+            required, plan = each
+            passes.append(network_pass.make_pass(context, stages, required, mask, plan, features))
     rounds = end_to_end.fit_stages(
-        context, stages, lambda: train_pass, val_pass, matrices, exchanges_rows=several, **wrap
+        context,
+        stages,
+        lambda: passes[0],
+        passes[1],
+        passes[0].first_matrices,
+        exchanges_rows=len(stages) > 1,
+        **wrap,
     )
     return TrainResult(rounds, [end_to_end.infer(context, stages, features)])

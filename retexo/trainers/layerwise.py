@@ -1,13 +1,14 @@
-"""One layer at a time: exchange its input, aggregate, train it or not, exchange the rest, embed every node.
+"""One layer of a plain graph: exchange its input, aggregate, train it or not, exchange the rest, embed.
 
-I inner nodes of this worker, F input width, D hidden width, C classes.
+retexo.trainers.relational_layers has the layers of heterogeneous graphs. I inner nodes of this
+worker, F input width, D hidden width, C classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -19,42 +20,98 @@ from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
 from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
 from retexo.models.stage import Stage
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.objective import LabelledNodes, LayerObjective
-from retexo.trainers.context import Context, RunContext
+from retexo.trainers.context import Context
 
 EDGES_PER_STEP = 1 << 18
-"""In-edges of nodes whose neighbours' rows go through the weights together, in each round."""
-NODES_AT_ONCE = 1 << 14
-"""Nodes whose sums go through the weights together; their rows take less than the C library maps anew each time."""
+"""In-edges of nodes whose neighbours' rows are multiplied with the weights together, in each round."""
+NODES_PER_STEP = 1 << 14
+"""Nodes whose sums are multiplied with the weights together; their rows are smaller than what the C
+library maps anew each time."""
 Fit = Callable[[LayerObjective], None]
+"""Trains a layer, or leaves it as it is."""
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8", "int4": "int4"}
+
+
+class AnyLayerInput(Protocol):
+    """A layer's input on this worker, in a plain or a heterogeneous graph; a dataclass with `rows`."""
+
+    def open_exchanges(
+        self, context: Context, layer: int, stage: Stage
+    ) -> dict[str, LayerExchange]:
+        """The exchange of each type's rows."""
+
+    def make_objective(
+        self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
+    ) -> LayerObjective:
+        """What the rounds of the layer train on; received: the rows of TRAIN_PHASE by type."""
+
+    def embed_nodes(
+        self,
+        context: Context,
+        objective: LayerObjective,
+        exchanges: Mapping[str, LayerExchange],
+        *,
+        logits: bool,
+    ) -> Any:
+        """Exchange the remaining rows and run the stage over all nodes that are needed.
+
+        Returns an output with `rows`, the next layer's input, and `logits`.
+        """
+
+
+def run_layer(
+    context: Context,
+    layer: int,
+    stage: Stage,
+    given: AnyLayerInput,
+    fit: Fit = lambda objective: None,
+    *,
+    logits: bool = True,
+) -> Any:
+    """Exchange, aggregate, `fit`, exchange, embed; logits: whether the stage's own are needed."""
+    context.clock.progress.at(layer)
+    exchanges = given.open_exchanges(context, layer, stage)
+    with context.phase("exchange"):
+        received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
+    with context.phase("aggregate"):
+        objective = given.make_objective(context, layer, stage, received)
+    del received
+    fit(objective)
+    return given.embed_nodes(context, objective, exchanges, logits=logits)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerOutput:
+    """A layer's output at this worker's nodes; NaN where no worker needs it."""
+
+    rows: Tensor
+    """[I, D] the next layer's input; of the last layer the logits."""
+    logits: Tensor | None
+    """[I, C]; None where they are not needed."""
 
 
 @dataclass(eq=False)
 class LayerInput:
-    """What a layer reads of this worker's nodes."""
+    """A layer's input at this worker's nodes."""
 
     rows: Tensor
-    """[I, F] what the layer before passes on; of the first layer the features. NaN once they are of no more use."""
+    """[I, F] the output of the layer before, or the features; NaN once they are released."""
     features: Tensor | None = None
-    """[I, F], for skips; None where no stage reads them."""
+    """[I, F], for skip connections; None where no stage reads them."""
     aggregate: Tensor | None = None
-    """[I, F] the first layer's aggregate of the features, likewise; it sets them for the nodes that it computes."""
+    """[I, F] the first layer's aggregate of the features, likewise; that layer fills it in."""
     edges: Tensor | None = None
     """[I, K] means of the in-edges' features, likewise."""
 
-    @cached_property
-    def has_sparse_rows(self) -> bool:
-        """As is_sparse, which looks at many of them."""
-        return is_sparse(self.rows)
-
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
-        """With the features of the context."""
+        """The input of the first layer."""
         read, features = {name for stage in stages for name in stage.skips}, context.features
         return cls(
             features,
@@ -63,84 +120,96 @@ class LayerInput:
             context.edge_means if "edges" in read else None,
         )
 
+    @cached_property
+    def has_sparse_rows(self) -> bool:
+        """See is_sparse, which looks at many of the rows."""
+        return is_sparse(self.rows)
+
     def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:
         """Inputs.skips of some nodes, int64 [n]."""
         return tuple(as_matrix(getattr(self, name)[nodes].to(device)) for name in stage.skips)
 
+    def open_exchanges(
+        self, context: Context, layer: int, stage: Stage
+    ) -> dict[str, LayerExchange]:
+        """See AnyLayerInput."""
+        return {PLAIN_NODE: open_exchange(context, layer, stage, self)}
 
-@dataclass(frozen=True, eq=False)
-class LayerOutput:
-    """What a layer makes of this worker's nodes; NaN where no worker needs it."""
+    def make_objective(
+        self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
+    ) -> LayerObjective:
+        """See AnyLayerInput."""
+        if context.make_objective is not None:
+            return context.make_objective(context, layer, stage, self, received[PLAIN_NODE])
 
-    rows: Tensor
-    """[I, D] what it passes on; of the last layer the logits."""
-    logits: Tensor | None
-    """[I, C]; None where nobody wants them."""
+        def labelled(mask: Tensor) -> LabelledNodes:
+            in_rounds = context.plan.required_layers > context.plan.num_layers
+            nodes = (mask & in_rounds).nonzero()[:, 0]
+            return labelled_nodes(context, stage, nodes, self, received[PLAIN_NODE])
 
-
-@dataclass(frozen=True)
-class Layers:
-    """How the layers of a graph of some kind are run."""
-
-    first: Callable[[Any, Sequence[Stage]], Any]
-    """Makes what the first one reads, as LayerInput.first; a dataclass with `rows`."""
-    run: Callable[..., Any]
-    """As run_layer: what it returns has `rows`, the input of the next one, and `logits`."""
-
-
-def each_layer(
-    context: RunContext,
-    stages: Sequence[Stage],
-    layers: Layers,
-    fit: Fit = lambda objective: None,
-    *,
-    output_heads: str = "validation",
-) -> Iterator[Any]:
-    """The outputs of the stages, one after the other; with output_heads=last only the last one's logits are made."""
-    given = layers.first(context, stages)
-    for layer, stage in enumerate(stages):
-        output = layers.run(
-            context, layer, stage, given, fit, logits=output_heads != "last" or stage.is_last
+        return LayerObjective(
+            layer=layer,
+            stage=stage,
+            task=context.task,
+            train=labelled(context.partition.train_mask),
+            val=labelled(context.partition.val_mask),
+            graph_info=context.graph_info,
+            batch_size=context.batch_size,
+            val_stride=context.val_stride,
         )
-        given = replace(given, rows=output.rows)
-        yield output
-        del output  # its logits may be of no more use while the next one is made
+
+    @torch.no_grad()
+    def embed_nodes(
+        self,
+        context: Context,
+        objective: LayerObjective,
+        exchanges: Mapping[str, LayerExchange],
+        *,
+        logits: bool,
+    ) -> LayerOutput:
+        """See AnyLayerInput."""
+        stage, train, val = objective.stage, objective.train, objective.val
+        stage.eval()
+        others = context.plan.required_layers > objective.layer
+        others[torch.cat((train.nodes, val.nodes))] = False
+        nodes = others.nonzero()[:, 0]
+        is_linear = isinstance(stage.conv, LinearConvolution)
+        inputs_of = (_inputs_from_sums if is_linear else _inputs_from_rows)(
+            context, stage, nodes, self, exchanges[PLAIN_NODE]
+        )
+        with context.phase("embed"):
+            both = logits and not stage.is_last  # the last stage's output is its logits
+            widths = stage.output_widths if both else stage.output_widths[:1]
+            outputs = [self.rows.new_empty(len(self.rows), width) for width in widths]
+            # Setting rows by index is faster than by a mask, which looks at all values.
+            unneeded = (context.plan.required_layers <= objective.layer).nonzero()[:, 0]
+            for output in outputs:
+                output[unneeded] = torch.nan
+            labelled = (
+                (part.nodes[place], part.inputs(place))
+                for part in (train, val)
+                for place in part.chunks
+            )
+            for some, inputs in chain(labelled, inputs_of):
+                found = stage.outputs(inputs) if both else (stage.embed(inputs),)
+                for output, values in zip(outputs, found, strict=True):
+                    # NumPy takes half of torch's time.
+                    output.numpy()[some.numpy()] = values.cpu().numpy()
+        return LayerOutput(outputs[0], outputs[-1] if logits else None)
 
 
-def run_layer(
-    context: Context, layer: int, stage: Stage, given: LayerInput, fit: Fit, *, logits: bool = True
-) -> LayerOutput:
-    """Exchange, aggregate, `fit`, exchange, embed; logits: whether the stage's own are wanted."""
-    context.clock.progress.at(layer)
-    exchange = layer_exchange(context, layer, stage, given)
-    with context.phase("exchange"):
-        sources = exchange.run(TRAIN_PHASE)
-    with context.phase("aggregate"):
-        objective = make_layer_objective(context, layer, stage, given, sources)
-    del sources
-    fit(objective)
-    return _embed(context, objective, given, exchange, logits)
-
-
-LAYERS = Layers(LayerInput.first, run_layer)
-"""Of plain graphs."""
-
-
-def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
+def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
     """The exchange of one layer's input."""
     rows, scale = given.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
+    unprojected = LocalRows.unprojected(rows, scale, precision)
     if layer == 0 and context.halo_features is not None:
-        unprojected = LocalRows.unprojected(rows, scale, precision)
         return KnownHaloExchange(
             context.plan, layer, unprojected, context.comm, context.halo_features
         )
-    if not stage.conv.takes_projected or (
-        layer == 0 and given.aggregate is not None
-    ):  # which such a sum does not tell
-        return LayerExchange(
-            context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm
-        )
+    keeps_aggregate = layer == 0 and given.aggregate is not None  # of rows without weights
+    if keeps_aggregate or not stage.conv.takes_projected:
+        return LayerExchange(context.plan, layer, unprojected, context.comm)
 
     @torch.no_grad()
     def project(rows: Matrix) -> Tensor:
@@ -149,37 +218,17 @@ def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput
             rows if context.device.type == "cpu" else to_dense(rows).to(context.device)
         ).cpu()
 
-    owned = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
-    return LayerExchange(context.plan, layer, owned, context.comm)
-
-
-def make_layer_objective(
-    context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
-) -> LayerObjective:
-    """What the rounds of a layer train on."""
-    if context.make_objective is not None:
-        return context.make_objective(context, layer, stage, given, sources)
-
-    def labelled(mask: Tensor) -> LabelledNodes:
-        nodes = (mask & (context.plan.required_layers > context.plan.num_layers)).nonzero()[:, 0]
-        return labelled_nodes(context, stage, nodes, given, sources)
-
-    return LayerObjective(
-        layer=layer,
-        stage=stage,
-        task=context.task,
-        train=labelled(context.partition.train_mask),
-        val=labelled(context.partition.val_mask),
-        graph_info=context.graph_info,
-        batch_size=context.batch_size,
-        val_stride=context.val_stride,
-    )
+    local = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
+    return LayerExchange(context.plan, layer, local, context.comm)
 
 
 def labelled_nodes(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
 ) -> LabelledNodes:
-    """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
+    """Nodes with their inputs, which are made once where that is possible.
+
+    Attention and pooling over many edges, or in batches, make them in each round.
+    """
     batch_size, labels = context.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
     if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
@@ -227,56 +276,16 @@ def _complete(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs
 ) -> Inputs:
     """A convolution's inputs with the stage's skips, in the precision of the products."""
-    if (
-        given.aggregate is not None and given.rows is given.features
-    ):  # the first layer; later ones read it
+    if given.aggregate is not None and given.rows is given.features:  # the first layer
         given.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
     inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
     return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
-@torch.no_grad()
-def _embed(
-    context: Context,
-    objective: LayerObjective,
-    given: LayerInput,
-    exchange: LayerExchange,
-    logits: bool,
-) -> LayerOutput:
-    """Exchange the remaining rows, then run the stage over all nodes that are needed, in evaluation mode."""
-    stage, train, val = objective.stage, objective.train, objective.val
-    stage.eval()
-    others = context.plan.required_layers > objective.layer
-    others[torch.cat((train.nodes, val.nodes))] = False
-    nodes = others.nonzero()[:, 0]
-    inputs_of = (
-        _inputs_from_sums if isinstance(stage.conv, LinearConvolution) else _inputs_from_rows
-    )(context, stage, nodes, given, exchange)
-    with context.phase("embed"):
-        both = logits and not stage.is_last  # the last one passes on its logits
-        widths = stage.output_widths if both else stage.output_widths[:1]
-        outputs = [given.rows.new_empty(len(given.rows), width) for width in widths]
-        without = (context.plan.required_layers <= objective.layer).nonzero()[
-            :, 0
-        ]  # a mask looks at all values
-        for output in outputs:
-            output[without] = torch.nan
-        labelled = (
-            (part.nodes[place], part.inputs(place))
-            for part in (train, val)
-            for place in part.chunks
-        )
-        for some, inputs in chain(labelled, inputs_of):
-            found = stage.outputs(inputs) if both else (stage.embed(inputs),)
-            for output, values in zip(outputs, found, strict=True):
-                output.numpy()[some.numpy()] = values.cpu().numpy()  # in half the time of torch
-    return LayerOutput(outputs[0], outputs[-1] if logits else None)
-
-
 def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """Some nodes at a time with their inputs; what arrives from other workers is summed as it arrives."""
+    """Some nodes at a time with their inputs; vectors from other workers are summed as they arrive."""
     conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
@@ -301,7 +310,9 @@ def _inputs_from_sums(
         with context.phase("embed"):
             accumulator.add(sources)
         del sources  # before the next ones come
-    places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
+    places = (
+        slice(first, first + NODES_PER_STEP) for first in range(0, len(nodes), NODES_PER_STEP)
+    )
     return (
         (nodes[place], _complete(context, stage, nodes[place], given, accumulator.inputs(place)))
         for place in places

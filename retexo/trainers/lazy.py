@@ -1,30 +1,42 @@
 """Lazy message passing (Retexo, arXiv 2302.13053, algorithm 1): exchange, train, embed, next layer.
 
-The boundary rows of a layer's input cross the network once: those that the rounds need before the layer trains, the
-others when it is frozen. It trains alone, to convergence; its embeddings of all nodes are the input of the next layer.
+The boundary rows of a layer's input cross the network once: those that the rounds need before the
+layer trains, the others when it is frozen. It trains alone, to convergence; its embeddings of all
+nodes are the input of the next layer.
 """
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from retexo.exchange.exchange_plan import Use
-from retexo.models.stage import Stage
+from retexo.models.hetero_stage import TypedLayer
+from retexo.models.stage import Answer, Stage
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers.context import RunContext, TrainResult
-from retexo.trainers.layerwise import LAYERS, Layers, each_layer
+from retexo.trainers import end_to_end, network_pass
+from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.layerwise import Fit, LayerInput, run_layer
+from retexo.trainers.output_heads import apply_heads
+from retexo.trainers.relational_layers import RelationalInput
 
 USE: Use = "train"
 OWN_MODEL = False
 RESUMES = True
+HETEROGENEOUS = True
 
 
 def check(settings: TrainSettings) -> None:
-    """Every combination of settings is supported."""
+    """All combinations of settings are supported."""
 
 
-def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> TrainResult:
-    """Train the stages one after the other; each ends with the parameters of its best validation round."""
+def train(context: Context, stages: list[Stage]) -> TrainResult:
+    """Train the stages one after the other; each ends with its best validation round's parameters."""
     rounds: list[int] = []
     logits: list[Tensor] = []
 
@@ -34,13 +46,63 @@ def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> 
                 run_rounds(objective, context.settings, context.comm, context.log, context.recovery)
             )
 
-    # Without enumerate, which would hold on to the output before.
-    for output in each_layer(
-        context, stages, layers, fit, output_heads=context.settings.output_heads
-    ):
-        context.release_features()  # what is of use after the first layer is in its output
+    # Without enumerate, which would keep the output before.
+    for output in each_layer(context, stages, fit, heads=context.settings.output_heads):
+        context.release_features()  # later layers read them from the first layer's input
         context.save_layer(len(rounds) - 1, stages[len(rounds) - 1])
         if output.logits is not None:
             logits.append(output.logits)
         del output
     return TrainResult(rounds, logits)
+
+
+def each_layer(
+    context: Context,
+    stages: Sequence[Stage],
+    fit: Fit = lambda objective: None,
+    *,
+    heads: str = "validation",
+) -> Iterator[Any]:
+    """The outputs of the stages, one after the other; heads="last" computes the last one's logits only."""
+    kind = RelationalInput if context.is_heterogeneous else LayerInput
+    given: Any = kind.first(context, stages)
+    for layer, stage in enumerate(stages):
+        output = run_layer(
+            context, layer, stage, given, fit, logits=heads != "last" or stage.is_last
+        )
+        given = replace(given, rows=output.rows)
+        yield output
+        del output  # its logits may be freed while the next one is computed
+
+
+@dataclass(frozen=True, eq=False)
+class InferenceResult:
+    """A trained network's output at this worker's nodes; NaN at nodes that no worker needs."""
+
+    logits: Tensor
+    """[I, C] of the chosen heads, after label propagation."""
+    embeddings: Tensor
+    """[I, D] the input of the last layer, or of its head in a heterogeneous graph; with one layer the
+    features."""
+    by_head: Sequence[Tensor] = ()
+    """[I, C] of each head, for link prediction."""
+
+
+def infer(context: Context, stages: list[Stage], heads: Answer) -> InferenceResult:
+    """Run trained stages over the nodes that the plan requires.
+
+    With the plan of a training run and as many threads, the logits are those of the run, bit for bit:
+    the same rows and sums are sent, and the same nodes go through a layer together. With a plan of one
+    wave they differ by rounding.
+    """
+    smooth = partial(propagate, context)
+    if isinstance(stages[0], TypedLayer):
+        received = end_to_end.exchange_features(context, stages)
+        logits, read = network_pass.infer_by_type(context, stages, received)
+        return InferenceResult(apply_heads([logits], replace(heads, stages=(0,)), smooth), read)
+    rows, by_head = context.features, []
+    for output in each_layer(context, stages):
+        inputs, rows = rows, output.rows
+        by_head.append(output.logits)
+    read = output.hidden if context.is_heterogeneous else inputs
+    return InferenceResult(apply_heads(by_head, heads, smooth), read, by_head)

@@ -51,7 +51,7 @@ class Ends:
 
 def ends_of(context: Context, *, linear: bool) -> Ends:
     """Agree on them once, before the first layer; linear: whether a row is all that a layer aggregates of a node."""
-    if context.ends is None:
+    if context.endpoints is None:
         part, links, bounds = context.partition, _links(context), context.graph_info.id_bounds
         wanted = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
@@ -75,10 +75,10 @@ def ends_of(context: Context, *, linear: bool) -> Ends:
         )
         options = replace(context.plan_options, partial_sums=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
-        context.ends = Ends(
+        context.endpoints = Ends(
             ids, make_plan_from_required_layers(edges, options, required, context.comm)
         )
-    ends: Ends = context.ends
+    ends: Ends = context.endpoints
     return ends
 
 
@@ -167,7 +167,7 @@ class LinkObjective(_OfPairs, LayerObjective):
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
     @property
-    def read(self) -> LabelledNodes:
+    def nodes_per_round(self) -> LabelledNodes:
         return self.hand
 
     def losses(self) -> Iterator[Tensor]:

@@ -3,25 +3,21 @@
 Validation and the final test are on these edges, too.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
-import torch
+from torch import Tensor
 
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
-from retexo.models.block import InEdges, Sources
-from retexo.models.convolution import Convolution
 from retexo.models.stage import Stage
 from retexo.settings.options import LocalOptions
 from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, network_pass
-from retexo.trainers.context import Context, TrainResult, in_edges
+from retexo.trainers.context import Context, TrainResult
 
 USE: Use = "nothing"
 OWN_MODEL = False
 RESUMES = False
+HETEROGENEOUS = True
 
 
 def check(settings: TrainSettings) -> None:
@@ -33,35 +29,20 @@ def check(settings: TrainSettings) -> None:
         )
     if settings.smoothing.steps:
         raise InputError(
-            f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no answers; leave it out"
+            f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no predictions; leave it out"
         )
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """One step per round, from a pass that stays within the part."""
+    """Take one step per round, on a pass that stays within the partition."""
     if typed_options("local", context.settings.trainer.options, LocalOptions).degrees == "local":
-        context = replace(context, edges=inner_edges(context, stages[0].conv))
+        context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)
     return end_to_end.train_without_exchange(
         context, stages, lambda targets: local_pass(context, stages, targets)
     )
 
 
-def inner_edges(context: Context, conv: Convolution) -> InEdges:
-    """The edges within the partition, with their own degrees."""
-    whole, num_inner = context.partition, context.partition.num_inner
-    partition = whole.of_edges(whole.src < num_inner)
-    out_degree = partition.sum_at(partition.src, num_inner + partition.num_halo)
-    in_degree = partition.sum_at(partition.dst, num_inner)
-    return in_edges(partition, conv, in_degree, out_degree, context.features.dtype)
-
-
-def local_pass(
-    context: Context, stages: Sequence[Stage], targets: torch.Tensor
-) -> network_pass.Pass:
+def local_pass(context: Context, stages: list[Stage], targets: Tensor) -> network_pass.Pass:
     """A pass for the targets, bool [I], without halo nodes."""
-    required_layers, _ = network_pass.nodes_within_partition(context, targets)
-    none = network_pass.no_vectors(context)
-    steps = [network_pass.first_step(context, stages[0], required_layers, Sources(none, none))]
-    for layer in range(1, len(stages)):
-        steps.append(network_pass.later_step(context, context.edges, required_layers, layer, none))
-    return network_pass.make_pass(steps, required_layers, targets)
+    required = network_pass.require_targets(context, targets, comm=None)
+    return network_pass.make_pass(context, stages, required, targets)

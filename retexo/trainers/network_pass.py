@@ -1,68 +1,103 @@
-"""A pass of end-to-end training: the features of some nodes through all layers.
+"""A pass of end-to-end training: the features of some nodes through all layers to the logits.
 
-The first layer's input is fixed. The input of each later layer are the rows that the layer before it has just computed,
-here and, by an exchange, on other workers. I inner nodes, H halo nodes; layer l of L computes n_l nodes; C classes.
+The first layer's input is fixed. A later layer reads the rows that the layer before it has just
+computed, here and, by an exchange, on other workers. Everything is kept by node type; a plain graph
+has one. I inner nodes and H halo nodes of a type; a layer computes n nodes of it; C classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
-from retexo.exchange.exchange_plan import ExchangePlan, mark_required_sources
-from retexo.models.block import Block, HaloRows, InEdges, Sources
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
+from retexo.models.aggregate import edge_sum
+from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import TypedLayer, stages_by_type
 from retexo.models.linear import NO_PROJECTED_ROWS
-from retexo.models.matrix import Matrix
+from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.layerwise import LayerInput
+from retexo.trainers.out_edges import Means, extend_required_layers
+
+Layer = Stage | TypedLayer
+"""Of a plain graph, and of a heterogeneous one."""
+Required = Mapping[str, Tensor]
+"""uint8 [I] by type: layer l computes the nodes with a value above l."""
+Plans = Mapping[str, ExchangePlan]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One layer of a pass."""
+    """One layer of a pass, by node type."""
 
-    num_rows: int
-    """n_l"""
-    fixed: Inputs | None = None
-    """Of the first layer; None without destinations."""
-    block: Block | None = None
-    """Of the others."""
-    index: Tensor | None = None
-    """int64 [N_src] where the block's sources are: among the rows of the layer before, then the received ones."""
-    swap: HaloExchange | None = None
-    """None where nothing is sent."""
+    num_rows: Mapping[str, int]
+    """n of each type that the layer computes."""
+    fixed: Mapping[str, Inputs] = field(default_factory=dict)
+    """The inputs of the first layer."""
+    edges: Mapping[EdgeType, tuple[Block, Tensor]] = field(default_factory=dict)
+    """In a later layer, each relation's block, and int64 [N_src] the places of its sources: among the
+    rows of the layer before, then the received ones."""
+    own_rows: Mapping[str, Tensor] = field(default_factory=dict)
+    """int64 [n] the places of a type's nodes among its rows of the layer before."""
+    exchanges: Mapping[str, HaloExchange] = field(default_factory=dict)
+    """By source type; empty where nothing is sent."""
     scale: float = 1.0
-    """What received vectors are multiplied with."""
+    """The factor of received vectors."""
+
+    def compute(
+        self, name: str, stage: Stage, rows: Mapping[str, Tensor], tables: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[n, D] of a type. rows: of the layer before; tables: with the received ones."""
+        if not self.num_rows[name]:
+            return next(stage.parameters()).new_zeros(0, stage.output_dim)
+        if name in self.fixed:
+            return stage.embed(self.fixed[name])
+        blocks, matrices = [], []
+        for (source, _, to), (block, places) in self.edges.items():
+            if to == name:
+                blocks.append(block)
+                matrices.append(tables[source][places])
+        if not stage.conv.relational:
+            return stage.embed(stage.conv.prepare(blocks[0], matrices[0], NO_PROJECTED_ROWS))
+        skips = (rows[name][self.own_rows[name]],) if name in rows else ()
+        if stage.conv.linear_aggregation:
+            matrices = [block_mean(*each) for each in zip(blocks, matrices, strict=True)]
+            blocks = []
+        return stage.embed(
+            Inputs(
+                tuple(matrices),
+                self.num_rows[name],
+                NO_PROJECTED_ROWS,
+                skips=skips,
+                blocks=tuple(blocks),
+            )
+        )
 
 
-class AnyPass(Protocol):
-    """A pass over a graph of whatever kind."""
-
-    @property
-    def targets(self) -> Tensor: ...
-
-    @property
-    def first_matrices(self) -> Sequence[Matrix]:
-        """What the first layer's first weights are multiplied with."""
-
-    def run(
-        self, stages: Sequence[Stage], comm: Communicator, kind: str
-    ) -> tuple[Tensor, Tensor]: ...
+def block_mean(block: Block, rows: Tensor) -> Tensor:
+    """[n, D] the weighted mean over each destination's in-edges; rows: [N_src, D]."""
+    degree = torch.where(block.in_degree > 0, block.in_degree, 1)
+    return edge_sum(block, rows, block.weight) / degree[:, None]
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """From the features to the logits of some nodes, `targets`."""
+    """From the features to the logits of some of the labelled type's nodes, `targets`."""
 
     steps: Sequence[Step]
+    target: str
+    """The type that has labels."""
     targets: Tensor
     """int64 [n] inner nodes."""
     select: Tensor
@@ -70,130 +105,285 @@ class Pass:
 
     @property
     def first_matrices(self) -> Sequence[Matrix]:
-        fixed = self.steps[0].fixed
-        return () if fixed is None else fixed.matrices
+        """The matrices that the first layer's first weights are multiplied with."""
+        return [
+            matrix
+            for inputs in self.steps[0].fixed.values()
+            for matrix in (*inputs.matrices, *inputs.skips)
+        ]
 
-    def run(self, stages: Sequence[Stage], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
-        """Logits [n, C], and the zero of the last exchange; rows and their gradients count as traffic of `kind`."""
-        like = next(stages[0].parameters())
-        rows, before = (
-            like.new_zeros(0, 0),
-            torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True),
-        )
-        for layer, (step, stage) in enumerate(zip(self.steps, stages, strict=True)):
-            if step.swap is not None:
-                received, before = step.swap.run(rows, before, comm, MessageTag(kind, layer))
-                rows = torch.cat((rows, received if step.scale == 1 else received * step.scale))
-            rows = _compute(step, stage, rows)
-        return rows[self.select.to(rows.device)], before
+    def run(self, layers: Sequence[Layer], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
+        """Compute the logits [n, C], and the zero of the last exchange, which has to enter the loss.
+
+        Rows and their gradients count as traffic of `kind`.
+        """
+        *_, (rows, zero) = self.each_layer(layers, comm, kind)
+        return rows[self.target][self.select.to(zero.device)], zero
+
+    def each_layer(
+        self, layers: Sequence[Layer], comm: Communicator, kind: str
+    ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """The rows that each layer computes, [n, D] by type, and the zero of its last exchange."""
+        like = next(layers[0].parameters())
+        rows: dict[str, Tensor] = {}
+        zero = torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True)
+        for number, (step, layer) in enumerate(zip(self.steps, layers, strict=True)):
+            tables = dict(rows)
+            for name, exchange in step.exchanges.items():
+                received, zero = exchange.run(rows[name], zero, comm, MessageTag(kind, number))
+                received = received if step.scale == 1 else received * step.scale
+                tables[name] = torch.cat((rows[name], received))
+            rows = {
+                name: step.compute(name, stage, rows, tables)
+                for name, stage in stages_by_type(layer)
+            }
+            yield rows, zero
 
 
-def _compute(step: Step, stage: Stage, table: Tensor) -> Tensor:
-    """[n_l, D]"""
-    if not step.num_rows:
-        return next(stage.parameters()).new_zeros(0, stage.output_dim)
-    inputs = step.fixed
-    if inputs is None:
-        assert step.block is not None
-        assert step.index is not None
-        inputs = stage.conv.prepare(step.block, table[step.index], NO_PROJECTED_ROWS)
-    return stage.embed(inputs)
+# --- which nodes, and what is sent -------------------------------------------------------------------------
 
 
-def pass_with_exchange(
+def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
+    """What a pass for some of the labelled type's nodes, bool [I], computes; comm: None for a pass within
+    the partition."""
+    num_layers = context.settings.model.num_layers
+    required = {name: torch.zeros_like(each) for name, each in context.required_layers.items()}
+    if comm and context.settings.exchange.mode == "plain":
+        return {name: torch.full_like(each, num_layers + 1) for name, each in required.items()}
+    required[context.schema.target][targets] = num_layers
+    out_edges = {name: each.out_edges for name, each in context.types.items()}
+    sizes = {name: each.plan_options.part_sizes for name, each in context.types.items()}
+    extend_required_layers(out_edges, sizes, required, num_layers, comm)
+    return required
+
+
+def make_plans(
+    context: Context, targets: Tensor, *, sums: bool | None = None
+) -> tuple[Required, Plans]:
+    """What a pass for the targets, bool [I], computes, and the exchange of each type's rows.
+
+    sums: whether partial sums may be sent; None: as in the context's own plan.
+    """
+    plans = {}
+    if not context.is_heterogeneous:
+        options = options_of_pass(context.settings, context.plan_options, sums=sums)
+        plan = make_plan(context.partition, options, context.comm, targets)
+        return {context.schema.target: plan.required_layers}, {context.schema.target: plan}
+    required = require_targets(context, targets, context.comm)
+    for name, each in context.types.items():
+        options = options_of_pass(context.settings, each.plan_options, sums=sums)
+        plans[name] = each.out_edges.make_plan(required, options, context.comm)
+    return required, plans
+
+
+def options_of_pass(
+    settings: TrainSettings, options: PlanOptions, *, sums: bool | None = None
+) -> PlanOptions:
+    """The options of a plan whose rows are sent forward, and their gradients backward, in each round."""
+    times = 2 * settings.num_rounds[0]
+    vector_bytes = (times * options.vector_bytes[0], times * options.vector_bytes[1])
+    sums = options.partial_sums if sums is None else sums
+    return replace(options.for_targets(partial_sums=sums), vector_bytes=vector_bytes)
+
+
+# --- making a pass -----------------------------------------------------------------------------------------
+
+
+def make_pass(
     context: Context,
-    stages: Sequence[Stage],
-    plan: ExchangePlan,
-    features: Sources,
+    layers: Sequence[Layer],
+    required: Required,
     targets: Tensor,
+    plans: Plans | None = None,
+    features: Mapping[str, Sources] | None = None,
     sample: BoundarySample | None = None,
     scale: float = 1.0,
 ) -> Pass:
-    """A pass with the boundary rows that it needs; targets: bool [I], those that the plan was made for.
+    """A pass for the targets, bool [I], which are among the nodes that the last layer computes.
 
-    With a sample only these rows are exchanged, multiplied by `scale`; `features` are sampled and scaled already.
+    Args:
+        context: of this worker.
+        layers: of the network.
+        required: the nodes that each layer computes.
+        targets: nodes of the labelled type.
+        plans: None for a pass that sends nothing.
+        features: received ones, sampled and scaled like the rows of later layers; None for none.
+        sample: if given, only these rows are exchanged, multiplied by `scale`; of a plain graph.
+        scale: the factor of received vectors.
     """
-    steps = [first_step(context, stages[0], plan.required_layers, features)]
-    for layer, stage in enumerate(stages[1:], start=1):
-        own_scale = context.source_scale(stage.conv)
-        like = context.features.new_zeros(0, device=context.device)
-        swap = make_halo_exchange(plan, layer, own_scale, like, sample)
-        steps.append(
-            later_step(
-                context,
-                context.edges,
-                plan.required_layers,
-                layer,
-                swap.received,
-                swap=swap,
-                scale=scale,
-            )
+    steps = [first_step(context, layers[0], required, features or {})]
+    for number, layer in enumerate(layers[1:], start=1):
+        exchanges: dict[str, HaloExchange] = {}
+        for name, _ in stages_by_type(layers[number - 1]):
+            if plans is not None and context.types[name].out_edges.destinations(
+                _nodes(layer, number, required)
+            ):
+                exchanges[name] = _make_exchange(
+                    context, layer, number, name, required, plans[name], sample
+                )
+        received = {name: exchange.received for name, exchange in exchanges.items()}
+        step = later_step(context, layers, number, required, received)
+        steps.append(replace(step, exchanges=exchanges, scale=scale))
+    return finish_pass(context, steps, required, targets)
+
+
+def finish_pass(
+    context: Context, steps: Sequence[Step], required: Required, targets: Tensor
+) -> Pass:
+    """The pass of some steps; targets: bool [I]."""
+    target, nodes = context.schema.target, targets.nonzero()[:, 0]
+    places = (required[target] >= len(steps)).cumsum(0) - 1
+    return Pass(steps, target, nodes, places[nodes])
+
+
+def _nodes(layer: Layer, number: int, required: Required) -> dict[str, Tensor]:
+    """int64 [n] of each type that a layer computes."""
+    return {name: (required[name] > number).nonzero()[:, 0] for name, _ in stages_by_type(layer)}
+
+
+def _make_exchange(
+    context: Context,
+    layer: Layer,
+    number: int,
+    name: str,
+    required: Required,
+    plan: ExchangePlan,
+    sample: BoundarySample | None,
+) -> HaloExchange:
+    """The exchange of a type's rows before a layer."""
+    out_edges = context.types[name].out_edges
+    no_rows = required[name].new_zeros(out_edges.num_pairs)  # a pair has no row of its own
+    plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))
+    scale = None if context.is_heterogeneous else context.source_scale(layer.conv)
+    return make_halo_exchange(plan, number, scale, _like(context), sample)
+
+
+def _like(context: Context) -> Tensor:
+    """No values, in the precision and on the device of the computation."""
+    return context.features.new_zeros(0, device=context.device)
+
+
+def first_step(
+    context: Context, layer: Layer, required: Required, features: Mapping[str, Sources]
+) -> Step:
+    """The first layer; features: received ones by type."""
+    nodes = _nodes(layer, 0, required)
+    num_rows = {name: len(each) for name, each in nodes.items()}
+    if isinstance(layer, TypedLayer):
+        return Step(num_rows, _first_inputs_by_type(context, layer, nodes, features))
+    fixed = {}
+    for name, each in nodes.items():
+        if len(each):
+            received = features.get(name) or no_sources(context)
+            given = LayerInput(context.features)
+            fixed[name] = layerwise.layer_inputs(context, layer, each, given, received)
+    return Step(num_rows, fixed)
+
+
+def _first_inputs_by_type(
+    context: Context,
+    layer: TypedLayer,
+    nodes: Mapping[str, Tensor],
+    features: Mapping[str, Sources],
+) -> dict[str, Inputs]:
+    """The first layer's inputs of each type, from the features that each relation brings."""
+    device = context.device
+    rows_of_relation: Means = {}
+    blocks: dict[EdgeType, Block] = {}
+    for name, node_type in context.types.items():
+        rows, out_edges = node_type.features, node_type.out_edges
+        if not rows.shape[1]:
+            continue
+        destinations = out_edges.destinations(nodes)
+        none = HaloRows.empty(out_edges.partition.num_halo, rows.shape[1], rows.dtype)
+        received = features.get(name, Sources(none, none))
+        if layer.conv.linear_aggregation:
+            means = context.relation_means(name, rows, nodes)
+            means.add(received)
+            rows_of_relation |= {each: rows.new_zeros(0, rows.shape[1]) for each in destinations}
+            rows_of_relation |= means.by_relation()
+            continue
+        edges = out_edges.edges.number_sources(received)
+        for each, ids in destinations.items():
+            block, rows_of_relation[each] = out_edges.cut_block_and_rows(rows, edges, ids)
+            blocks[each] = block.to(device)
+    fixed = {}
+    for to, ids in nodes.items():
+        into = [each for each in context.schema.into(to) if each in rows_of_relation]
+        own = context.types[to].features
+        fixed[to] = Inputs(
+            tuple(as_matrix(rows_of_relation[each].to(device)) for each in into),
+            len(ids),
+            NO_PROJECTED_ROWS,
+            skips=(as_matrix(own[ids].to(device)),) if own.shape[1] else (),
+            blocks=tuple(blocks[each] for each in into if each in blocks),
         )
-    return make_pass(steps, plan.required_layers, targets)
-
-
-def make_pass(steps: Sequence[Step], required_layers: Tensor, targets: Tensor) -> Pass:
-    """required_layers: uint8 [I], the last layer computes the nodes where it is L; targets: bool [I]."""
-    place = (required_layers >= len(steps)).cumsum(0) - 1
-    nodes = targets.nonzero()[:, 0]
-    return Pass(steps, nodes, place[nodes])
-
-
-def first_step(context: Context, stage: Stage, required_layers: Tensor, features: Sources) -> Step:
-    """The first layer, for the nodes with required_layers > 0."""
-    nodes = (required_layers > 0).nonzero()[:, 0]
-    given = LayerInput(context.features)
-    return Step(
-        len(nodes),
-        layerwise.layer_inputs(context, stage, nodes, given, features) if len(nodes) else None,
-    )
+    return fixed
 
 
 def later_step(
     context: Context,
-    edges: InEdges,
-    required_layers: Tensor,
-    layer: int,
-    received: HaloRows,
-    *,
-    swap: HaloExchange | None = None,
-    scale: float = 1.0,
+    layers: Sequence[Layer],
+    number: int,
+    required: Required,
+    received: Mapping[str, HaloRows],
 ) -> Step:
-    """A layer after the first, for the nodes with required_layers > layer, without edges of halo nodes not received.
+    """A layer after the first, without edges of halo nodes whose rows are not received.
 
-    Without a swap, `received` describes the last rows that the layer before computes.
+    Args:
+        context: of this worker.
+        layers: of the network.
+        number: of the layer.
+        required: the nodes that each layer computes.
+        received: by source type the vectors that are the last rows that the layer reads, without values.
     """
-    nodes = (required_layers > layer).nonzero()[:, 0]
-    width = received.values.shape[1]
-    block = edges.cut_block(
-        nodes, Sources(received, HaloRows.empty(len(received.halo), width, received.values.dtype))
-    )
-    before = required_layers >= layer
-    place = torch.cat(
-        (before.cumsum(0) - 1, int(before.sum()) + torch.arange(len(received.values)))
-    )
+    nodes, device = _nodes(layers[number], number, required), context.device
+    edges, places = {}, {}
+    for name, _ in stages_by_type(layers[number - 1]):
+        out_edges, has_row = context.types[name].out_edges, required[name] >= number
+        places[name] = has_row.cumsum(0) - 1
+        no_rows = HaloRows.empty(out_edges.partition.num_halo, 0, context.features.dtype)
+        vectors = received.get(name, no_rows)
+        arrived = int(has_row.sum()) + torch.arange(len(vectors.values))
+        no_pair_rows = arrived.new_zeros(out_edges.num_pairs)
+        place = torch.cat((places[name], no_pair_rows, arrived))
+        numbered = out_edges.edges.number_sources(Sources(vectors, no_rows))
+        for each, ids in out_edges.destinations(nodes).items():
+            block = out_edges.cut_block(numbered, ids)
+            edges[each] = block.to(device), place[block.nodes].to(device)
     return Step(
-        len(nodes),
-        None,
-        block.to(context.device),
-        place[block.nodes].to(context.device),
-        swap,
-        scale,
+        {name: len(ids) for name, ids in nodes.items()},
+        edges={each: edges[each] for each in context.schema.relations if each in edges},
+        own_rows={
+            name: places[name][ids].to(device) for name, ids in nodes.items() if name in places
+        },
     )
 
 
-def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """For a pass that sends nothing: required_layers, uint8 [I]; halo nodes that the second layer reads, bool [H]."""
-    num_layers = context.settings.model.num_layers
-    required_layers = targets.to(torch.uint8) * num_layers
-    halo = torch.zeros(context.partition.num_halo, dtype=torch.bool)
-    for layer in range(num_layers - 1, 0, -1):
-        halo = mark_required_sources(context.partition, required_layers, layer)
-    return required_layers, halo
+def no_sources(context: Context) -> Sources:
+    """Nothing received of a plain graph's halo nodes."""
+    features = context.features
+    none = HaloRows.empty(context.partition.num_halo, features.shape[1], features.dtype)
+    return Sources(none, none)
 
 
-def no_vectors(context: Context) -> HaloRows:
-    """No vectors of any halo node."""
-    return HaloRows.empty(
-        context.partition.num_halo, context.features.shape[1], context.features.dtype
-    )
+@torch.no_grad()
+def infer_by_type(
+    context: Context, layers: Sequence[Any], features: Mapping[str, Sources]
+) -> tuple[Tensor, Tensor]:
+    """Logits [I, C] of a heterogeneous graph's computed nodes, and the rows [I, D] that its last layer
+    reads of them."""
+    with context.phase("embed"):
+        target, computed = context.schema.target, context.computed
+        plans = {name: each.plan for name, each in context.types.items()}
+        whole = make_pass(context, layers, context.required_layers, computed, plans, features)
+        rows = [each for each, _ in whole.each_layer(layers, context.comm, "embeddings")]
+        logits = rows[-1][target].cpu()
+        read = context.features[computed]
+        if len(rows) > 1 and target in rows[-2]:
+            read = rows[-2][target][whole.steps[-1].own_rows[target]].cpu()
+        found = []
+        for each in (logits, read):
+            of_all = each.new_full((len(computed), each.shape[1]), torch.nan)
+            found.append(of_all.index_copy_(0, whole.targets, each))
+        return found[0], found[1]

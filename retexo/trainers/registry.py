@@ -9,33 +9,38 @@ from retexo.models.conv_registry import check_model
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sampled, sign
-from retexo.trainers.context import TrainResult
+from retexo.trainers.context import Context, TrainResult
 
 
 class Trainer(Protocol):
-    """What a module of a trainer offers; some also have
+    """The contents of a trainer's module.
 
-    TAKES, names of ONLY_LAZY that it has, too, and
-    check_directory(settings, directory), InputError for a PartitionDirectory that it cannot train on.
+    Some modules also have TAKES, names of ONLY_LAZY that the trainer supports, and
+    check_directory(settings, directory), which raises InputError for a PartitionDirectory that it
+    cannot train on.
     """
 
     @property
     def USE(self) -> Use:
-        """What Context.plan is made for."""
+        """The use that the exchange plan is made for."""
 
     @property
     def OWN_MODEL(self) -> bool:
-        """Whether it trains another network than the stages, so that app=evaluate and app=predict cannot load it."""
+        """Whether it trains another network than the stages; app=evaluate and predict cannot load that."""
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it saves its rounds in Context.recovery, and sends in them only kinds of comm.traffic.OF_ROUNDS."""
+        """Whether it saves its rounds in Context.recovery, and sends only comm.traffic.OF_ROUNDS in them."""
+
+    @property
+    def HETEROGENEOUS(self) -> bool:
+        """Whether it also trains on heterogeneous graphs."""
 
     def check(self, settings: TrainSettings) -> None:
-        """InputError for settings that it does not support; called before anything is started."""
+        """Raise InputError for settings that it does not support; called before anything is started."""
 
-    def train(self, context: Any, stages: list[Stage]) -> TrainResult:
-        """Train on this worker, in the context of its kind of graph; all workers call it."""
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
+        """Train on this worker; all workers call it."""
 
 
 TRAINERS: dict[str, Trainer] = {
@@ -55,46 +60,79 @@ ONLY_LAZY: dict[str, Any] = {
     "model.output": "activation",
     "smoothing.reach": "computed",
 }
-"""Settings that the other trainers have no more than this value of."""
+"""The only values of these settings that other trainers support."""
+HETEROGENEOUS_LAZY: dict[str, Any] = {
+    "model.self_weight": True,
+    "model.input_skip": True,
+    "model.output": "aggregate",
+}
+"""The only values that trainer=lazy supports on a heterogeneous graph."""
+HETEROGENEOUS_OTHERS = {
+    name: value for name, value in ONLY_LAZY.items() if name != "smoothing.reach"
+}
+"""The only values that other trainers support on a heterogeneous graph."""
 
 
-def find(name: str) -> Trainer:
+def find(name: str, *, heterogeneous: bool = False) -> Trainer:
+    """The trainer of a name; InputError where there is none, or none for heterogeneous graphs."""
     if name not in TRAINERS:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
+    if heterogeneous and not TRAINERS[name].HETEROGENEOUS:
+        known = [each for each, trainer in TRAINERS.items() if trainer.HETEROGENEOUS]
+        raise InputError(
+            f"trainer={name}: not for heterogeneous graphs; choose one of {', '.join(known)}"
+        )
     return TRAINERS[name]
 
 
 def check(settings: TrainSettings) -> None:
-    """InputError for settings that the chosen model or the chosen trainer cannot have."""
-    check_model(settings.model)
-    trainer = find(settings.trainer.name)
-    check_saves(settings, trainer)
+    """Raise InputError for settings that the chosen model or the chosen trainer does not support."""
+    heterogeneous = check_model(settings.model).relational
+    trainer = find(settings.trainer.name, heterogeneous=heterogeneous)
+    _check_saves(settings, trainer)
+    if heterogeneous:
+        _check_heterogeneous(settings, trainer)
+    else:
+        _check_plain(settings, trainer)
+    trainer.check(settings)
+
+
+def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
+    for name, wanted in (HETEROGENEOUS_LAZY if trainer is lazy else HETEROGENEOUS_OTHERS).items():
+        value = attrgetter(name)(settings)
+        if value != wanted:
+            raise InputError(
+                f"{name}={value}: on a heterogeneous graph trainer={settings.trainer.name} has "
+                f"{name}={wanted} alone; leave it out (+experiment=retexo is for plain graphs)"
+            )
+
+
+def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
-        taken = name in getattr(trainer, "TAKES", ()) and value != "auto"
-        if trainer is not lazy and value != without and not taken:
+        supported = name in getattr(trainer, "TAKES", ()) and value != "auto"
+        if trainer is not lazy and value != without and not supported:
             raise InputError(
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
             )
     if settings.task.links:
         _check_links(settings, trainer)
-    trainer.check(settings)
 
 
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     name, task = settings.trainer.name, settings.task
     if trainer not in (lazy, full_graph):
         raise InputError(
-            f"trainer={name}: links are learned by trainer=lazy and full_graph alone; choose one of these"
+            f"trainer={name}: task=link_prediction needs trainer=lazy or full_graph; choose one of these"
         )
     if settings.gradient.secure:
         raise InputError(
-            "gradient.secure=true: links are ranked by embeddings that every worker gets, which no sum "
-            "hides; set gradient.secure=false"
+            "gradient.secure=true: links are ranked by embeddings that every worker receives, which "
+            "secure sums do not hide; set gradient.secure=false"
         )
     if settings.smoothing.steps:
         raise InputError(
-            f"smoothing.steps={settings.smoothing.steps}: classes are smoothed, not links; leave it "
+            f"smoothing.steps={settings.smoothing.steps}: only classes are smoothed, not links; leave it "
             "out, or choose --config-name link_prediction_gcn, sage or gat"
         )
     if (
@@ -108,10 +146,9 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
         )
 
 
-def check_saves(settings: TrainSettings, trainer: Trainer) -> None:
-    """InputError for states to be saved by a trainer that does not go on from any."""
+def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
     if settings.checkpoint.every is not None and not trainer.RESUMES:
         raise InputError(
-            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} keeps no state to go on "
-            "from; leave it out"
+            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot resume "
+            "from a saved state; leave it out"
         )

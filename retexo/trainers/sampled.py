@@ -13,7 +13,7 @@ is unbiased. F features.
 from dataclasses import replace
 
 from partitioning.dgl_import import require_dgl
-from partitioning.directory.dgl_files import config_file
+from partitioning.directory.dgl_config import config_file
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
@@ -28,6 +28,7 @@ from retexo.trainers.context import Context, TrainResult
 USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
+HETEROGENEOUS = False
 TAKES = ("batch_size",)
 NAME = "trainer=sampled"
 
@@ -62,7 +63,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             f"dataset_name=parts: {NAME} lets all workers read all rows and labels, which sites do not; "
             "choose another trainer"
         )
-    if directory.of_pyg or config_file(directory.path) is None:
+    if directory.is_of_pyg or config_file(directory.path) is None:
         raise InputError(
             f"{directory.path}: {NAME} needs DGL's files; partition again with partition.dgl_files=true"
         )
@@ -110,8 +111,5 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     for layer, stage in enumerate(stages):
         stage.eval()
         context.save_layer(layer, stage)
-    scale = context.source_scale(stages[0].conv)
-    features = end_to_end.exchange_rows(
-        context, context.plan, 0, context.features, scale, "metrics"
-    )
+    features = end_to_end.exchange_features(context, stages, kind="metrics")
     return TrainResult([rounds], [end_to_end.infer(context, stages, features)], engine.memory)

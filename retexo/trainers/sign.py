@@ -1,41 +1,64 @@
-"""SIGN: the features after 0, 1, ... L hops are computed once, then an MLP on all of them trains without any edges.
+"""SIGN: features after 0, 1, ... L hops are computed once, then an MLP trains on them without edges.
 
-Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural Networks", 2020:
+Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural
+Networks", 2020:
 
     Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs. 4 and 5)
 
-A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the network once per
-hop. The norm (model.norm) and ReLU stand where they have PReLU, as in the other trainers' networks; dropout acts on
-each input (model.input_dropout) and on Z.
+A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the
+network once per hop. The norm (model.norm) and ReLU stand in for their PReLU, as in the other
+trainers' networks; dropout acts on each input (model.input_dropout) and on Z.
+
+On a heterogeneous graph this is NARS (Yu et al., "Scalable Graph Neural Networks for Heterogeneous
+Graphs", 2020) with one subset of relations, all of them. With X_u the features of type u,
+
+    H_t,u = mean over the relations r = (s, r, t) that bring rows of u of  A_r H_s,u        from  H_u,u = X_u
+
+hop by hop; the MLP reads those of the labelled type.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
+from retexo.models.block import Sources
+from retexo.models.conv_registry import check_model
 from retexo.models.convolution import make_norm, xavier
+from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.run_settings import ModelSettings, TrainSettings
 from retexo.trainers import checks, end_to_end, layerwise
-from retexo.trainers.context import Context, RunContext, TrainResult
+from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
+from retexo.trainers.out_edges import Means
 
 USE: Use = "evaluate"
 OWN_MODEL = True
 RESUMES = False
+HETEROGENEOUS = True
+Hop = Mapping[str, Mapping[str, Tensor]]
+"""[I, F_u] by type, and by the type u that its features are from."""
 
 
 def check(settings: TrainSettings) -> None:
-    checks.refuse_models(
-        settings,
-        lambda conv: isinstance(conv, LinearConvolution) and conv.normalized,
-        "aggregates hop after hop, by means or sums that are normalised",
-    )
+    conv = check_model(settings.model)
+    if conv.relational and not conv.linear_aggregation:
+        raise InputError(
+            f"model={settings.model.name}: trainer=sign takes means of rows; choose one of rgcn, hetero_sage"
+        )
+    if not conv.relational:
+        checks.refuse_models(
+            settings,
+            lambda conv: isinstance(conv, LinearConvolution) and conv.normalized,
+            "aggregates hop after hop, by means or sums that are normalised",
+        )
 
 
 class SIGN(nn.Module):
@@ -61,59 +84,104 @@ class SIGN(nn.Module):
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Exchange and aggregate hop by hop, then train; of the stages only the first one's aggregator is used."""
-    return fit_hops(context, make_hops(context, stages[0], len(stages)))
-
-
-def fit_hops(context: RunContext, hops: list[Tensor]) -> TrainResult:
-    """Train on what was aggregated, [I, F] each."""
-    network = _network(context, hops).to(context.device, hops[0].dtype)
+    """Exchange and aggregate hop by hop, then train the MLP; the stages give the aggregator only."""
+    hops = make_hops(context, stages[0], len(stages))
+    network = _build_network(context, hops).to(context.device, hops[0].dtype)
     check_same_parameters(context.comm, [network])
     partition = context.partition
     with context.phase("aggregate"):
-        inputs = [
-            _matrices(context, hops, mask) for mask in (partition.train_mask, partition.val_mask)
-        ]
+        masks = partition.train_mask, partition.val_mask
+        train_inputs, val_inputs = (_matrices(context, hops, mask) for mask in masks)
     zero = torch.zeros((), device=context.device)
-    first = list(network.weights), inputs[0] if len(context.labels[partition.train_mask]) else ()
-    train, val = (lambda: (network(inputs[0]), zero)), (lambda: (network(inputs[1]), zero))
-    rounds = end_to_end.fit(context, network, first, train, val, exchanges_rows=False)
-    context.save_layer(0, network)
-    logits = torch.full(
-        (partition.num_inner, network.head.out_features), torch.nan, dtype=hops[0].dtype
+    first = list(network.weights), train_inputs if bool(partition.train_mask.any()) else ()
+    rounds = end_to_end.fit(
+        context,
+        network,
+        first,
+        lambda: (network(train_inputs), zero),
+        lambda: (network(val_inputs), zero),
+        exchanges_rows=False,
     )
-    used = end_to_end.nodes_in_a_split(context)
+    context.save_layer(0, network)
+    shape = partition.num_inner, network.head.out_features
+    logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
+    used = context.in_a_split
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
     return TrainResult(rounds, [logits])
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
-    """[I, F] features, then the aggregate after each hop; zero at nodes that no worker needs."""
-    hops = [context.features]
-    scale = context.source_scale(stage.conv)
-    for hop in range(num_hops):
-        sources = end_to_end.exchange_rows(context, context.plan, hop, hops[-1], scale)
-        nodes = (context.plan.required_layers > hop).nonzero()[:, 0]
-        rows = torch.zeros_like(context.features)
+    """[I, F] of the labelled type's nodes: its features, then each hop's aggregates; zero at nodes that no
+    worker needs."""
+    target = context.schema.target
+    hop: Hop = {
+        name: {name: each.features}
+        for name, each in context.types.items()
+        if each.features.shape[1] or not context.is_heterogeneous
+    }
+    found = list(hop.get(target, {}).values())
+    for number in range(num_hops):
+        hop = _next_hop(context, stage, hop, number)
+        found += hop.get(target, {}).values()
+    return found
+
+
+def _next_hop(context: Context, stage: Stage, hop: Hop, number: int) -> Hop:
+    """One more hop at the nodes that some worker needs."""
+    required = context.required_layers
+    nodes = {name: (each > number).nonzero()[:, 0] for name, each in required.items()}
+    total: dict[str, dict[str, Tensor]] = {}
+    count: Counter[tuple[str, str]] = Counter()
+    for name, by_origin in hop.items():
+        rows, node_type = torch.cat(list(by_origin.values()), dim=1), context.types[name]
+        scale = None if context.is_heterogeneous else context.source_scale(stage.conv)
+        received = end_to_end.exchange_rows(context, node_type.plan, number, rows, scale)
         with context.phase("aggregate"):
-            if len(nodes):
-                inputs = layerwise.layer_inputs(
-                    context, stage, nodes, LayerInput(hops[-1]), sources
-                )
-                rows[nodes] = to_dense(inputs.matrices[-1]).cpu()
-        hops.append(rows)
-    return hops
+            means = _aggregate(context, stage, name, rows, received, nodes)
+        widths = [each.shape[1] for each in by_origin.values()]
+        for relation in node_type.out_edges.first:
+            to = relation[2]
+            aggregated = rows.new_zeros(len(required[to]), rows.shape[1])
+            if relation in means:
+                aggregated[nodes[to]] = means[relation].cpu()
+            sums = total.setdefault(to, {})
+            pieces = torch.split(aggregated, widths, dim=1)
+            for origin, piece in zip(by_origin, pieces, strict=True):
+                sums[origin] = sums[origin] + piece if origin in sums else piece
+                count[to, origin] += 1
+    return {
+        to: {origin: each / count[to, origin] for origin, each in sums.items()}
+        for to, sums in total.items()
+    }
 
 
-def _network(context: RunContext, hops: list[Tensor]) -> SIGN:
+def _aggregate(
+    context: Context,
+    stage: Stage,
+    name: str,
+    rows: Tensor,
+    received: Sources,
+    nodes: Mapping[str, Tensor],
+) -> Means:
+    """The aggregates of a type's rows over each relation, at some nodes of the destination types."""
+    if context.is_heterogeneous:
+        means = context.relation_means(name, rows, nodes)
+        means.add(received)
+        return means.by_relation()
+    if not len(nodes[PLAIN_NODE]):
+        return {}
+    inputs = layerwise.layer_inputs(context, stage, nodes[PLAIN_NODE], LayerInput(rows), received)
+    return {PLAIN_EDGE: to_dense(inputs.matrices[-1])}
+
+
+def _build_network(context: Context, hops: list[Tensor]) -> SIGN:
     """The same on every worker."""
+    widths = [rows.shape[1] for rows in hops]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
-        return SIGN(
-            [rows.shape[1] for rows in hops], context.task.num_classes, context.settings.model
-        )
+        return SIGN(widths, context.task.num_classes, context.settings.model)
 
 
-def _matrices(context: RunContext, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
+def _matrices(context: Context, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
     return [as_matrix(rows[mask].to(context.device)) for rows in hops]

@@ -6,14 +6,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
-from retexo.hetero.context import of_target
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import count_classes
+from retexo.worker.make_context import labelled_nodes_of
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +42,8 @@ class Shape:
                 True,
             )
         read = (
-            of_target(directory.read_hetero(part))
-            if isinstance(directory, HeteroDirectory)
+            labelled_nodes_of(directory.read_hetero(part))
+            if directory.is_hetero
             else directory.read(part)
             for part in parts
         )
@@ -80,7 +79,7 @@ def check_fits(
             f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}"
         )
     if shape.named and checkpoint.class_names:
-        return  # as_trained finds each class by its name
+        return  # renumber_classes finds each class by its name
     fewer = not shape.multilabel and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (
         shape.num_classes < model.num_classes and not fewer
@@ -93,7 +92,9 @@ def check_fits(
 Part = TypeVar("Part", bound=Partition | HeteroPartition)
 
 
-def as_trained(partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint) -> Part:
+def renumber_classes(
+    partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint
+) -> Part:
     """The partition with its classes numbered as in training, by their names; others become no label, in no mask."""
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)

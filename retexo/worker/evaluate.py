@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import Answer, Stage
 from retexo.tasks.task import Score, ogb_correct, score
-from retexo.trainers.answer import InferenceResult, Powers, choose_answer
-from retexo.trainers.context import RunContext
+from retexo.trainers.context import Context
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.lazy import InferenceResult
+from retexo.trainers.output_heads import choose_heads
 from retexo.trainers.ranking import choose_links, link_scores
 
 Scores = dict[str, dict[str, float]]
@@ -20,18 +22,18 @@ Scores = dict[str, dict[str, float]]
 
 
 def chosen_scores(
-    context: Any, stages: Sequence[Stage], logits: Sequence[Tensor], powers_of: Powers
+    context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]
 ) -> tuple[Answer, Scores]:
     """What a trained network answers, chosen by validation, and its scores; logits: [I, C] of the last stages."""
     if context.settings.task.links:
         answer = choose_links(context, stages, logits)
         return answer, link_scores(context, stages, logits, answer)
-    answer, chosen = choose_answer(context, logits, powers_of)
+    answer, chosen = choose_heads(context, logits, partial(propagate, context))
     return answer, {name: asdict(each) for name, each in final_scores(context, chosen).items()}
 
 
 def inferred_scores(
-    context: Any,
+    context: Context,
     stages: Sequence[Stage],
     inferred: InferenceResult,
     answer: Answer,
@@ -40,11 +42,11 @@ def inferred_scores(
 ) -> Scores:
     """Scores of a trained network's output; none of links that are predicted, for which more is sent."""
     if context.settings.task.links:
-        return {} if predict else link_scores(context, stages, inferred.of_stages, answer)
+        return {} if predict else link_scores(context, stages, inferred.by_head, answer)
     return {name: asdict(each) for name, each in final_scores(context, inferred.logits).items()}
 
 
-def final_scores(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:
+def final_scores(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     """The scores that a run reports: test accuracy is the OGB evaluator's for its own graphs; logits [I, C]."""
     predicted, partition, info = (
         context.task.predictions(logits),
@@ -62,7 +64,7 @@ def final_scores(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:
     return scores
 
 
-def evaluate(context: RunContext, predicted: torch.Tensor) -> dict[str, Score]:
+def evaluate(context: Context, predicted: torch.Tensor) -> dict[str, Score]:
     """Scores of the whole graph's training, validation and test nodes; predicted: [I] or [I, C], of this worker's."""
     partition = context.partition
     masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}

@@ -21,10 +21,11 @@ from retexo.settings.app_settings import PredictSettings
 from retexo.sites.disclosure import disclosing
 from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock
-from retexo.worker.context import task_of
+from retexo.trainers.lazy import infer
 from retexo.worker.evaluate import inferred_scores
 from retexo.worker.graph import load_graph, make_inference_context
 from retexo.worker.link_predictions import write_links
+from retexo.worker.make_context import task_of
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
 
@@ -81,8 +82,8 @@ def run(
         context = make_inference_context(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
-        disclosure.asked_for = context.rows_asked_for
-        inferred = graph.infer(
+        disclosure.asked_for = context.num_nodes_disclosed
+        inferred = infer(
             context, [stage.to(context.device) for stage in stages], job.checkpoint.answer
         )
         with clock.phase("evaluate"):

@@ -18,8 +18,8 @@ from partitioning.links.id_files import id_keys, places_of, read_ids
 from retexo.comm.collectives import ReduceInput
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table
-from retexo.trainers.answer import InferenceResult
 from retexo.trainers.context import Context
+from retexo.trainers.lazy import InferenceResult
 from retexo.trainers.ranking import QUERIES, TAG, Embedded, Known, new_scores
 
 
@@ -31,7 +31,7 @@ def write_links(
     names: list[str] | None,
 ) -> None:
     """Write the file of this partition. names: of the inner nodes; None where ids are integers."""
-    embedded = Embedded.of(context, stages, inferred.of_stages, [job.checkpoint.answer])
+    embedded = Embedded.of(context, stages, inferred.by_head, [job.checkpoint.answer])
     wanted = job.predict
     columns = (
         _pairs(embedded, Path(wanted.pairs), named=names is not None)

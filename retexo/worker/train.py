@@ -21,9 +21,9 @@ from retexo.sites.disclosure import disclosing
 from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock
 from retexo.trainers.registry import Trainer
-from retexo.worker.context import task_of
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, load_graph
+from retexo.worker.make_context import make_context, task_of
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, catch_termination, configure, serve
 
@@ -82,8 +82,9 @@ def run(
             if rank == 0:
                 logger.info("goes on from layer %d, round %d of the run in %s", *resumed.values())
         with clock.phase("plan"):
-            context = graph.make_context(
+            context = make_context(
                 settings,
+                graph.part,
                 graph_info,
                 comm,
                 stages[0].conv,
@@ -94,8 +95,7 @@ def run(
                 recovery=recovery,
             )
         context.directory = job.directory.path
-        disclosure.asked_for = context.rows_asked_for
-        powers_of = graph.powers(context)
+        disclosure.asked_for = context.num_nodes_disclosed
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
@@ -103,7 +103,7 @@ def run(
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            answer, scores = chosen_scores(context, stages, trained.logits, powers_of)
+            answer, scores = chosen_scores(context, stages, trained.logits)
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")

@@ -39,12 +39,12 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """To the end of the one that was not interrupted; its boundary rows are sent once more, in the order of now."""
     run_dir = tmp_path / "run"
     shutil.copytree(BEFORE / "interrupted", run_dir)
-    made_with = json.loads((run_dir / "state" / "run.json").read_text())["run"]
+    stored_request = json.loads((run_dir / "state" / "run.json").read_text())["run"]
     here = train.versions()
     monkeypatch.setattr(
         train,
         "versions",
-        lambda: {**here, **{name: made_with[name] for name in ("retexo", "torch")}},
+        lambda: {**here, **{name: stored_request[name] for name in ("retexo", "torch")}},
     )
     resumed = train.run(settings_of("resume=auto"), run_dir)
     whole = summary(BEFORE / "whole")

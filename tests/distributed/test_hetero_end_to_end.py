@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
-from retexo.hetero import registry
-from retexo.hetero.context import make_hetero_context, schema_of
 from retexo.models.hetero_stage import HeteroArchitecture, build_network
 from retexo.settings.run_settings import TrainSettings
+from retexo.trainers import registry
 from retexo.trainers.context import Clock
+from retexo.worker.make_context import make_context, schema_of
 
 pytestmark = pytest.mark.timeout(120)
 EPOCHS = 4
@@ -63,14 +63,13 @@ def outcome(settings: TrainSettings) -> dict[str, Any]:
 
     def worker(comm: Communicator) -> Any:
         log: Any = Losses()
-        context = make_hetero_context(
+        context = make_context(
             settings,
             parts[comm.rank],
             sizes,
             comm,
-            device=torch.device("cpu"),
+            layers[0].conv,
             use=trainer.USE,
-            partial_sums=layers[0].conv.linear_aggregation,
             clock=Clock(),
             log=log,
             dtype=torch.float64,

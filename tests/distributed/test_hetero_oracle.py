@@ -12,19 +12,18 @@ from hetero_support import hetero_parts, random_assignment, random_hetero, write
 from support import graph_info, thirds, train_settings
 from torch import Tensor
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition
 from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.hetero import lazy, sign
-from retexo.hetero.context import make_hetero_context, schema_of
-from retexo.hetero.smoothing import propagate
 from retexo.models.hetero_stage import HeteroArchitecture, build_network, projections
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers.answer import choose_answer
+from retexo.trainers import lazy, sign
 from retexo.trainers.context import Clock
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.output_heads import choose_heads
+from retexo.worker.make_context import make_context, schema_of
 
 pytestmark = pytest.mark.timeout(120)
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0), "city": (6, 3), "film fan": (9, 2)}
@@ -106,20 +105,19 @@ def outcome(
 
     def worker(comm: Communicator) -> Any:
         log: Any = Losses()
-        context = make_hetero_context(
+        context = make_context(
             settings,
             parts[comm.rank],
             sizes,
             comm,
-            device=torch.device("cpu"),
-            partial_sums=stages[0].conv.linear_aggregation,
+            stages[0].conv,
             clock=Clock(),
             log=log,
             dtype=torch.float64,
         )
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)
-        answer = choose_answer(context, result.logits, functools.partial(propagate, context))
+        answer = choose_heads(context, result.logits, functools.partial(propagate, context))
         return (
             log.rounds,
             result.logits,
@@ -177,7 +175,7 @@ def test_sites_train_to_what_their_parts_do(case: str, tmp_path: Path) -> None:
     names = ["north", "east", "south", "west"]
     write_hetero_sites(tmp_path, GRAPH, thirds(40), random_assignment(GRAPH, 4), names)
     folders = find_sites(tmp_path, 4)
-    assert isinstance(folders, HeteroDirectory)
+    assert folders.is_hetero
     found, wanted = (
         outcome(case, 4, [folders.read_hetero(rank) for rank in range(4)]),
         outcome(case, 4),
@@ -312,22 +310,21 @@ def test_hops(num_parts: int) -> None:
         *COMMON, "model=rgcn", "num_layers=2", "+experiment=exact", f"num_partitions={num_parts}"
     )
     parts, mean = hetero_parts(GRAPH, num_parts), means()
-    sizes = known_sizes(parts)
+    stages, sizes = network(settings, parts[0]), known_sizes(parts)
 
     def worker(comm: Communicator) -> list[Tensor]:
-        context = make_hetero_context(
+        context = make_context(
             settings,
             parts[comm.rank],
             sizes,
             comm,
-            partial_sums=True,
-            device=torch.device("cpu"),
+            stages[0].conv,
             clock=Clock(),
             log=Losses(),
             dtype=torch.float64,
             use="evaluate",
         )  # type: ignore[arg-type]
-        return sign.make_hops(context, 2)
+        return sign.make_hops(context, stages[0], 2)
 
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
     hops = [

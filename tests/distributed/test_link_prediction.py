@@ -17,7 +17,7 @@ from test_resume import dies_at
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS
+from partitioning.graph_data import MASKS, PLAIN_TYPE
 from partitioning.links.link_split import split_links
 from partitioning.links.score_ranks import of_ranks
 from retexo import load_run
@@ -39,9 +39,9 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.trainers import ranking, registry
 from retexo.trainers.context import Clock
-from retexo.trainers.layerwise import LAYERS, each_layer
-from retexo.worker.context import task_of
-from retexo.worker.graph import PlainGraph, read_graph
+from retexo.trainers.lazy import each_layer
+from retexo.worker.graph import Graph, read_graph
+from retexo.worker.make_context import make_context, task_of
 
 COMMON = (
     "task=link_prediction",
@@ -112,7 +112,7 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
         folder / f"toy-{num_parts}",
         split.graph,
         masks,
-        parts,
+        {PLAIN_TYPE: parts},
         num_parts=num_parts,
         provenance=made_by,
         overwrite=True,
@@ -140,7 +140,7 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         read_graph(directory, part, task=settings.task) for part in range(directory.num_parts)
     ]
     first = graphs[0]
-    assert isinstance(first, PlainGraph)
+    assert isinstance(first, Graph)
     info = dataclasses.replace(agree(directory, graphs, settings)[0], num_classes=settings.task.dim)
     stages = [
         stage.double() for stage in build_network(first.architecture(settings, info), settings.seed)
@@ -150,8 +150,9 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
 
     def worker(comm: Communicator) -> Any:
         own, log = copy.deepcopy(stages), Losses()
-        context = graphs[comm.rank].make_context(
+        context = make_context(
             settings,
+            graphs[comm.rank].part,
             info,
             comm,
             own[0].conv,
@@ -245,7 +246,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
     def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
         settings = train_settings(*COMMON, *overrides, "num_partitions=1")
         found = read_graph(directory, 0, task=settings.task)
-        assert isinstance(found, PlainGraph)
+        assert isinstance(found, Graph)
         info = dataclasses.replace(
             agree(directory, [found], settings)[0], num_classes=settings.task.dim
         )
@@ -253,7 +254,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
         if not edges:
             of_edges = {name: getattr(found.part, name) for name in EDGES}
             none = {name: None if value is None else value[:0] for name, value in of_edges.items()}
-            found = PlainGraph(dataclasses.replace(found.part, **none))
+            found = Graph(dataclasses.replace(found.part, **none))
         layers = []
 
         def fit(objective: Any) -> None:
@@ -262,8 +263,9 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
             layers.append([to_dense(matrix) for matrix in (*made.matrices, *made.skips)])
 
         def worker(comm: Communicator) -> None:
-            context = found.make_context(
+            context = make_context(
                 settings,
+                found.part,
                 info,
                 comm,
                 stages[0].conv,
@@ -272,7 +274,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
                 dtype=torch.float32,
                 use="train",
             )
-            list(each_layer(context, stages, LAYERS, fit))
+            list(each_layer(context, stages, fit))
 
         run_threads(1, worker)
         return layers
@@ -381,12 +383,18 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
     info = agree(directory, graphs, settings)[0]
     rows = torch.from_numpy(rng.standard_normal((NODES, 6))).float()
     first = graphs[0]
-    assert isinstance(first, PlainGraph)
+    assert isinstance(first, Graph)
     stages = build_network(first.architecture(settings, info), 0)
 
     def worker(comm: Communicator) -> Any:
-        context: Any = graphs[comm.rank].make_context(
-            settings, info, comm, stages[0].conv, clock=Clock(), use="evaluate"
+        context = make_context(
+            settings,
+            graphs[comm.rank].part,
+            info,
+            comm,
+            stages[0].conv,
+            clock=Clock(),
+            use="evaluate",
         )
         part = context.partition
         own = rows[part.first_id : part.first_id + part.num_inner]

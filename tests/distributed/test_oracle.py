@@ -28,9 +28,10 @@ from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
-from retexo.trainers.answer import choose_answer, propagate
 from retexo.trainers.context import Clock, Context
-from retexo.worker.context import make_context
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.output_heads import choose_heads
+from retexo.worker.make_context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
 ROUNDS = 4
@@ -186,7 +187,8 @@ def train_as_threads(num_parts: int, case: Case) -> list[Any]:
 def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
     """With the case's edges a step; embeddings [I, D] of every layer, by rank, are noted in what it gives."""
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
-    noted = unittest.mock.patch.object(layerwise, "_embed", _noted(layerwise._embed, embeddings))
+    noting = _noted(layerwise.LayerInput.embed_nodes, embeddings)
+    noted = unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", noting)
     with unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2]), noted:
         yield embeddings
 
@@ -235,7 +237,7 @@ def _train(
     embeddings = noted[comm.rank]
     np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
-        answer = choose_answer(context, trained.logits, partial(propagate, context))
+        answer = choose_heads(context, trained.logits, partial(propagate, context))
         embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
     parameters = [
         parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
@@ -246,8 +248,10 @@ def _train(
 def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
     """The function, which now also keeps what it returns."""
 
-    def embed_and_note(context: Context, *arguments: Any) -> layerwise.LayerOutput:
-        output: layerwise.LayerOutput = embed(context, *arguments)
+    def embed_and_note(
+        given: Any, context: Context, *arguments: Any, logits: bool
+    ) -> layerwise.LayerOutput:
+        output: layerwise.LayerOutput = embed(given, context, *arguments, logits=logits)
         embeddings[context.comm.rank].append(output.rows.numpy())
         return output
 

@@ -328,9 +328,11 @@ def train_run(run: Run) -> list[Outcome]:
             _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments)),
         ),
         patch(
-            layerwise,
-            "_embed",
-            _noting(layerwise._embed, lambda _, output: noted.outputs.append(output)),
+            layerwise.LayerInput,
+            "embed_nodes",
+            _noting(
+                layerwise.LayerInput.embed_nodes, lambda _, output: noted.outputs.append(output)
+            ),
         ),
         patch(
             training_loop,
@@ -350,7 +352,7 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     context.comm.meter = TrafficMeter(WORLD)
     embeddings = [output.rows for output in noted.outputs]
     for layer, rows in enumerate(embeddings[:-1], 1):
-        exchange = layerwise.layer_exchange(
+        exchange = layerwise.open_exchange(
             context, layer, stages[layer], layerwise.LayerInput(rows)
         )
         exchange.run(TRAIN_PHASE)
@@ -368,8 +370,8 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
 def _noting(function: Any, note: Any) -> Any:
     """The function, which also notes its arguments and its result."""
 
-    def noting(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def noting(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
         note(arguments, result)
         return result
 

@@ -23,6 +23,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
 from retexo.models.conv.gat import NEGATIVE_SLOPE
+from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
 from retexo.plan.traffic import architecture_of, estimate_traffic
@@ -30,7 +31,7 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import bns, end_to_end, network_pass, registry, sign
 from retexo.trainers.context import Clock, Context
-from retexo.worker.context import make_context
+from retexo.worker.make_context import make_context
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
 COMMON = (
@@ -146,8 +147,8 @@ def trained(
         with LOCK:
             return made(*arguments)
 
-    made = sign._network
-    with unittest.mock.patch.object(sign, "_network", network):
+    made = sign._build_network
+    with unittest.mock.patch.object(sign, "_build_network", network):
         return run_threads(settings.cluster.num_partitions, work)
 
 
@@ -448,18 +449,16 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None
 
     def work(comm: Communicator) -> tuple[Tensor, Tensor]:
         context, stages, _ = context_of(comm, directory, settings, torch.float64, RoundState())
-        features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
+        received = end_to_end.exchange_features(context, stages, with_sums=False)
         everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
-        plan = end_to_end.plan_for(context, everything, sums=False)
-        exact = network_pass.first_step(context, stages[0], plan.required_layers, features).fixed
-        assert exact is not None
+        required, plans = network_pass.make_plans(context, everything, sums=False)
+        exact = network_pass.first_step(context, stages[0], required, received).fixed[PLAIN_NODE]
         sampled = []
         for epoch in range(draws if comm.rank == 0 else 0):
-            sample = bns.draw(plan, comm.rank, share, 0, epoch)
-            some = bns.sampled_features(features, plan, sample, 1 / share)
-            fixed = network_pass.first_step(context, stages[0], plan.required_layers, some).fixed
-            assert fixed is not None
-            sampled.append(fixed.matrices[-1])
+            sample = bns.draw(plans[PLAIN_NODE], comm.rank, share, 0, epoch)
+            some = bns.sampled_features(received[PLAIN_NODE], plans[PLAIN_NODE], sample, 1 / share)
+            step = network_pass.first_step(context, stages[0], required, {PLAIN_NODE: some})
+            sampled.append(step.fixed[PLAIN_NODE].matrices[-1])
         return exact.matrices[-1], torch.stack(sampled) if sampled else torch.zeros(0)  # type: ignore[arg-type,return-value]
 
     exact, sampled = run_threads(2, work)[0]

@@ -20,7 +20,6 @@ from inputs import TRAIN, Input, same_files, seal
 from processes import main
 from support import dgl, thirds
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.read_directory import find
 
 CUT = (
@@ -94,7 +93,7 @@ def make_hetero(base: Path) -> None:
 def readable() -> str | None:
     """What is there is right in itself, say the checks of whoever reads it."""
     found = find([*Path("parts").iterdir()], 2)
-    if not isinstance(found, HeteroDirectory):
+    if not found.is_hetero:
         return "read as a plain graph"
     found.verify(range(2))
     whole = reassembled([found.read_hetero(part) for part in range(2)])

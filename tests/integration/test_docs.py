@@ -41,6 +41,7 @@ HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {
     "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/test.sh": "runs this test",
+    r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": MACHINES
     + "tests/distributed/multinode has them as namespaces of the network",
     r"python scripts/launch\.py": MACHINES
@@ -48,7 +49,7 @@ NOT_RUN = {
     "torchrun": "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments",
     "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
     r"python benchmarks/": HOURS,
-    r"python main\.py \+experiment=paper": HOURS,
+    r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
     "python -m pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",

@@ -51,11 +51,13 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import lazy
-from retexo.trainers.answer import choose_answer, infer, propagate
 from retexo.trainers.context import Clock
+from retexo.trainers.label_propagation import propagate
+from retexo.trainers.lazy import infer
+from retexo.trainers.output_heads import choose_heads
 from retexo.worker.compatibility import Shape
-from retexo.worker.context import make_context
-from retexo.worker.graph import PlainGraph, make_inference_context
+from retexo.worker.graph import Graph, make_inference_context
+from retexo.worker.make_context import make_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -216,7 +218,7 @@ def _logits(
     )  # type: ignore[arg-type]
     if not train:
         return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
-    answer, logits = choose_answer(
+    answer, logits = choose_heads(
         context, lazy.train(context, stages).logits, partial(propagate, context)
     )
     if comm.rank == 0:
@@ -275,7 +277,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
         context = make_inference_context(
             settings,
             checkpoint,
-            PlainGraph(partition),
+            Graph(partition),
             graph_info,
             comm,
             stages,
@@ -283,7 +285,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
             clock=Clock(),
         )
         known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
-        logits = PlainGraph.infer(context, stages, checkpoint.answer).logits.numpy()
+        logits = infer(context, stages, checkpoint.answer).logits.numpy()
         np.testing.assert_array_equal(logits[known], trained[comm.rank][known])
 
     trained = run_workers(3, train_or_load, tmp_path, directory, tmp_path, [settings], True)
@@ -342,6 +344,24 @@ def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, rea
         run.predict(directory, node_ids=[1030, 1003]),
         run.predict(directory).take(np.array([30, 3])),
     )
+
+
+@pytest.mark.parametrize(("reach", "same"), [("hops", True), ("computed", False)])
+def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same: bool) -> None:
+    """Two splits and two assignments of one graph, exact rows: with reach=hops one answer."""
+    folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
+    described = json.loads((folder / "checkpoint" / "model.json").read_text())
+    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": reach}
+    (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
+    run = load_run(folder)
+    first, second = (
+        run.predict(
+            write_partitions(tmp_path / name, random_graph(), masks, scattered(40, parts), parts)
+        )
+        for name, masks, parts in (("a", sparse_masks(40), 2), ("b", thirds(40), 3))
+    )
+    near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
+    assert near == same
 
 
 WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})
@@ -577,7 +597,7 @@ def sent(
         context = make_inference_context(
             settings,
             checkpoint,
-            PlainGraph(partition),
+            Graph(partition),
             graph_info,
             comm,
             stages,

@@ -18,7 +18,6 @@ FLOORS = (
     ("sites",),
     ("rounds",),
     ("trainers",),
-    ("hetero",),
     ("worker",),
     ("plan",),
     ("apps",),

@@ -1,10 +1,12 @@
-"""Ascending integers in few bytes: the code of Elias (1974) and Fano (1971).
+"""Sorted integers in few bytes: the code of Elias (1974) and Fano (1971).
 
-n values below U take n * low + n + (U - 1 >> low) bits: about 2 + log2(U / n) each with the best low, half a bit above
-the least possible for a random set. Equal values may follow each other. First come the high bits, in which the value v
-of rank k sets bit (v >> low) + k; then the low bits of every value; then padding to a whole byte.
+n values below U take n * low + n + (U - 1 >> low) bits: about 2 + log2(U / n) bits per value
+with the best number of low bits, half a bit above the entropy of a random set. Values may
+repeat. The code starts with the high bits: value v of rank k sets bit (v >> low) + k. Then
+follow the low bits of every value, then padding to a whole byte.
 
-Several lists can stand one after the other, each with a low of its own. Shape letters: S lists, n values of all lists.
+Several lists can follow each other, each with its own number of low bits. Shape letters: S
+lists, n values of all lists.
 """
 
 from dataclasses import dataclass
@@ -17,22 +19,24 @@ from partitioning.thread_pool import blocks, in_blocks
 from retexo.arrays import ByteArray, IntArray, Mask, counts_to_pointers
 
 VALUES_PER_BLOCK, BITS_PER_BLOCK = 1 << 16, 1 << 17
-"""Values of one list that are written together, and high bits that are read: they stay in a core's cache."""
+"""Values encoded, and high bits decoded, per thread at a time. A block fits in a core's cache."""
 
 
 def encoded_size(count: int, universe: int) -> int:
-    """Bytes that `count` values in [0, universe) take."""
+    """Return the bytes that `count` values in [0, universe) take."""
     return int(num_bits(count, universe, best_num_low_bits(count, universe)) + 7) // 8
 
 
 def encode_sorted(values: IntArray, universe: int) -> ByteArray:
-    """Write values in [0, universe), int64 [n] ascending; uint8 [code_size(n, universe)]."""
+    """Encode sorted values in [0, universe), int64 [n], as uint8 [encoded_size(n, universe)]."""
     count, low = len(values), best_num_low_bits(len(values), universe)
     num_high = num_bits(count, universe, low) - count * low
     high, (first_byte, shift) = np.zeros(num_high, np.uint8), divmod(num_high, 8)
 
     def write(block: slice) -> ByteArray:
-        """Set the high bits; the low ones, which begin within a byte as those of every block do."""
+        """Set the high bits of a block; return its low bits, shifted to their position within a
+        byte.
+        """
         part = values[block]
         high[(part >> low) + np.arange(block.start, block.stop)] = 1
         planes = np.unpackbits(
@@ -48,14 +52,14 @@ def encode_sorted(values: IntArray, universe: int) -> ByteArray:
     code[: len(packed)] = packed
     for block, part in zip(blocks(count, VALUES_PER_BLOCK), lows, strict=True):
         begin = first_byte + block.start * low // 8
-        code[begin : begin + len(part)] |= (
-            part  # the last byte of the block before is the first of this one
-        )
+        code[begin : begin + len(part)] |= part  # Blocks overlap in one byte.
     return code
 
 
 def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
-    """Read what write_ascending wrote. Raises ValueError where it is not `count` values in [0, universe)."""
+    """Decode what encode_sorted wrote. Raises ValueError unless it is `count` values in [0,
+    universe).
+    """
     if len(code) != encoded_size(count, universe):
         raise ValueError(
             f"{count} values below {universe} take {encoded_size(count, universe)} bytes, not {len(code)}"
@@ -63,9 +67,8 @@ def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
     low = best_num_low_bits(count, universe)
     num_high = num_bits(count, universe, low) - count * low
     padded = code if len(code) > 7 else np.append(code, np.zeros(8, np.uint8))
-    words: NDArray[np.uint64] = np.ndarray(
-        len(padded) - 7, np.uint64, padded, strides=(1,)
-    )  # that begin at each byte
+    # A 64-bit word starts at each byte.
+    words: NDArray[np.uint64] = np.ndarray(len(padded) - 7, np.uint64, padded, strides=(1,))
 
     def is_set(bits: slice) -> Mask:
         part = code[bits.start // 8 : (bits.stop + 7) // 8]
@@ -99,12 +102,14 @@ def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
 
 
 def num_bits(count: Any, universe: int, low: Any) -> Any:
-    """Bits of lists before padding; count and low are int or int64 [S]."""
+    """Return the bits of each list before padding. `count` and `low` are int or int64 [S]."""
     return (count * (low + 1) + (universe - 1 >> low)) * (count > 0)
 
 
 def best_num_low_bits(count: int, universe: int) -> int:
-    """Low bits of each value that make the code shortest; a 64-bit word holds them wherever in a byte they begin."""
+    """Return the number of low bits with the shortest code; at most 57, so that they fit in a
+    word.
+    """
     return min(
         range(min(58, max(universe, 1).bit_length())),
         key=lambda low: num_bits(count, universe, low),
@@ -112,7 +117,7 @@ def best_num_low_bits(count: int, universe: int) -> int:
 
 
 def encode_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int) -> ByteArray:
-    """Write the values of all lists, int64 [n], ascending in each; counts and low int64 [S]."""
+    """Encode the values of all lists, int64 [n], sorted within each; counts and low int64 [S]."""
     where = _Layout.build(counts, low, universe)
     bits = np.zeros(len(where.is_low), dtype=np.uint8)
     bits[(values >> where.each_low) + where.offset] = 1
@@ -124,9 +129,9 @@ def encode_lists(values: IntArray, counts: IntArray, low: IntArray, universe: in
 
 
 def decode_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int) -> IntArray:
-    """Read what write_lists wrote, as many bytes as it returns; int64 [n], not checked to be ascending.
+    """Decode what encode_lists wrote, int64 [n]; does not check that values are sorted.
 
-    Raises ValueError where a list does not have as many values as counts says.
+    Raises ValueError unless every list has as many values as `counts` says.
     """
     where = _Layout.build(counts, low, universe)
     bits = np.unpackbits(code, bitorder="little")
@@ -146,16 +151,16 @@ def decode_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the bits of lists stand."""
+    """Positions of the bits of several lists."""
 
     ends: IntArray
-    """[S] bits of the lists so far, padding included."""
+    """[S] cumulative bits of the lists, with padding."""
     offset: IntArray
-    """[n] its list's first bit and its rank in the list: what is added to the high part of each value."""
+    """[n] first bit of the list plus rank in the list; added to the high part of each value."""
     each_low: IntArray
-    """[n] low bits of each value."""
+    """[n] number of low bits of each value."""
     is_low: Mask
-    """Of all bits, whether they are low ones."""
+    """For each bit of the code, whether it is a low bit."""
 
     @classmethod
     def build(cls, counts: IntArray, low: IntArray, universe: int) -> "_Layout":
@@ -170,5 +175,5 @@ class _Layout:
         return cls(ends, offset, np.repeat(low, counts), is_low)
 
     def is_kept(self, num_planes: int) -> Mask:
-        """Whether a bit is among the low ones of each value, [n, num_planes]."""
+        """Return which of `num_planes` bits are low bits of each value, [n, num_planes]."""
         return np.arange(num_planes) < self.each_low[:, None]

@@ -1,33 +1,35 @@
-"""How rows of features or embeddings are written to bytes, and read back.
+"""Encoding of feature and embedding rows as bytes, and decoding.
 
-Two encodings. "dense" writes every value. "sparse" writes, row by row, only the values that are not zero and where they
-stand, in whichever of four ways is the shortest for that row:
+Two encodings. "dense" writes every value. "sparse" writes, for each row, its nonzero values and
+their columns, in whichever of four forms is the shortest:
 
-    nothing   all columns, or none: the count says it (a row with few zeros is written whole)
-    bitmap    one bit a column: about half zeros, as after ReLU
-    list      the ascending columns in Elias-Fano code, n * (low + 1) + (D - 1 >> low) bits for n of D columns
-              (Elias 1974, Fano 1971): 0.7 bits a column above the least possible on Cora and PubMed
+    nothing   all columns, or none: the count is enough (a row with few zeros is written whole)
+    bitmap    one bit per column: for about half zeros, as after ReLU
+    list      the sorted columns in Elias-Fano code, n * (low + 1) + (D - 1 >> low) bits for n of
+        D columns: 0.7 bits per column above the entropy on Cora and PubMed
     binary    any of these without values: every value written is exactly 1.0
 
-Which of the first three it is follows from the count alone, so a row needs no tag, and its size depends on itself
-alone: sizes add up over any block. "sparse" is never longer than "dense" by more than its header of 1, 2 or 4 bytes.
+The count alone decides among the first three, so a row needs no tag. The size of a row does not
+depend on other rows, so sizes add up over any block. "sparse" exceeds "dense" by at most its
+header of 1, 2 or 4 bytes.
 
-A block is cut into chunks of rows, which bounds the memory; a sparse chunk is five arrays, one after the other:
+A block is split into chunks of rows, which bounds the memory. A sparse chunk is five arrays:
 
     headers   [R] uint8, uint16 or uint32 by width: 2 * count + binary
     lists     the Elias-Fano rows, each padded to a byte
     bitmaps   the bitmap rows, each padded to a byte
     scales    float32, one for each row with values; precision "int8" and "int4" only
-    values    row by row, columns ascending; those of "int4" two to a byte, each row padded to a byte
+    values    row by row, columns ascending; "int4" packs two per byte, each row padded to a byte
 
-and a dense chunk the last two. Numbers are in the machine's byte order: little endian, wherever torch runs.
+A dense chunk is the last two arrays. Numbers are in the machine's byte order (little endian
+wherever torch runs).
 
-Precision "full" is lossless bit for bit, infinities and NaN included, but for -0.0, which "sparse" takes for a zero
-(every masked negative value is one) and may read back as 0.0. On request "bf16" rounds values to two bytes, "int8"
-to one and "int4" to half of one: value / scale rounded to nearest, scale = largest magnitude in the row / 127 or 7, so
-that the error is at most scale / 2. Neither takes what is not finite.
+Precision "full" is lossless, including infinities and NaN, except for -0.0, which "sparse"
+treats as zero and may decode as 0.0. "bf16" rounds values to two bytes, "int8" to one and "int4"
+to half a byte: value / scale rounded to nearest, with scale = largest magnitude in the row / 127
+or 7, so the error is at most scale / 2. "int8" and "int4" require finite values.
 
-Shape letters: R rows, D width, n count of columns written in a row.
+Shape letters: R rows, D width, n number of columns written in a row.
 """
 
 import math
@@ -60,17 +62,20 @@ _MAX_WIDTH = 1 << 30
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What both ends of a transfer have to agree on, besides the shape and the type of the rows."""
+    """What sender and receiver have to agree on besides the shape and dtype of the rows."""
 
     encoding: Encoding = "dense"
     precision: Precision = "full"
 
 
 def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
-    """Return the bytes that each row takes, int64 [R]; they add up to the length of what `encode` returns.
+    """Return the encoded bytes of each row, int64 [R]; their sum is the length of `encode`'s
+    result.
 
-    rows: float32 or float64 [R, D], tensor or CSR. Of "dense" the shape alone counts. Raises ValueError as `encode`
-    does, but for what only the values tell of dense rows.
+    Args:
+        rows: float32 or float64 [R, D], tensor or CSR. For "dense" only the shape matters.
+    Raises:
+        ValueError: as `encode`, except for errors in the values of dense rows.
     """
     sizes = [np.zeros(0, dtype=np.int64)]
     for chunk in _chunks(rows):
@@ -84,10 +89,14 @@ def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
 
 
 def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
-    """Return rows as bytes, uint8 [sum of row_sizes].
+    """Encode rows as uint8 [sum of row_sizes].
 
-    rows: float32 or float64 [R, D], tensor or CSR (taken a few million cells at a time as a dense block).
-    Raises ValueError for any other type or shape, and for values that "int8" or "int4" cannot hold.
+    Args:
+        rows: float32 or float64 [R, D], tensor or CSR (converted to dense a few million values
+            at a time).
+    Raises:
+        ValueError: for other types or shapes, and for values that "int8" or "int4" cannot
+            represent.
     """
     write = _encode_dense if row_format.encoding == "dense" else sparse.encode
     if isinstance(rows, torch.Tensor) and row_format == RowFormat():
@@ -104,10 +113,15 @@ def decode(
     row_format: RowFormat,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the rows that `encode` wrote, dtype [R, D]; shape is (R, D) and dtype that of the rows encoded.
+    """Decode the rows that `encode` wrote, dtype [R, D].
 
-    buffer: uint8 [B], not trusted; without `out`, where the rows are to be, its memory may become theirs. Raises
-    ValueError where it is not exactly one block of such rows.
+    Args:
+        buffer: uint8 [B], untrusted. Without `out` the result may share its memory.
+        shape: (R, D)
+        dtype: of the encoded rows.
+        out: tensor for the result.
+    Raises:
+        ValueError: unless the buffer is exactly one block of such rows.
     """
     as_they_are = (
         row_format == RowFormat() and buffer.dtype == torch.uint8 and buffer.is_contiguous()
@@ -127,7 +141,9 @@ def decode(
 
 
 def _encode_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """A chunk of rows [R, D] as uint8 [B]: the scales of "int8" and "int4", then every value."""
+    """Encode a chunk of rows [R, D] as uint8 [B]: the scales for "int8" and "int4", then every
+    value.
+    """
     codes, scales = quantize(rows, precision)
     return encode_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
 
@@ -135,7 +151,7 @@ def _encode_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
 def _decode_dense(
     reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
-    """What `_write_dense` wrote, dtype [R, D]."""
+    """Decode what `_encode_dense` wrote, dtype [R, D]."""
     return decode_values(reader, np.full(shape[0], shape[1]), dtype, precision).reshape(shape)
 
 
@@ -159,7 +175,7 @@ def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
 
 
 def _chunk_rows(width: int) -> int:
-    """Return the rows of a chunk: part of the format, for sender and receiver cut a block alike."""
+    """Return the rows per chunk. Part of the format: sender and receiver split a block alike."""
     return max(1, _CHUNK_VALUES // max(1, width))
 
 

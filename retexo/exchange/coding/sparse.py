@@ -1,4 +1,4 @@
-"""The sparse encoding of a chunk of rows: the values that are not zero, and their columns as the count says.
+"""Sparse encoding of a chunk of rows: nonzero values and their columns (see coding/rows.py).
 
 Shape letters: R rows, D width.
 """
@@ -24,48 +24,48 @@ from retexo.exchange.coding.values import (
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Rows taken apart for writing."""
+    """Rows prepared for encoding."""
 
     codes: torch.Tensor
-    """[R, D] the values at their precision."""
+    """[R, D] values at the chosen precision."""
     scales: torch.Tensor
     """float32 [R]"""
     present: torch.Tensor
-    """bool [R, D] the cells that are written."""
+    """bool [R, D] cells that are written."""
     counts: IntArray
-    """[R] how many these are."""
+    """[R] number of cells written."""
     binary: Mask
-    """[R] whether all of them are 1.0."""
+    """[R] whether all cells written are 1.0."""
 
     @property
     def valued(self) -> Mask:
-        """Whether a row's values are written, [R]."""
+        """Whether the values of a row are written, [R]."""
         return (self.counts > 0) & ~self.binary
 
 
 @dataclass(frozen=True)
 class _Index:
-    """How the columns of each row are written: by a list, by a bitmap or, in neither, by the count alone."""
+    """How the columns of each row are written: as a list, as a bitmap, or implied by the count."""
 
     is_list: Mask
     """[R]"""
     is_bitmap: Mask
     """[R]"""
     low: IntArray
-    """[R] low bits of each column in an Elias-Fano list."""
+    """[R] number of low bits of a row's Elias-Fano list."""
     nbytes: IntArray
-    """[R] of the list or bitmap."""
+    """[R] bytes of the list or bitmap."""
 
 
 def row_sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
-    """Bytes of each row, int64 [R]."""
+    """Return the bytes of each row, int64 [R]."""
     chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
     values = np.where(chunk.valued, value_bytes(chunk.counts, rows.dtype, precision), 0)
     return _header_dtype(width).itemsize + _choose_index(chunk.counts, width).nbytes + values
 
 
 def encode(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Rows [R, D] as uint8 [B]."""
+    """Encode rows [R, D] as uint8 [B]."""
     chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
     index = _choose_index(chunk.counts, width)
     headers = torch.from_numpy(2 * chunk.counts + chunk.binary).to(_header_dtype(width))
@@ -83,7 +83,7 @@ def encode(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
 def decode(
     reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
-    """What `write` wrote, dtype [R, D]."""
+    """Decode what `encode` wrote, dtype [R, D]."""
     num_rows, width = shape
     headers = reader.take(num_rows, _header_dtype(width)).to(torch.int64).numpy()
     counts, binary = headers >> 1, (headers & 1).astype(np.bool_)
@@ -102,10 +102,10 @@ def _header_dtype(width: int) -> torch.dtype:
 
 
 def _prepare_chunk(rows: torch.Tensor, precision: Precision) -> _Chunk:
-    """Decide what is written of rows [R, D]."""
+    """Quantize rows [R, D] and decide which cells to write."""
     codes, scales = quantize(rows, precision)
     width = rows.shape[1]
-    # NumPy's comparisons take a tenth of the time of torch's; it has no bfloat16.
+    # NumPy compares ten times as fast as torch, but has no bfloat16.
     present = (codes.float() if codes.dtype == torch.bfloat16 else codes).numpy() != 0
     counts, is_one = _count_true(present), rows.numpy() == 1
     binary = (
@@ -120,13 +120,15 @@ def _prepare_chunk(rows: torch.Tensor, precision: Precision) -> _Chunk:
 
 
 def _count_true(mask: Mask) -> IntArray:
-    """How many of each row are true, int64 [R] of [R, D]; np.count_nonzero adds up int64, in twice the time."""
+    """Count the true cells of each row of [R, D], int64 [R], in half the time of
+    np.count_nonzero.
+    """
     counts: IntArray = mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
     return counts
 
 
 def _choose_index(counts: IntArray, width: int) -> _Index:
-    """The shortest way to write which columns a row has, from its count, int64 [R], alone."""
+    """Return the shortest form for the columns of each row, given its count, int64 [R]."""
     bitmap_bytes = (width + 7) // 8
     nbytes = np.full(len(counts), bitmap_bytes)
     low = np.zeros(len(counts), dtype=np.int64)
@@ -141,7 +143,9 @@ def _choose_index(counts: IntArray, width: int) -> _Index:
 
 
 def _decode_mask(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
-    """Which cells were written, bool [R, D], from counts int64 [R] and the lists and bitmaps that follow."""
+    """Decode which cells were written, bool [R, D], from counts int64 [R] and the lists and
+    bitmaps.
+    """
     index = _choose_index(counts, width)
     present = np.zeros((len(counts), width), dtype=np.bool_)
     present[counts == width] = True

@@ -1,4 +1,6 @@
-"""The values of rows at the precision that travels: as they are, rounded to bfloat16, or in few bits with a scale."""
+"""Values of rows at the transmitted precision: unchanged, bfloat16, or int8/int4 with one scale per
+row.
+"""
 
 from typing import Literal, TypeVar
 
@@ -12,18 +14,19 @@ Precision = Literal["full", "bf16", "int8", "int4"]
 Count = TypeVar("Count", int, IntArray)
 
 MAX_CODES = {"int8": 127, "int4": 7}
-"""The largest code of the precisions that have a scale for each row, float32: largest magnitude / largest code."""
+"""Largest code of the precisions with one scale per row: scale = largest magnitude / largest
+code."""
 
 
 def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
-    """The type of codes for values of a type; two of "int4" travel in one byte."""
+    """Return the dtype of the codes. Two "int4" codes are packed into one byte."""
     return (
         torch.int8 if precision in MAX_CODES else torch.bfloat16 if precision == "bf16" else dtype
     )
 
 
 def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count:
-    """Bytes of so many values of one row, their scale included; count: int, or int64 [R]."""
+    """Return the bytes of `count` values of one row, with scale. `count` is int, or int64 [R]."""
     if precision == "int4":
         return (count + 1) // 2 + SCALE_BYTES
     return count * code_dtype(dtype, precision).itemsize + (
@@ -32,9 +35,10 @@ def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count
 
 
 def quantize(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values at their precision, [R, D], and the scale of each row, float32 [R] (none but for int8 and int4).
+    """Convert values to codes [R, D]; return them and the scale of each row, float32 [R] (or
+    empty).
 
-    Raises ValueError for values that these cannot hold.
+    Raises ValueError for values that "int8" or "int4" cannot represent.
     """
     if precision not in MAX_CODES:
         return rows.to(code_dtype(rows.dtype, precision)), torch.empty(0)
@@ -49,7 +53,9 @@ def quantize(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, to
 def encode_values(
     codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision
 ) -> torch.Tensor:
-    """uint8 [B]: scales [R], then codes [sum of counts], row by row; of "int4" the first in a byte's low half."""
+    """Encode scales [R] and codes [sum of counts] as uint8 [B]; "int4" fills a byte's low half
+    first.
+    """
     if precision == "int4":
         halves = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
         halves[_half_byte_positions(counts)] = codes.view(torch.uint8) & 15
@@ -60,7 +66,9 @@ def encode_values(
 def decode_values(
     reader: "ByteReader", counts: IntArray, dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
-    """What `write_values` wrote as values of dtype, [sum of counts]; counts int64 [R]."""
+    """Decode what `encode_values` wrote, [sum of counts], as values of `dtype`; counts int64
+    [R].
+    """
     scaled = precision in MAX_CODES
     scales = reader.take(len(counts) if scaled else 0, torch.float32)
     if precision == "int4":
@@ -70,7 +78,7 @@ def decode_values(
             .view(torch.int8)
             .flatten()[_half_byte_positions(counts)]
         )
-        codes = halves >> 4  # the sign goes along
+        codes = halves >> 4  # arithmetic shift, keeps the sign
     else:
         codes = reader.take(int(counts.sum()), code_dtype(dtype, precision))
     values = codes.to(dtype)
@@ -82,7 +90,9 @@ def decode_values(
 
 
 def _half_byte_positions(counts: IntArray) -> torch.Tensor | slice:
-    """Where each of so many values of each row stands, in halves of bytes: a row begins with a byte; int64, or all."""
+    """Return the half byte of each value, int64, or a full slice. Every row starts at a whole
+    byte.
+    """
     if not (counts % 2).any():
         return slice(None)
     padding = np.repeat(np.cumsum(counts % 2) - counts % 2, counts)
@@ -90,12 +100,12 @@ def _half_byte_positions(counts: IntArray) -> torch.Tensor | slice:
 
 
 def as_bytes(values: torch.Tensor) -> torch.Tensor:
-    """The same memory as uint8 [B]."""
+    """Return the same memory as uint8 [B]."""
     return values.reshape(-1).view(torch.uint8)
 
 
 class ByteReader:
-    """A position in a buffer of bytes, uint8 [B]; reads past the end raise ValueError."""
+    """Reads arrays from a byte buffer, uint8 [B]. Reading past the end raises ValueError."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         if buffer.dtype != torch.uint8 or buffer.dim() != 1:
@@ -104,19 +114,19 @@ class ByteReader:
         self._position = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """The next `count` values of a type, [count]."""
+        """Return the next `count` values of a dtype, [count]."""
         end = self._position + count * dtype.itemsize
         if end > len(self._buffer):
             raise ValueError(
                 f"a block of {len(self._buffer)} bytes ends before the {end} that its headers announce"
             )
-        # A copy: a view of another type has to begin at a multiple of its size.
+        # Copy, because a view of another dtype must start at a multiple of its size.
         taken = self._buffer[self._position : end].clone().view(dtype)
         self._position = end
         return taken
 
     def finish(self) -> None:
-        """Raises ValueError where bytes are left."""
+        """Raise ValueError if bytes are left."""
         if self._position != len(self._buffer):
             raise ValueError(
                 f"a block of {len(self._buffer)} bytes has rows in its first {self._position} only"

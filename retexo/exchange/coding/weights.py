@@ -1,10 +1,10 @@
-"""Weights of edges as bytes: few distinct ones as a table and an index each, without bits where there is one.
+"""Encoding of edge weights: a table of distinct values plus an index per edge, or plain float32.
 
-    2 bytes   D: how many distinct values follow, at most 256; 0: the values themselves follow, 4 bytes each
-    4 D       the values, float32
-    n b / 8   the index of each weight, b = bits of D - 1, packed
+    2 bytes   D: number of distinct values, at most 256; 0: plain values follow, 4 bytes each
+    4 D       the distinct values, float32
+    n b / 8   the index of each weight, packed, b = number of bits of D - 1
 
-n weights.
+n weights. With one distinct value the indices take no bits.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ MAX_VALUES = 256
 
 
 def encode_weights(weights: WeightArray) -> ByteArray:
-    """uint8 [B] of float32 [n], in the shorter form."""
+    """Encode float32 [n] as uint8 [B], in the shorter form."""
     values, index = np.unique(weights, return_inverse=True)
     bits = index[:, None] >> np.arange(_index_bits(len(values))) & 1
     table = np.concatenate((values.view(np.uint8), np.packbits(bits.astype(np.uint8))))
@@ -25,12 +25,12 @@ def encode_weights(weights: WeightArray) -> ByteArray:
 
 
 def max_encoded_size(count: int) -> int:
-    """Bytes that `count` weights take at most."""
+    """Return the maximum bytes that `count` weights take."""
     return 2 + 4 * count
 
 
 def decode_weights(code: ByteArray, count: int) -> WeightArray:
-    """float32 [count]. Raises ValueError for an invalid code."""
+    """Decode float32 [count]. Raises ValueError for an invalid code."""
     if len(code) < 2:
         raise ValueError(f"{len(code)} bytes for {count} weights")
     size = int(code[:2].view(np.uint16)[0])

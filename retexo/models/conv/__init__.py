@@ -1,1 +1,3 @@
-"""Graph convolutions, one per file, each found by the name of its file (retexo/models/conv_registry.py)."""
+"""Graph convolutions, one per file. model=NAME selects conv/NAME.py
+(retexo/models/conv_registry.py).
+"""

@@ -24,7 +24,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from partitioning.directory.dgl_files import config_file, read_config
+from partitioning.directory.dgl_config import config_file, read_config
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.launch.addresses import choose_interface
@@ -310,7 +310,7 @@ def part_config(directory: Path, token: str, folder: Path) -> Path:
     """The partition config under a name of this part's own, as what a server puts into shared memory is called."""
     file = config_file(directory)
     assert file is not None
-    config: dict[str, Any] = {**read_config(file), "graph_name": token}
+    config: dict[str, Any] = {**read_config(file)[0], "graph_name": token}
     for part in range(config["num_parts"]):
         files = config[f"part-{part}"]
         config[f"part-{part}"] = {

@@ -218,12 +218,12 @@ OPTIONS = {
         "gradient.precision=bf16",
         "gradient.precision=int6",
         "gradient.compression=powersgd",
-        "smoothing.reach=hops",
+        "smoothing.reach=computed",
     },
     ("exchange.precision=bf16",): {
         "exchange.precision=int8",
         "gradient.precision=bf16",
-        "smoothing.reach=hops",
+        "smoothing.reach=computed",
     },
 }
 

@@ -145,8 +145,8 @@ def test_given_masks_are_the_split(tmp_path: Path) -> None:
     )
     (folder / "nodes/movie.csv").unlink()
     graph = read(folder)
-    assert graph.of_target().val_mask is not None
-    assert graph.of_target().shown_ids == ["alien", "heat", "up"]
+    assert graph.target_graph().val_mask is not None
+    assert graph.target_graph().shown_ids == ["alien", "heat", "up"]
 
 
 def rename(old: str, new: str) -> Callable[[Path], Any]:

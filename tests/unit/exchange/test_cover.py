@@ -138,7 +138,7 @@ def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[
 
 
 def test_overrelaxed_prices_take_half_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    flows, passes = cover_module.flows, []
+    flows, passes = cover_module.scaling_passes, []
 
     def counting(*graph: Any) -> Iterator[Any]:
         for flow in flows(*graph):
@@ -335,5 +335,5 @@ def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject)
         return minimum_cover(left[kept], right[kept], *(np.ones(n, np.int64) for n in count)).weight
 
     before, after = drawn(), drawn()
-    shown = VectorBound(*before, Selection(DENSE, *before, fewest=fewest(*before)))
+    shown = VectorBound(*before, Selection(DENSE, *before, lower_bound=fewest(*before)))
     assert shown.bound_for(*after) <= fewest(*after)

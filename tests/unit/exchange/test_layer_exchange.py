@@ -56,7 +56,7 @@ from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
-from retexo.worker.context import make_context
+from retexo.worker.make_context import make_context
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
@@ -926,13 +926,13 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
     """Of every worker what each layer embeds, [I, D]."""
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 
-    def embed(context: Context, *arguments: Any) -> layerwise.LayerOutput:
-        output = own_embed(context, *arguments)
+    def embed(given: Any, context: Context, *arguments: Any, logits: bool) -> layerwise.LayerOutput:
+        output = own_embed(given, context, *arguments, logits=logits)
         found[context.comm.rank].append(output.rows)
         return output
 
-    own_embed = layerwise._embed
-    with unittest.mock.patch.object(layerwise, "_embed", embed):
+    own_embed = layerwise.LayerInput.embed_nodes
+    with unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", embed):
         train_whole(whole, rows, settings)
     return found
 
@@ -984,8 +984,10 @@ def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, free
     rows: dict[int, weakref.ref[Tensor]] = {}
     gone: list[bool] = []
 
-    def embed(context: Context, objective: Any, *arguments: Any) -> layerwise.LayerOutput:
-        output = own_embed(context, objective, *arguments)
+    def embed(
+        given: Any, context: Context, objective: Any, *arguments: Any, logits: bool
+    ) -> layerwise.LayerOutput:
+        output = own_embed(given, context, objective, *arguments, logits=logits)
         if objective.layer == 0:
             assert output.logits is None
             rows[context.comm.rank] = weakref.ref(output.rows)
@@ -993,7 +995,7 @@ def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, free
             gone.append(rows[context.comm.rank]() is None)
         return output
 
-    own_embed = layerwise._embed
-    with unittest.mock.patch.object(layerwise, "_embed", embed):
+    own_embed = layerwise.LayerInput.embed_nodes
+    with unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", embed):
         train_whole(whole, features("dense", whole.num_nodes, 5), run)
     assert gone == [freed] * whole.num_parts

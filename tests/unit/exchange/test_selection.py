@@ -176,7 +176,7 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     assert shown.reusable_selection(every[0], np.append(every[1][1:], False)) is None
     before = shown.reusable_selection(*every)
     chosen = select_vectors(
-        other.local, case.edges, partial_sums=True, projected=projected, before=before
+        other.local, case.edges, partial_sums=True, projected=projected, previous=before
     )
     assert_serves_all(case, chosen)
     assert other.weight(chosen) == min(least_weight(other, each) for each in formats(projected))

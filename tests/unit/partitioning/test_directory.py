@@ -25,14 +25,14 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory import dgl_files, write_directory
+from partitioning.directory import dgl_files, sort_edges, write_directory
 from partitioning.directory.meta import content_digest
-from partitioning.directory.npy_files import ARRAYS
-from partitioning.directory.partition import OddEdges, Partition
+from partitioning.directory.partition import EdgeStatistics, Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
+from partitioning.graph_data import PLAIN_TYPE
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 DGLS = ("graph.dgl", "node_feat.dgl", "edge_feat.dgl")
@@ -63,10 +63,9 @@ def version_1(tmp_path: Path) -> PartitionDirectory:
         del meta["checksums"][file.relative_to(made.path).as_posix()]
         file.unlink()
     for rank, counts in enumerate(meta["parts"]):
-        edges, of_nodes, tensors = dgl_files.read_part(
-            *(made.path / f"part{rank}" / name for name in DGLS)
-        )
-        counts["content"] = content_digest(of_nodes["_ID"], edges["src"], edges["dst"], tensors)
+        found = dgl_files.read_part([made.path / f"part{rank}" / name for name in DGLS], "")
+        edges = found.edges
+        counts["content"] = content_digest(found.ids, edges["src"], edges["dst"], found.tensors)
     (made.path / "meta.json").write_text(json.dumps(meta))
     return find([made.path], 3)
 
@@ -171,11 +170,11 @@ def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         )
 
 
-@pytest.mark.parametrize("chunk", [1, 7, write_directory.CHUNK])
+@pytest.mark.parametrize("chunk", [7, sort_edges.CHUNK])
 def test_equal_to_what_dgl_makes_of_the_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(write_directory, "CHUNK", chunk)
+    monkeypatch.setattr(sort_edges, "CHUNK", chunk)
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
     assert theirs.meta is None
@@ -203,7 +202,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
-    monkeypatch.setattr(write_directory, "CHUNK", 13)
+    monkeypatch.setattr(sort_edges, "CHUNK", 13)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
     for rank, (part, bounds) in enumerate(
         (whole.path / f"part{rank}", whole.bounds[rank:]) for rank in range(3)
@@ -215,7 +214,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
         assert (dst < whole.read(rank).num_inner).all()
     assert whole.meta is not None
     assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
-    assert not list(whole.path.rglob("*.edges"))
+    assert not (whole.path / "sorted").exists()
 
 
 def test_an_empty_part(tmp_path: Path) -> None:
@@ -239,7 +238,6 @@ def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
 OPENMP = """
 import sys, time, torch
 from pathlib import Path
-from partitioning.directory.npy_files import ARRAYS
 from partitioning.directory.meta import content_digest
 from partitioning.directory.read_directory import find
 torch.set_num_threads(4)
@@ -267,7 +265,7 @@ def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Pa
 # --- damage ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [f"{name}.npy" for name in ARRAYS])
+@pytest.mark.parametrize("name", ["src.npy", "feat.npy", "out_deg.npy"])
 @pytest.mark.parametrize("where", [0.0, 0.99])
 def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where: float) -> None:
     path = directory.path / "part1" / name
@@ -297,9 +295,10 @@ def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
     [
         ("src", lambda src: src + 1000, "expected a node in"),
         ("dst", lambda dst: dst - 1, "expected a node in"),
-        ("src", lambda src: src[:-1], "dst.npy: has"),
+        ("src", lambda src: src[:-1], "src has .* dst"),
         ("halo", lambda halo: halo[:-1], "src.npy"),
-        ("halo", lambda halo: halo * 0 + 99, "node ids outside"),
+        ("halo", lambda halo: halo * 0 + 99, "halo: row 0 is 99"),
+        ("halo", lambda halo: halo[::-1], "halo is not ascending"),
         ("out_deg", lambda degrees: degrees[1:], "out_deg.npy: has"),
         ("feat", lambda feat: feat * np.nan, "expected a finite float32"),
         ("label", lambda label: label.astype(object), "Python objects"),
@@ -460,7 +459,13 @@ def test_an_interruption_keeps_what_was_there(
         made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
             write_directory.write(
-                directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=made_by, overwrite=True
+                directory.path,
+                GRAPH,
+                MASKS,
+                {PLAIN_TYPE: PARTS},
+                num_parts=3,
+                provenance=made_by,
+                overwrite=True,
             )
     assert find([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
@@ -581,7 +586,7 @@ def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     (directory.path / "meta.json").unlink()
     with caplog.at_level("WARNING"):
         changed = find([directory.path], 3)
-    assert "without a meta.json of ours" in caplog.text
+    assert "has no meta.json of this program" in caplog.text
     before = changed.content_digest(range(1, 2))
     change_tensor(directory.path / "part1" / "node_feat.dgl", "_N/label")
     assert changed.content_digest(range(1, 2)) != before
@@ -633,7 +638,7 @@ def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) 
             directory.path,
             GRAPH,
             MASKS,
-            (PARTS + 1) % 3,
+            {PLAIN_TYPE: (PARTS + 1) % 3},
             num_parts=3,
             provenance=made_by,
             overwrite=False,
@@ -676,7 +681,13 @@ def test_odd_edges_are_counted(tmp_path: Path) -> None:
     )
     made_by, parts = provenance(graph, np.array([0, 0, 1, 1]), 2), np.array([0, 0, 1, 1])
     masks = {name: np.arange(4) == place for place, name in enumerate(MASKS)}
-    _, odd = write_directory.write(
-        tmp_path / "g", graph, masks, parts, num_parts=2, provenance=made_by, overwrite=False
+    _, found = write_directory.write(
+        tmp_path / "g",
+        graph,
+        masks,
+        {PLAIN_TYPE: parts},
+        num_parts=2,
+        provenance=made_by,
+        overwrite=False,
     )
-    assert odd == OddEdges(self_loops=3, duplicates=3, isolated=2)
+    assert found == EdgeStatistics(self_loops=3, duplicates=3, isolated_nodes=2)

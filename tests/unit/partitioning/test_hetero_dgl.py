@@ -10,8 +10,7 @@ import torch
 from hetero_support import WEIGHTED, hetero_parts, partitioned_by_dgl, random_hetero, reassembled
 from support import dgl, need_dgl
 
-from partitioning.directory.hetero_files import HeteroDirectory
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import HeteroGraphData
@@ -26,7 +25,7 @@ def graph() -> HeteroGraphData:
 @pytest.fixture
 def directory(
     tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch
-) -> HeteroDirectory:
+) -> PartitionDirectory:
     return partitioned_by_dgl(tmp_path, graph, monkeypatch)
 
 
@@ -113,7 +112,7 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
     ],
 )
 def test_damage_is_named(
-    directory: HeteroDirectory, change: Callable[[Path], None], said: str
+    directory: PartitionDirectory, change: Callable[[Path], None], said: str
 ) -> None:
     change(directory.path)
     with pytest.raises(InputError, match=said):
@@ -122,5 +121,5 @@ def test_damage_is_named(
 
 def read_1(path: Path) -> None:
     found = find([path], None)
-    assert isinstance(found, HeteroDirectory)
+    assert found.is_hetero
     found.read_hetero(1)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import thirds
 
+from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import HeteroGraphData, NodeTable, Relation
@@ -80,7 +81,8 @@ def test_names_and_counts_are_kept(tmp_path: Path) -> None:
         found = directory.node_names(part)
         assert found is not None
         assert found.tolist() == [f"m{row}" for row in ids.tolist()]
-    meta = directory.hetero
+    meta = directory.meta
+    assert isinstance(meta, HeteroMeta)
     assert sum(meta.types["person"]["nodes"]) == 25
     assert sum(meta.relations["person__directs__movie"]["edges"]) == 30
     assert meta.cut_edges == sum(each["cut"] for each in meta.relations.values())

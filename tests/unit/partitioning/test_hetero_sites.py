@@ -10,15 +10,15 @@ import torch
 from hetero_support import random_assignment, random_hetero, write_hetero, write_hetero_sites
 from support import thirds
 
-from partitioning.directory.hetero_files import HeteroDirectory
 from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import HeteroGraphData
 from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost
-from retexo.hetero.context import resolved
+from retexo.worker.make_context import resolve_halo_by_type
 
 pytestmark = pytest.mark.timeout(60)
 NAMES = ["north", "east", "south"]
@@ -46,9 +46,9 @@ def change(folder: Path, described: Any = None, **arrays: Any) -> None:
     )
 
 
-def hetero(base: Path, num_parts: int = 3) -> HeteroDirectory:
+def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
     found = find_sites(base, num_parts)
-    assert isinstance(found, HeteroDirectory)
+    assert found.is_hetero
     return found
 
 
@@ -59,7 +59,7 @@ def ask(base: Path) -> list[HeteroPartition | str]:
 
     def worker(comm: Communicator) -> HeteroPartition | str:
         try:
-            return resolved(parts[comm.rank], sizes, comm, None)
+            return resolve_halo_by_type(parts[comm.rank], sizes, comm, None)
         except (InputError, PeerLost) as error:
             return f"{type(error).__name__}: {error}"
 

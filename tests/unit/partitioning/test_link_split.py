@@ -296,7 +296,7 @@ def by_loops(split: LinkSplit) -> dict[str, float]:
     for u, v in split.rows["test"].tolist():
         own = len(near[u] & near[v])
         others = [len(near[u] & near[w]) for w in range(30) if w != u and (u, w) not in known]
-        score_ranks.append(
+        ranks.append(
             1 + sum(each > own for each in others) + sum(each == own for each in others) / 2
         )
         drawn = [len(near[a] & near[b]) for a, b in split.rows["test_neg"].tolist()]
@@ -337,7 +337,7 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
     first = directory.bounds[leaking.rank]
     end = source + first if source < leaking.num_inner else known[source - leaking.num_inner]
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[target + first, end]])
-    with pytest.raises(InputError, match="a pair that is held out has an edge"):
+    with pytest.raises(InputError, match="a held-out pair has an edge"):
         directory.read(leaking.rank)
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[10**6, end]])
     with pytest.raises(InputError, match=r"links_test\.npy"):

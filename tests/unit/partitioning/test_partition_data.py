@@ -10,13 +10,24 @@ from unittest.mock import Mock
 import numpy as np
 import psutil
 import pytest
-from support import finish, need_dgl, random_graph, run_main, save_npz, start_cli, thirds
+from support import (
+    finish,
+    make_graph,
+    need_dgl,
+    random_graph,
+    run_main,
+    save_npz,
+    start_cli,
+    thirds,
+)
 
 from partitioning import assign, datasets, hypergraph
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
+from retexo.apps.partition_request import requested_settings
 from retexo.exchange.cover import minimum_cover
 from retexo.settings.compose import compose
 
@@ -47,7 +58,7 @@ def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     parts = folder / "parts" / "toy-random-vol-2"
     assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
     with pytest.raises(
-        InputError, match=r"partition\.dgl_files=true: .*toy-random-vol-2 is there without them"
+        InputError, match=r"partition\.dgl_files=true: .*toy-random-vol-2 exists without them"
     ):
         made(folder, "partition.dgl_files=true")
     before = json.loads((parts / "meta.json").read_text())
@@ -69,7 +80,7 @@ def test_verify_checks_what_is_there(folder: Path) -> None:
     named = "dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "partition_dir=parts"
     command = "app=partition_data", "verify=true", *named
     whole = run_main(*command, cwd=folder)
-    assert (whole.rc, "all parts are as meta.json says" in whole.stdout) == (0, True)
+    assert (whole.rc, "all parts match meta.json" in whole.stdout) == (0, True)
     file = parts / "part1" / "label.npy"
     np.save(file, np.load(file)[::-1])
     before = modified(folder)
@@ -87,7 +98,7 @@ def test_verify_checks_what_is_there(folder: Path) -> None:
         ) == (2, True)
     (parts / "meta.json").unlink()
     need_dgl()
-    assert "nothing says what they should hold" in run_main(*command, cwd=folder).stdout
+    assert "there is no meta.json to compare them with" in run_main(*command, cwd=folder).stdout
 
 
 @pytest.mark.parametrize(
@@ -311,10 +322,18 @@ def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
 # --- rows after the cover ----------------------------------------------------------------------------------------------
 
 
+def count_cover_rows(
+    edges: np.ndarray, parts: np.ndarray, num_parts: int, **limit: int
+) -> int | None:
+    graph = make_graph(edges, np.eye(len(parts)), np.zeros(len(parts), int))
+    return partition_data.count_cover_rows(graph, {PLAIN_TYPE: parts}, num_parts, **limit)
+
+
 def test_cover_rows_of_a_drawn_graph() -> None:
     """0, 1 and 2 -> 3 is one partial sum; 3 -> 0 and 1 is one row; 4 -> 2 is one of either."""
     edges = np.array([(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (4, 2), (0, 1), (0, 3)])
-    assert partition_data.cover_rows(edges[:, 0], edges[:, 1], np.array([0, 0, 0, 1, 2]), 3) == 3
+    assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3) == 3
+    assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3, limit=6) is None
 
 
 def test_cover_rows_add_up_over_ordered_pairs_of_parts() -> None:
@@ -325,14 +344,8 @@ def test_cover_rows_add_up_over_ordered_pairs_of_parts() -> None:
         between = (parts[graph.src] == sender) & (parts[graph.dst] == receiver)
         weight = np.ones(120, np.int64)
         total += minimum_cover(graph.src[between], graph.dst[between], weight, weight).weight
-    assert partition_data.cover_rows(graph.src, graph.dst, parts, num_parts) == total
-
-
-def test_cover_rows_are_not_counted_where_it_takes_long() -> None:
-    ends, parts = np.array([0, 1]), np.array([0, 1])
-    assert partition_data.cover_rows(ends, ends[::-1], parts, 2, limit=2) == 2
-    assert partition_data.cover_rows(ends, ends[::-1], parts, 2, limit=1) is None
-    assert partition_data.cover_rows(ends, ends, parts, 2) == 0
+    edges = np.stack((graph.src, graph.dst), axis=1)
+    assert count_cover_rows(edges, parts, num_parts) == total
 
 
 def forget_cover_rows(folder: Path, **changed: int) -> None:
@@ -372,6 +385,6 @@ def test_a_folder_is_not_searched_for_its_checksum(tmp_path: Path) -> None:
     (tmp_path / "deep" / "endless").symlink_to("/dev/zero")
     (tmp_path / "edges.csv").write_text("0,1")
     configured = compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition
-    before = partition_data.requested_settings(configured)
+    before = requested_settings(configured)
     (tmp_path / "deep" / "more").write_text("x")
-    assert partition_data.requested_settings(configured) == before
+    assert requested_settings(configured) == before

@@ -15,9 +15,9 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.models.stage import Answer, Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
-from retexo.trainers.answer import infer
 from retexo.trainers.context import Clock
-from retexo.worker.context import make_context
+from retexo.trainers.lazy import infer
+from retexo.worker.make_context import make_context
 
 NODES, CLASSES, LAYERS, STEPS, ALPHA = 24, 3, 3, 2, 0.3
 GRAPH = random_graph(NODES, 90)

@@ -140,7 +140,7 @@ def test_defaults() -> None:
     assert (train.output_heads, train.smoothing.steps, train.smoothing.reach) == (
         "validation",
         5,
-        "computed",
+        "hops",
     )
     exact = compose(["+experiment=exact"]).train
     assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
@@ -447,7 +447,7 @@ CHANGED = {
     "model.output": "aggregate",
     "dropout": 0.2,
     "output_heads": "validation",
-    "smoothing.steps": 5,
+    "smoothing.steps": 7,
     "smoothing.reach": "hops",
     "learning_rate": [0.01],
     "num_rounds": [90],
@@ -545,6 +545,7 @@ def test_what_only_lazy_training_has(given: str) -> None:
 
 
 def test_batches_of_the_sampled_trainer_have_a_size() -> None:
+    need_dgl()
     sampled = ("trainer=sampled", "model=sage")
     registry.check(compose([*sampled, "batch_size=9"]).train)
     with pytest.raises(InputError, match=r"^batch_size=auto: only trainer=lazy has it"):

@@ -63,7 +63,9 @@ def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
 
     named = [torch.tensor([], dtype=torch.int64), torch.tensor([2, 5, 7])]
     _check_requested_rows([boundary(), boundary(2, 7)], named)
-    with pytest.raises(TrainingError, match="rank 1 wants rows of nodes that it did not ask for"):
+    with pytest.raises(
+        TrainingError, match="rank 1 requests rows of nodes that it did not request"
+    ):
         _check_requested_rows([boundary(), boundary(2, 6)], named)
 
 

@@ -1,0 +1,165 @@
+"""What a partition directory is made from: its path, and the settings that decide its content.
+
+`app=partition_data` reuses a directory only if these settings and the checksums of all input files
+are the same; `app=train` compares them with its command line.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from partitioning import datasets, node_split
+from partitioning.datasets.file import TABLES
+from partitioning.directory.meta import Meta
+from partitioning.errors import InputError
+from partitioning.file_io import check_path, file_checksum
+from partitioning.links.link_split import is_relation
+from partitioning.partition_settings import PartitionSettings
+
+
+def directory_of(settings: PartitionSettings) -> Path:
+    """Return PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS.
+
+    For dataset_name=file, NAME is the stem of dataset_file.
+    """
+    name = f"{_data_name(settings)}{'-links' * settings.dataset.links}-{settings.method}-{settings.objective}"
+    return check_path("partition_dir", settings.dir) / f"{name}-{settings.num_partitions}"
+
+
+def _data_name(settings: PartitionSettings) -> str:
+    dataset = settings.dataset
+    if dataset.name != "file":
+        if Path(dataset.name).name != dataset.name or "\0" in dataset.name:
+            raise InputError(
+                f"dataset_name={dataset.name!r}: expected a name; a path goes into dataset_file"
+            )
+        if dataset.file is not None and dataset.name != "parts":
+            raise InputError(
+                f"dataset_file={dataset.file} has no meaning with dataset_name={dataset.name}: "
+                "remove it, or set dataset_name=file"
+            )
+        return dataset.name
+    if dataset.file is None:
+        raise InputError(
+            "dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file"
+        )
+    return check_path("dataset_file", dataset.file).resolve().stem
+
+
+def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
+    """Return the settings that decide the content of a partition directory, by command-line name.
+
+    A file is represented by its name and checksum.
+    """
+    dataset = settings.dataset
+    recipe = datasets.recipe(dataset.name)
+    split = asdict(dataset.split)
+    kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    pair_split = {f"split.{name}": split.pop(name) for name in node_split.PAIR_SETTINGS}
+    if pair_split["split.edges"] is not None:
+        pair_split["split.edges"] = list(pair_split["split.edges"])  # as in JSON
+    if dataset.links:
+        kind = "files" if dataset.split.kind == "files" else "links"
+        split = {"seed": dataset.split.seed}
+    elif kind == recipe.split.kind:
+        split = {
+            name: getattr(recipe.split, name, None) if value is None else value
+            for name, value in split.items()
+        }
+    request = {
+        "dataset_name": datasets.canonical_name(dataset.name),
+        "symmetrize": recipe.symmetrize if dataset.symmetrize is None else dataset.symmetrize,
+        "split": kind,
+        **{f"split.{name}": value for name, value in split.items()},
+        "partition_method": settings.method,
+        "part_obj": settings.objective,
+        "num_partitions": settings.num_partitions,
+        "partition.seed": settings.seed,
+        "partition.balance_train": settings.balance_train,
+        "labels": dataset.labels,
+        "duplicates": dataset.duplicates,
+        "features": dataset.features
+        if isinstance(dataset.features, dict)
+        else list(dataset.features),
+        **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
+    }
+    if request["columns.time"] is None:
+        del request["columns.time"]
+    if dataset.links:
+        request |= {"task": "link_prediction", "task.relation": dataset.relation, **pair_split}
+        request |= {"task.spectral": dataset.spectral, "task.paths": dataset.paths}
+    if dataset.target is not None:
+        request["target"] = dataset.target
+    if not dataset.reverse:
+        request["relations.reverse"] = False
+    if dataset.name in ("synthetic", "synthetic_hetero"):
+        synthetic = asdict(dataset.synthetic)
+        if dataset.name == "synthetic":
+            del synthetic["types"], synthetic["relations"]
+        request |= {f"synthetic.{name}": value for name, value in synthetic.items()}
+    files: dict[str, str | Path | None] = {
+        "dataset_file": dataset.file,
+        "partition_file": settings.file,
+    }
+    if kind == "files":
+        files |= {
+            f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS
+        }
+    for name, file in files.items():
+        if file is not None:
+            path = check_path(name, str(file))
+            checksums = [file_checksum(each) for each in _list_files(name, path)]
+            request[name] = {"name": path.name, "sha256": " ".join(checksums) or None}
+    return request
+
+
+def is_file_value(value: Any) -> bool:
+    """Return whether a value in a request describes a file by name and checksum."""
+    return isinstance(value, dict) and value.keys() == {"name", "sha256"}
+
+
+def stored_request(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the request of a directory in the form of `request`, so that the two can be compared.
+
+    Settings that did not exist yet get their former behaviour; a relation is named as in `request`.
+    """
+    added_later = {
+        "labels": "auto",
+        "duplicates": "keep",
+        "features": ["given"],
+        "split.drop_unlabelled": False,
+    }
+    there = added_later | meta.request
+    relation = there.get("task.relation")
+    if relation is not None and is_relation(request.get("task.relation"), str(relation)):
+        there["task.relation"] = request["task.relation"]
+    return there
+
+
+def _list_files(setting: str, path: Path) -> list[Path]:
+    """Return the file that a setting names, or all files of a folder and of its nodes/ and edges/.
+
+    A table of dataset_file stands for its folder. The list is empty where nothing exists.
+    """
+    if path.is_file() and not (setting == "dataset_file" and path.suffix in TABLES):
+        return [path]
+    folder = path.parent if path.is_file() else path
+    folders = [folder, folder / "nodes", folder / "edges"] if folder.is_dir() else []
+    return sorted(
+        file for each in folders if each.is_dir() for file in each.iterdir() if file.is_file()
+    )
+
+
+def describe_difference(setting: str, there: Any, here: Any, path: str | Path | None) -> str:
+    """Describe how a setting differs between a directory and this command; `path` is its file or folder now."""
+    if not (is_file_value(there) and is_file_value(here)) or there["name"] != here["name"]:
+        shown = (each["name"] if is_file_value(each) else each for each in (there, here))
+        return "{} ({} there, {} now)".format(setting, *shown)
+    before, now = (set(str(each["sha256"] or "").split()) for each in (there, here))
+    if len(before) == len(now) == 1:
+        return f"{setting} ({here['name']} has changed since)"
+    files = [] if path is None else _list_files(setting, Path(path))
+    changed = [file.name for file in files if file_checksum(file) not in before]
+    if not changed:
+        return f"{setting} ({len(before - now)} of the files of {there['name']} are gone)"
+    return f"{setting} ({', '.join(changed)}: changed since, or new)"

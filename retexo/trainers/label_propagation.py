@@ -1,0 +1,127 @@
+"""Label propagation: predictions V are smoothed along the edges, V_i = A V_(i-1).
+
+A is the normalised adjacency of GCN with self loops (Gasteiger, Bojchevski and Günnemann, "Predict
+then Propagate", ICLR 2019); retexo.trainers.relational_propagation has the step of heterogeneous
+graphs. With smoothing.reach=computed only nodes in a split are sources, so that predictions do not
+depend on which others a run computes; in a graph without a split all nodes are. With reach=hops the
+network's plan has L + K layers: V_0 is computed at all nodes within K hops of a split and V_i at
+those within K - i hops, so V_K is exact at the nodes in a split.
+
+I inner nodes, H halo nodes, C classes, L layers, K steps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partitioning.directory.partition import Partition
+from retexo.comm.traffic_meter import SETUP, WHOLE_RUN
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    make_plan,
+    make_plan_from_required_layers,
+    request_halo_nodes,
+)
+from retexo.models.conv.gcn import GCN
+from retexo.models.matrix import to_dense
+from retexo.models.streaming_aggregate import AggregateAccumulator
+from retexo.trainers.context import Context
+from retexo.trainers.end_to_end import exchange_rows
+from retexo.trainers.relational_propagation import propagate_along_paths
+
+
+def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
+    """V_0 ... V_K, [I, C] each; NaN where V_0 is, and where no later one needs the value."""
+    if context.is_heterogeneous:
+        return propagate_along_paths(context, start, steps)
+    return _propagate_plain(context, start, steps)
+
+
+def _propagate_plain(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
+    gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
+    computed = context.computed
+    reaches_hops = context.settings.smoothing.hops > 0
+    all_are_sources = reaches_hops or not context.graph_info.num_in_split
+    sources = computed if all_are_sources else context.in_a_split
+    with context.phase("plan"):
+        if reaches_hops:
+            plan = _plan_hops(context)
+        elif _plan_has_all_edges(context):
+            plan = context.plan.merge_phases()
+        else:
+            plan = _plan_from_sources(context, sources, computed)
+    scale = context.source_scale(gcn)
+    rows = start
+    yield rows
+    for step in range(steps):
+        layer = max(0, plan.num_layers - steps + step)  # 0 in a plan for one layer
+        required = plan.required_layers > layer
+        nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
+        own_scale = gcn.self_loop_scale(
+            context.edges.in_degree[alone], context.edges.out_degree[alone]
+        )[:, None]
+        sent = (
+            rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
+        )
+        received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
+        with context.phase("aggregate"):
+            accumulator = AggregateAccumulator(
+                gcn, context.edges, nodes, sent, None, torch.device("cpu")
+            )
+            accumulator.add(received)
+            after = torch.full_like(rows, torch.nan)
+            after[nodes] = to_dense(accumulator.inputs().matrices[0])
+            after[alone] += own_scale * rows[alone]
+        rows = after
+        yield rows
+
+
+def _plan_has_all_edges(context: Context) -> bool:
+    """Whether the network's plan has every edge of the graph, and partial sums."""
+    options = context.plan_options
+    return options.all_nodes and options.use != "nothing" and context.plan.partial_sums
+
+
+def _plan_hops(context: Context) -> ExchangePlan:
+    """The network's plan, which goes on for K layers; one with partial sums where that has none."""
+    plan, first = context.plan, context.settings.model.num_layers
+    if plan.partial_sums or plan.all_halo_rows:
+        return plan.merge_phases()
+    required_layers = plan.required_layers.clamp(first, plan.num_layers) - first
+    options = replace(
+        context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first
+    )
+    return make_plan_from_required_layers(context.partition, options, required_layers, context.comm)
+
+
+def _plan_from_sources(context: Context, sources: Tensor, computed: Tensor) -> ExchangePlan:
+    """A plan for the edges from sources to computed nodes, bool [I] each."""
+    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
+    partition = _keep_source_edges(context, sources, computed)
+    return make_plan(partition, options, context.comm, computed)
+
+
+def _keep_source_edges(context: Context, sources: Tensor, computed: Tensor) -> Partition:
+    """The partition with the edges from sources to computed nodes, bool [I] each.
+
+    The owners of halo nodes say which of them are sources.
+    """
+    partition, comm = context.partition, context.comm
+    if context.plan_options.all_nodes:
+        return partition
+    used = computed[partition.dst]
+    halo = torch.zeros(partition.num_halo, dtype=torch.bool)
+    halo[partition.src[used & (partition.src >= partition.num_inner)] - partition.num_inner] = True
+    named = request_halo_nodes(partition, halo, context.plan_options.part_sizes, comm)
+    counts = torch.bincount(partition.halo_owner[halo], minlength=comm.world_size).tolist()
+    replies = [torch.from_numpy(np.packbits(sources[nodes].numpy())) for nodes in named]
+    received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
+    bits = [
+        np.unpackbits(reply.numpy(), count=count)
+        for reply, count in zip(received, counts, strict=True)
+    ]
+    halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
+    return partition.of_edges(used & torch.cat((sources, halo))[partition.src])

@@ -1,0 +1,282 @@
+"""The edges that leave the nodes of one type, and the mean of their rows over each relation.
+
+A row serves all relations that leave its type. A destination is therefore a pair of a relation and a
+node: a row crosses once to a partition, a partial sum belongs to one relation at one node, and one
+vertex cover chooses over all of them. In a plain graph each node is the only destination of its own.
+
+I inner nodes and H halo nodes of the source type; R pairs of a relation and a destination node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.graph_data import EdgeType
+from retexo.comm.collectives import Communicator
+from retexo.exchange.exchange_plan import (
+    ExchangePlan,
+    PlanOptions,
+    make_plan_from_required_layers,
+    request_halo_nodes,
+)
+from retexo.models.block import Block, InEdges, NumberedEdges, Sources
+from retexo.models.conv.sage import SAGEMean
+from retexo.models.convolution import Convolution
+from retexo.models.hetero_stage import PLAIN_EDGE
+from retexo.models.matrix import as_matrix, matmul, to_dense
+from retexo.models.streaming_aggregate import AggregateAccumulator
+
+
+@dataclass(frozen=True, eq=False)
+class OutEdges:
+    """The edges into this partition that leave nodes of one type.
+
+    Local ids: inner nodes 0 ... I-1, pairs I ... I+R-1 relation by relation, then the halo nodes. In
+    a plain graph the inner nodes are the destinations, so there are no pairs.
+    """
+
+    num_nodes: int
+    """I"""
+    first: dict[EdgeType, int]
+    """The first local id of each relation's destinations."""
+    partition: Partition
+    """The edges with these local ids."""
+    edges: InEdges
+
+    @classmethod
+    def of_plain_graph(cls, partition: Partition, edges: InEdges) -> Self:
+        """The only node type and relation of a plain graph."""
+        return cls(partition.num_inner, {PLAIN_EDGE: 0}, partition, edges)
+
+    @classmethod
+    def of_type(cls, part: HeteroPartition, source: str, dtype: torch.dtype) -> Self:
+        """The relations of a heterogeneous graph that leave the type `source`."""
+        nodes, first = part.nodes[source], {}
+        relations = {name: edges for name, edges in part.relations.items() if name[0] == source}
+        end = nodes.num_inner
+        for name in relations:
+            first[name] = end
+            end += part.nodes[name[2]].num_inner
+        num_pairs = end - nodes.num_inner
+        sources, destinations = [torch.zeros(0, dtype=torch.int32)], []
+        for name, each in relations.items():
+            is_inner = each.src < nodes.num_inner
+            sources.append(torch.where(is_inner, each.src, each.src + num_pairs))
+            destinations.append(each.dst + first[name])
+        src = torch.cat(sources)
+        dst = torch.cat([torch.zeros(0, dtype=torch.int32), *destinations])
+        weight = _join_weights([(each.edge_weight, len(each.src)) for each in relations.values()])
+        no_mask, out_degree = torch.zeros(end, dtype=torch.bool), torch.zeros(end + nodes.num_halo)
+        in_degree = torch.bincount(dst, None if weight is None else weight.double(), minlength=end)
+        partition = Partition(
+            rank=part.rank,
+            num_parts=part.num_parts,
+            num_inner=end,
+            num_halo=nodes.num_halo,
+            src=src,
+            dst=dst,
+            features=nodes.features[:0],
+            labels=part.labels[:0],
+            train_mask=no_mask,
+            val_mask=no_mask,
+            test_mask=no_mask,
+            node_ids=nodes.node_ids,
+            halo_owner=nodes.halo_owner,
+            halo_index=nodes.halo_index,
+            in_degree=in_degree,
+            out_degree=out_degree,
+            self_loops=0,
+            edge_weight=weight,
+            asked_for=nodes.asked_for,
+        )
+        edges = InEdges.build(src, dst, in_degree, out_degree, dtype, weight=weight)
+        return cls(nodes.num_inner, first, partition, edges)
+
+    @property
+    def num_pairs(self) -> int:
+        """R; 0 in a plain graph."""
+        return self.partition.num_inner - self.num_nodes
+
+    def required_destinations(
+        self, required: Mapping[str, Tensor], relations: frozenset[EdgeType] | None = None
+    ) -> Tensor:
+        """Required layers of the destinations, uint8 [I + R]: each pair has its node's.
+
+        Args:
+            required: uint8 [I] of each type.
+            relations: if given, pairs of other relations have 0.
+        """
+        values = torch.zeros(self.partition.num_inner, dtype=torch.uint8)
+        for name, begin in self.first.items():
+            if relations is None or name in relations:
+                nodes = required[name[2]]
+                values[begin : begin + len(nodes)] = nodes
+        return values
+
+    def destinations(self, nodes: Mapping[str, Tensor]) -> dict[EdgeType, Tensor]:
+        """By relation, the local ids of its destinations at some nodes, int64 [n] of each type."""
+        return {
+            name: nodes[name[2]] + begin for name, begin in self.first.items() if name[2] in nodes
+        }
+
+    def cut_block(self, edges: NumberedEdges, destinations: Tensor) -> Block:
+        """The in-edges of some destinations, int64 [n]; pairs are not among the block's nodes."""
+        block = edges.cut_block(destinations)
+        if not self.num_pairs:
+            return block
+        numbers = block.nodes[block.num_dst :]
+        return replace(
+            block,
+            nodes=numbers,
+            num_unprojected=len(numbers),
+            src=block.src - block.num_dst,
+            out_degree=block.out_degree[block.num_dst :],
+        )
+
+    def cut_block_and_rows(
+        self, rows: Tensor, edges: NumberedEdges, destinations: Tensor
+    ) -> tuple[Block, Tensor]:
+        """The same with the rows of the block's nodes; rows: [I, F] of the inner nodes."""
+        block = self.cut_block(edges, destinations)
+        own = block.nodes < len(rows)
+        received = edges.sources.unprojected.values[block.nodes[~own] - self.partition.num_inner]
+        return block, torch.cat((rows[block.nodes[own]], received))
+
+    def keep(self, mask: Tensor, conv: Convolution) -> Self:
+        """Some of the edges, bool [E], with the degrees in what is left."""
+        kept, num_inner = self.partition.of_edges(mask), self.partition.num_inner
+        in_degree = kept.sum_at(kept.dst, num_inner)
+        out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
+        dtype = self.edges.in_degree.dtype
+        edges = build_in_edges(kept, conv, in_degree, out_degree, dtype)
+        return replace(self, partition=kept, edges=edges)
+
+    def make_plan(
+        self, required: Mapping[str, Tensor], options: PlanOptions, comm: Communicator
+    ) -> ExchangePlan:
+        """The exchange of the source type's rows; required: uint8 [I] of each type."""
+        return make_plan_from_required_layers(
+            self.partition, options, self.required_destinations(required), comm
+        )
+
+
+def _join_weights(of_relations: list[tuple[Tensor | None, int]]) -> Tensor | None:
+    """The weights of all edges, with ones where a relation has none; None where no relation has."""
+    if all(weight is None for weight, _ in of_relations):
+        return None
+    return torch.cat(
+        [torch.ones(count) if weight is None else weight for weight, count in of_relations]
+    )
+
+
+def build_in_edges(
+    partition: Partition,
+    conv: Convolution,
+    in_degree: Tensor,
+    out_degree: Tensor,
+    dtype: torch.dtype,
+) -> InEdges:
+    """The in-edges of a partition with the edge features that the convolution reads.
+
+    Attention reads a weight as one more edge feature, the last one.
+    """
+    weight = partition.edge_weight
+    if conv.relational:
+        return InEdges.build(
+            partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight
+        )
+    feat = partition.edge_feat if conv.attention_heads else None
+    if conv.reads_relations:
+        assert partition.edge_relation is not None
+        feat = nn.functional.one_hot(partition.edge_relation, partition.num_relations)
+    if conv.attention_heads and weight is not None:
+        feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
+    return InEdges.build(
+        partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat
+    )
+
+
+def extend_required_layers(
+    out_edges: Mapping[str, OutEdges],
+    part_sizes: Mapping[str, tuple[int, ...]],
+    required: dict[str, Tensor],
+    num_layers: int,
+    comm: Communicator | None,
+) -> None:
+    """Extend the required layers of the target's nodes to all nodes that these aggregate.
+
+    Args:
+        out_edges: by source type.
+        part_sizes: inner nodes by rank, of each type.
+        required: ExchangePlan.required_layers of each type's nodes, uint8 [I]; changed in place.
+        num_layers: of the network.
+        comm: None to extend it to this partition's nodes only.
+    """
+    for layer in range(num_layers - 1, 0, -1):
+        for name, each in out_edges.items():
+            partition, own = each.partition, required[name]
+            is_source = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
+            reached = each.required_destinations(required)[partition.dst] > layer
+            is_source[partition.src[reached]] = True
+            own[is_source[: len(own)] & (own < layer)] = layer
+            if comm is None:
+                continue
+            halo = is_source[partition.num_inner :]
+            for nodes in request_halo_nodes(partition, halo, part_sizes[name], comm):
+                own[nodes[own[nodes] < layer]] = layer
+
+
+Means = dict[EdgeType, Tensor]
+"""[n, F] by relation: the means over the in-edges of some nodes of its destination type."""
+
+
+class RelationMeans:
+    """Means of one type's rows over each relation that leaves it, at some nodes, as rows arrive."""
+
+    def __init__(
+        self,
+        out_edges: OutEdges,
+        rows: Tensor,
+        nodes: Mapping[str, Tensor],
+        device: torch.device,
+        weight: Tensor | None = None,
+    ) -> None:
+        """Begin with the rows of this partition.
+
+        Args:
+            out_edges: the edges that leave the type.
+            rows: [I, F] of the type's inner nodes.
+            nodes: int64 [n] of each destination type.
+            device: where the sums are.
+            weight: [F, D] that the rows are multiplied with first.
+        """
+        found = out_edges.destinations(nodes)
+        self._destinations = {name: ids for name, ids in found.items() if len(ids)}
+        conv, projected = SAGEMean(1, 1, 0.0, root_weight=False), None
+        if not self._destinations:
+            return
+        if weight is not None:
+            conv.weight_neigh = nn.Parameter(weight, requires_grad=False)
+            projected = matmul(as_matrix(rows), weight.cpu())
+        destinations = torch.cat(list(self._destinations.values()))
+        self._sums = AggregateAccumulator(
+            conv, out_edges.edges, destinations, rows, projected, device
+        )
+
+    def add(self, received: Sources) -> None:
+        """Add rows and sums received from other partitions; each edge is covered at most once."""
+        if self._destinations:
+            self._sums.add(received)
+
+    def by_relation(self) -> Means:
+        """The means of each relation that has any of the nodes, once everything is added."""
+        if not self._destinations:
+            return {}
+        inputs = self._sums.inputs()
+        means = inputs.projected if len(inputs.projected) else to_dense(inputs.matrices[-1])
+        counts = [len(ids) for ids in self._destinations.values()]
+        return dict(zip(self._destinations, torch.split(means, counts), strict=True))

@@ -1,0 +1,299 @@
+"""One layer of a heterogeneous graph, trained by itself (retexo.models.hetero_stage has the formulas).
+
+It is apart from retexo.trainers.layerwise because another network is trained: the labels are the
+target's, so only its stage trains, on means over relations that are computed once; other types pass
+on means of rows after the weights that this stage has learnt for them.
+
+I inner nodes of a type, I_t of the target, F width of a layer's rows, D width of passed rows, C classes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from retexo.exchange.boundary import INFER_PHASE
+from retexo.exchange.layer_exchange import LayerExchange
+from retexo.exchange.message_selection import LocalRows
+from retexo.models.block import NumberedEdges, Sources
+from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import projected_width, projections
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
+from retexo.models.stage import Stage
+from retexo.rounds.objective import LabelledNodes, LayerObjective
+from retexo.trainers.context import Context
+from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS
+from retexo.trainers.network_pass import block_mean
+from retexo.trainers.out_edges import Means, RelationMeans
+
+
+@dataclass(frozen=True, eq=False)
+class RelationalOutput:
+    """A layer's output at this worker's nodes."""
+
+    rows: Mapping[str, Tensor]
+    """[I, D] the rows that types pass on; 0 where no worker needs them, none after the last layer."""
+    hidden: Tensor
+    """[I_t, D] the input of the stage's head."""
+    logits: Tensor
+    """[I_t, C]; like `hidden` NaN where no worker needs them."""
+
+
+@dataclass(frozen=True, eq=False)
+class RelationalInput:
+    """A layer's input at this worker's nodes."""
+
+    rows: Mapping[str, Tensor]
+    """[I, F] of each type that has rows: features in the first layer, passed rows in later ones."""
+    features: Tensor
+    """[I_t, F] of the target."""
+    means: Means
+    """[I_t, F] the features that the relations bring; the first layer fills them in."""
+
+    @classmethod
+    def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
+        """The input of the first layer."""
+        schema, own = context.schema, context.features
+        means = {name: own.new_zeros(len(own), schema.widths[name[0]]) for name in schema.inputs(0)}
+        rows = {name: context.types[name].features for name in schema.sources(0)}
+        return cls(rows, own, means)
+
+    def open_exchanges(
+        self, context: Context, layer: int, stage: Stage
+    ) -> dict[str, LayerExchange]:
+        """See AnyLayerInput.
+
+        Rows of the first layer that the target does not read may be sent after their weights.
+        """
+        precision = PRECISIONS[context.settings.exchange.precision[layer]]
+        schema = context.schema
+        unread = schema.near(layer) - {name[0] for name in schema.inputs(layer)}
+        exchanges = {}
+        for name, rows in self.rows.items():
+            local = LocalRows.unprojected(rows, None, precision)
+            if name in unread and context.settings.model.num_layers > 1:
+
+                def project(rows: Matrix, name: str = name) -> Tensor:
+                    return matmul(rows, projections(stage, schema, layer)[name].cpu())
+
+                local = LocalRows(rows, None, project, projected_width(stage), precision)
+            exchanges[name] = LayerExchange(context.types[name].plan, layer, local, context.comm)
+        return exchanges
+
+    def make_objective(
+        self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
+    ) -> LayerObjective:
+        """See AnyLayerInput."""
+        target, batch_size = context.schema.target, context.batch_size
+        edges = _number_edges(context, stage, received)
+        is_required = context.target.required_layers > context.settings.model.num_layers
+
+        def inputs_of(nodes: Tensor) -> Inputs:
+            means: Means = {}
+            for name, rows in self.rows.items():
+                sums = context.relation_means(name, rows, {target: nodes})
+                sums.add(received[name])
+                means |= sums.by_relation()
+            return _target_inputs(context, layer, self, nodes, means, edges)
+
+        def labelled(mask: Tensor) -> LabelledNodes:
+            nodes = (mask & is_required).nonzero()[:, 0]
+            labels = context.labels[nodes]
+            if edges is not None and batch_size is not None:
+                starts = range(0, len(nodes), batch_size)
+                chunks = tuple(slice(start, start + batch_size) for start in starts)
+                return LabelledNodes(nodes, labels, lambda place: inputs_of(nodes[place]), chunks)
+            inputs = inputs_of(nodes) if len(nodes) else None
+            return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
+
+        return LayerObjective(
+            layer=layer,
+            stage=stage,
+            task=context.task,
+            train=labelled(context.partition.train_mask),
+            val=labelled(context.partition.val_mask),
+            graph_info=context.graph_info,
+            batch_size=batch_size,
+            val_stride=context.val_stride,
+        )
+
+    @torch.no_grad()
+    def embed_nodes(
+        self,
+        context: Context,
+        objective: LayerObjective,
+        exchanges: Mapping[str, LayerExchange],
+        *,
+        logits: bool,
+    ) -> RelationalOutput:
+        """See AnyLayerInput; logits are computed in any case."""
+        layer, stage, target = objective.layer, objective.stage, context.schema.target
+        stage.eval()
+        weights = projections(stage, context.schema, layer)
+        hidden, of_head = (
+            self.features.new_full((len(self.features), width), torch.nan)
+            for width in stage.output_widths
+        )
+        unlabelled = context.target.required_layers > layer
+        unlabelled[torch.cat((objective.train.nodes, objective.val.nodes))] = False
+        nodes = unlabelled.nonzero()[:, 0]
+        means, rows, received = _exchange_rest(context, objective, weights, self, exchanges, nodes)
+        with context.phase("embed"):
+            edges = _number_edges(context, stage, received)
+
+        def rest() -> Iterator[tuple[Tensor, Inputs]]:
+            for start in range(0, len(nodes), NODES_PER_STEP):
+                place = slice(start, start + NODES_PER_STEP)
+                some = {name: each[place] for name, each in means.items()}
+                yield (
+                    nodes[place],
+                    _target_inputs(context, layer, self, nodes[place], some, edges),
+                )
+
+        labelled = (
+            (part.nodes[place], part.inputs(place))
+            for part in (objective.train, objective.val)
+            for place in (part.chunks if len(part.nodes) else ())
+        )
+        with context.phase("embed"):
+            for some, inputs in chain(labelled, rest()):
+                hidden[some], of_head[some] = (each.cpu() for each in stage.outputs(inputs))
+                if target in rows:
+                    passed = _passed_by_target(context, layer, self, some, inputs, weights)
+                    passed = passed.to(of_head).cpu()
+                    rows[target][some, : passed.shape[1]] = passed
+        return RelationalOutput(rows, hidden, of_head)
+
+
+def _number_edges(
+    context: Context, stage: Stage, received: Mapping[str, Sources]
+) -> dict[str, NumberedEdges] | None:
+    """By source type, the edges that attention reads; None for means."""
+    if stage.conv.linear_aggregation:
+        return None
+    return {
+        name: context.types[name].out_edges.edges.number_sources(each)
+        for name, each in received.items()
+    }
+
+
+def _target_inputs(
+    context: Context,
+    layer: int,
+    given: RelationalInput,
+    nodes: Tensor,
+    means: Means,
+    edges: Mapping[str, NumberedEdges] | None,
+) -> Inputs:
+    """The input of a stage at some of the target's nodes, int64 [n]; means: over its relations."""
+    schema, device = context.schema, context.device
+    if layer == 0:
+        for name, rows in given.means.items():
+            rows[nodes] = means[name].cpu()
+    raw: list[Tensor] = []
+    if layer or edges is None:
+        raw = [given.means[name][nodes] for name in schema.inputs(0)]
+    relations, passed, blocks = schema.inputs(layer), [], []
+    if edges is not None:
+        for name in relations:
+            out_edges, rows = context.types[name[0]].out_edges, given.rows[name[0]]
+            ids = nodes + out_edges.first[name]
+            block, rows = out_edges.cut_block_and_rows(rows, edges[name[0]], ids)
+            blocks.append(block.to(device))
+            passed.append(rows)
+    elif layer:
+        passed = [means[name] for name in relations]
+    matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *passed))
+    own = (as_matrix(given.features[nodes].to(device)),) if given.features.shape[1] else ()
+    inputs = Inputs(matrices, len(nodes), NO_PROJECTED_ROWS, skips=own, blocks=tuple(blocks))
+    return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
+
+
+def _passed_by_target(
+    context: Context,
+    layer: int,
+    given: RelationalInput,
+    nodes: Tensor,
+    inputs: Inputs,
+    weights: Mapping[str, Tensor],
+) -> Tensor:
+    """[n, D] the rows that the target's nodes pass on, from the means over its relations."""
+    raw, relations = context.schema.inputs(0), context.schema.inputs(layer)
+    if layer == 0:
+        means = [given.means[name][nodes].to(context.device) for name in raw]
+    else:
+        means = [to_dense(matrix) for matrix in inputs.matrices[len(raw) :]]
+    if layer and inputs.blocks:
+        means = [block_mean(*each) for each in zip(inputs.blocks, means, strict=True)]
+    products = [
+        matmul(rows.to(weights[name[0]]), weights[name[0]])
+        for name, rows in zip(relations, means, strict=True)
+    ]
+    return torch.stack(products).sum(dim=0)
+
+
+def _exchange_rest(
+    context: Context,
+    objective: LayerObjective,
+    weights: Mapping[str, Tensor],
+    given: RelationalInput,
+    exchanges: Mapping[str, LayerExchange],
+    nodes: Tensor,
+) -> tuple[Means, dict[str, Tensor], dict[str, Sources]]:
+    """Exchange the remaining rows.
+
+    Returns:
+        The means over the relations into the target at `nodes`, int64 [n].
+        The rows [I, D] that types pass on; the target's are not filled in, because its labelled nodes
+        were aggregated before the rounds.
+        For attention, by type all rows that were received.
+    """
+    layer, target, schema = objective.layer, context.schema.target, context.schema
+    types = schema.passing(layer, context.settings.model.num_layers)
+    required = context.required_layers
+    passing = {name: (required[name] > layer).nonzero()[:, 0] for name in types if name != target}
+    widths = {name: rows.shape[1] for name, rows in given.rows.items()}
+    projected = projected_width(objective.stage)
+    columns = schema.columns(layer, widths, projected)
+    passed_widths = schema.passed_widths(layer, widths, projected)
+    means: Means = {}
+    received: dict[str, Sources] = {}
+    passed = {
+        name: given.features.new_zeros(len(required[name]), passed_widths[name]) for name in types
+    }
+    for name, rows in given.rows.items():
+        with context.phase("embed"):
+            of_target = context.relation_means(name, rows, {target: nodes})
+            of_others = context.relation_means(name, rows, passing, weights.get(name))
+        if objective.stage.conv.linear_aggregation:
+            _add_as_received(context, exchanges[name], [of_target, of_others])
+        else:
+            with context.phase("exchange"):
+                received[name] = exchanges[name].run(INFER_PHASE)
+            with context.phase("embed"):
+                of_target.add(received[name])
+                of_others.add(received[name])
+        means |= of_target.by_relation()
+        for each, mean in of_others.by_relation().items():
+            passed[each[2]][passing[each[2]], columns[each]] += mean.cpu()
+    return means, passed, received
+
+
+def _add_as_received(
+    context: Context, exchange: LayerExchange, sums: Sequence[RelationMeans]
+) -> None:
+    """Add the vectors received before and now, a piece at a time."""
+    arriving = exchange.stream(INFER_PHASE)
+    while True:
+        with context.phase("exchange"):
+            received = next(arriving, None)
+        if received is None:
+            return
+        with context.phase("embed"):
+            for each in sums:
+                each.add(received)
+        del received  # before the next ones arrive

@@ -1,0 +1,320 @@
+"""From a partition to a trainer's context: the exchange plans, degrees, the device, the checkpoint.
+
+H halo nodes, I inner nodes, F features.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.errors import InputError
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic_meter import SETUP
+from retexo.exchange.coding.values import value_bytes
+from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
+from retexo.models.convolution import Convolution
+from retexo.models.hetero_stage import PLAIN_NODE, Schema
+from retexo.results.checkpoint import save_layer
+from retexo.results.run_log import RunLog
+from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.recovery import Recovery
+from retexo.settings.run_settings import TrainSettings
+from retexo.sites.resolve_halo import resolve_halo
+from retexo.tasks.link_prediction import LinkPrediction
+from retexo.tasks.task import NodeClassification
+from retexo.trainers.checks import refuse_edge_data
+from retexo.trainers.context import Clock, Context, NodeType, edge_means
+from retexo.trainers.layerwise import PRECISIONS
+from retexo.trainers.link_prediction import make_link_objective
+from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
+from retexo.worker.process import choose_device
+
+
+def make_context(
+    settings: TrainSettings,
+    part: Partition | HeteroPartition,
+    graph_info: GraphInfo,
+    comm: Communicator,
+    conv: Convolution,
+    *,
+    clock: Clock,
+    log: RunLog | None = None,
+    run_dir: Path = Path(),
+    dtype: torch.dtype = torch.float32,
+    use: Use = "train",
+    recovery: Recovery | None = None,
+) -> Context:
+    """Make the exchange plans and everything else that a trainer needs; all workers call it.
+
+    Args:
+        settings: of the run.
+        part: this worker's partition.
+        graph_info: sizes of the whole graph.
+        comm: to the other workers.
+        conv: a convolution of the kind that all layers have.
+        clock: measures the phases.
+        log: None to report nothing.
+        run_dir: where rank 0 saves layers.
+        dtype: of the computation.
+        use: of the exchange plans.
+        recovery: where rounds are saved.
+    """
+    settled: dict[str, Any]
+    if isinstance(part, HeteroPartition):
+        settled = _settle_heterogeneous(settings, part, comm, conv, dtype, use)
+    else:
+        refuse_edge_data(settings, conv, graph_info)
+        settled = _settle_plain(settings, part, graph_info, comm, conv, dtype, use)
+    labelled: Partition = settled.pop("partition")
+    labels = labelled.labels.to(dtype) if labelled.multilabel else labelled.labels
+    device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
+    return Context(
+        settings=settings,
+        partition=replace(labelled, features=labelled.features[:0].clone(), halo_features=None),
+        labels=labels.to(device),
+        graph_info=graph_info,
+        task=task_of(settings) or NodeClassification(graph_info.num_classes, graph_info.multilabel),
+        comm=comm,
+        is_heterogeneous=conv.relational,
+        device=device,
+        log=log or RunLog(Path(), 1, settings),
+        save_layer=make_layer_saver(run_dir, comm, clock),
+        recovery=recovery,
+        clock=clock,
+        make_objective=make_link_objective if settings.task.links and use == "train" else None,
+        **settled,
+    )
+
+
+def task_of(settings: TrainSettings) -> LinkPrediction | None:
+    """None for node classification, whose classes follow from the labels."""
+    return LinkPrediction(settings.task.dim) if settings.task.links else None
+
+
+def make_layer_saver(
+    run_dir: Path, comm: Communicator, clock: Clock
+) -> Callable[[int, nn.Module], None]:
+    """Context.save_layer of a run directory."""
+
+    def save(layer: int, stage: nn.Module) -> None:
+        if comm.rank == 0:
+            clock.progress.enter("checkpoint")
+            save_layer(run_dir / "checkpoint", layer, stage)
+
+    return save
+
+
+# --- plain graphs -------------------------------------------------------------------------------------------
+
+
+def _settle_plain(
+    settings: TrainSettings,
+    partition: Partition,
+    graph_info: GraphInfo,
+    comm: Communicator,
+    conv: Convolution,
+    dtype: torch.dtype,
+    use: Use,
+) -> dict[str, Any]:
+    """The fields of a Context that depend on the kind of graph, of a plain one."""
+    options = PlanOptions(
+        num_layers=settings.model.num_layers + settings.smoothing.hops,
+        part_sizes=graph_info.part_sizes,
+        all_nodes=graph_info.all_nodes_used or settings.task.links,
+        partial_sums=conv.linear_aggregation,
+        all_halo_rows=settings.exchange.mode == "plain",
+        use=use,
+    )
+    if graph_info.weighted:
+        options = replace(options, vector_bytes=_vector_bytes(settings, partition.features))
+    if partition.unresolved_halo is not None:
+        with comm.without_replay_log():  # its keys are drawn anew
+            partition = resolve_halo(
+                partition, graph_info.part_sizes, comm, settings.max_rows_shared
+            )
+    if graph_info.weighted and partition.edge_weight is None:
+        partition = replace(partition, edge_weight=torch.ones(len(partition.src)))
+    if graph_info.num_edge_features and partition.edge_feat is None:  # without edges
+        edge_feat = torch.empty(len(partition.src), graph_info.num_edge_features)
+        partition = replace(partition, edge_feat=edge_feat)
+    plan = make_plan(partition, options, comm)
+    needs_degrees = conv.uses_out_degree or settings.smoothing.steps > 0
+    out_degree = _out_degree(partition, graph_info, comm, used=needs_degrees)
+    edges = build_in_edges(partition, conv, partition.in_degree, out_degree, dtype)
+    features = partition.features
+    if not partition.num_inner:
+        features = torch.empty(0, graph_info.num_features)
+    halo_features, means = partition.halo_features, None
+    if not conv.attention_heads:
+        means = edge_means(partition, dtype)
+        partition = replace(partition, edge_feat=None)
+    node_type = NodeType(
+        features=features.to(dtype),
+        required_layers=plan.required_layers,
+        out_edges=OutEdges.of_plain_graph(
+            replace(partition, features=partition.features[:0].clone(), halo_features=None), edges
+        ),
+        plan=plan,
+        plan_options=options,
+    )
+    return {
+        "partition": partition,
+        "schema": Schema.of_plain_graph(graph_info.num_features),
+        "types": {PLAIN_NODE: node_type},
+        "halo_features": None if halo_features is None else halo_features.to(dtype),
+        "edge_means": means,
+    }
+
+
+def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
+    """PlanOptions.vector_bytes; of the features, [I, F], those that are not zero count."""
+    hidden = settings.model.hidden_dim
+    first = int((features != 0).sum()) // max(1, len(features))
+    precisions = [PRECISIONS[name] for name in settings.exchange.precision]
+    widths = [first, *[hidden] * (len(precisions) - 1)]
+    train, infer = (
+        sum(
+            value_bytes(min(width, most), torch.float32, each)
+            for width, each in zip(widths, precisions, strict=True)
+        )
+        for most in (max(first, hidden), hidden)
+    )
+    return train, infer
+
+
+def _out_degree(
+    partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool
+) -> Tensor:
+    """Out-degrees in the whole graph, [I + H]: stored, or exchanged where they are used; else zeros."""
+    if graph_info.degrees_stored:
+        assert partition.out_degree is not None
+        return partition.out_degree
+    if used:
+        return compute_global_out_degree(partition, graph_info.part_sizes, comm)
+    return torch.zeros(partition.num_inner + partition.num_halo)
+
+
+# --- heterogeneous graphs -----------------------------------------------------------------------------------
+
+
+def labelled_nodes_of(part: HeteroPartition) -> Partition:
+    """The nodes that have labels, as a partition without edges."""
+    nodes, none = part.nodes[part.target], torch.zeros(0, dtype=torch.int32)
+    degree = torch.zeros(nodes.num_inner, dtype=torch.int64)
+    return Partition(
+        rank=part.rank,
+        num_parts=part.num_parts,
+        num_inner=nodes.num_inner,
+        num_halo=0,
+        src=none,
+        dst=none,
+        features=nodes.features,
+        labels=part.labels,
+        train_mask=part.train_mask,
+        val_mask=part.val_mask,
+        test_mask=part.test_mask,
+        node_ids=nodes.node_ids,
+        halo_owner=nodes.halo_owner[:0],
+        halo_index=nodes.halo_index[:0],
+        in_degree=degree,
+        out_degree=degree,
+        self_loops=part.self_loops,
+    )
+
+
+def schema_of(part: HeteroPartition) -> Schema:
+    """The same on every worker; InputError where no features reach the type that has labels."""
+    widths = {name: nodes.features.shape[1] for name, nodes in part.nodes.items()}
+    schema = Schema(part.target, widths, tuple(part.relations))
+    if not (widths[part.target] or schema.inputs(0)):
+        raise InputError(
+            f"{part.target}: neither this type nor a type with a relation to it has features; "
+            "give some: features=..."
+        )
+    return schema
+
+
+def _settle_heterogeneous(
+    settings: TrainSettings,
+    part: HeteroPartition,
+    comm: Communicator,
+    conv: Convolution,
+    dtype: torch.dtype,
+    use: Use,
+) -> dict[str, Any]:
+    """The fields of a Context that depend on the kind of graph, of a heterogeneous one."""
+    num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
+    by_rank = comm.all_gather(num_inner, SETUP)
+    sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
+    part = resolve_halo_by_type(part, sizes, comm, settings.max_rows_shared)
+    schema = schema_of(part)
+    out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
+    options = {
+        name: PlanOptions(
+            num_layers=settings.model.num_layers,
+            part_sizes=sizes[name],
+            all_nodes=False,
+            partial_sums=conv.linear_aggregation,
+            all_halo_rows=settings.exchange.mode == "plain",
+            use=use,
+        )
+        for name in part.nodes
+    }
+    required = _require_labelled(settings, part, use)
+    if use != "nothing" and settings.exchange.mode != "plain":
+        extend_required_layers(out_edges, sizes, required, settings.model.num_layers, comm)
+    types = {
+        name: NodeType(
+            features=nodes.features.to(dtype),
+            required_layers=required[name],
+            out_edges=out_edges[name],
+            plan=out_edges[name].make_plan(required, options[name], comm),
+            plan_options=options[name],
+        )
+        for name, nodes in part.nodes.items()
+    }
+    return {"partition": labelled_nodes_of(part), "schema": schema, "types": types}
+
+
+def resolve_halo_by_type(
+    part: HeteroPartition,
+    part_sizes: Mapping[str, tuple[int, ...]],
+    comm: Communicator,
+    max_rows_shared: float | None,
+) -> HeteroPartition:
+    """A site's part with its halo nodes found at their owners; part_sizes: inner nodes by rank."""
+    if any(nodes.unresolved_halo is None for nodes in part.nodes.values()):
+        return part
+    with comm.without_replay_log():  # its keys are drawn anew
+        nodes = {
+            name: resolve_halo(each, part_sizes[name], comm, max_rows_shared)
+            for name, each in part.nodes.items()
+        }
+    return replace(part, nodes=nodes)
+
+
+def _require_labelled(
+    settings: TrainSettings, part: HeteroPartition, use: Use
+) -> dict[str, Tensor]:
+    """Required layers of the labelled type's nodes; all are, where label propagation starts from all."""
+    last = settings.model.num_layers
+    everything = use == "predict" or settings.smoothing.hops > 0
+    in_rounds = part.train_mask | part.val_mask
+    required = {
+        name: torch.zeros(nodes.num_inner, dtype=torch.uint8) for name, nodes in part.nodes.items()
+    }
+    if use == "nothing":
+        return required
+    own = required[part.target]
+    own[part.test_mask | in_rounds | everything] = last
+    if use == "train":
+        own[in_rounds] = last + 1
+    if settings.exchange.mode == "plain":
+        for each in required.values():
+            each[:] = last + 1
+    return required
