@@ -21,7 +21,12 @@ from torch import nn
 
 from partitioning.directory.read_directory import find
 from retexo.trainers.sampled_dgl import hooks
-from retexo.trainers.sampled_dgl.client import connect, forget_names, free_port, part_config
+from retexo.trainers.sampled_dgl.client import (
+    connect,
+    free_port,
+    unlink_shared_memory,
+    write_part_config,
+)
 
 ADDRESS, WIDTH, BATCH = "127.0.0.1", 64, 128
 
@@ -37,7 +42,7 @@ def main(directory: Path, epochs: int) -> None:
         for part in range(parts):
             token = f"{run}-{part}"
             (folder / token).mkdir()
-            config = part_config(directory, token, folder / token)
+            config = write_part_config(directory, token, folder / token)
             command = [
                 sys.executable,
                 "-m",
@@ -68,7 +73,7 @@ def train(part: int, parts: int, token: str, folder: Path, epochs: int) -> None:
     torch.set_num_threads(1)
     dgl, _ = hooks.install(token)
     graph = connect(dgl, token, folder / "ip_config", part, ADDRESS)
-    forget_names(token)
+    unlink_shared_memory(token)
     policy, book = graph.get_node_partition_policy("_N"), graph.get_partition_book()
     degree = dgl.distributed.DistTensor(
         (graph.num_nodes(), 1), torch.float32, "log_degree", part_policy=policy

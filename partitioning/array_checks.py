@@ -188,7 +188,7 @@ def check_dense(
 ) -> NDArray[np.float32]:
     """[N, F] finite numbers, as float32.
 
-    featured: bool [N], set to False at rows that are all NaN, which become zeros; None: they are refused.
+    featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay. None: NaN is refused.
     """
     if array.ndim != 2 or array.shape[1] == 0:
         raise InputError(
@@ -205,15 +205,16 @@ def check_dense(
     for rows in (
         rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite
     ):
-        finite = np.isfinite(features[rows])
+        wrong = ~np.isfinite(features[rows])
         if featured is not None:
-            blank = np.isnan(features[rows]).all(axis=1)
+            missing = np.isnan(features[rows])
+            blank = missing.all(axis=1)
             if features is array:
                 features = np.array(features)
             features[rows][blank] = 0
-            featured[rows], finite[blank] = ~blank, True
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0] + (rows.start, 0)
+            featured[rows], wrong = ~blank, wrong & ~missing
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0] + (rows.start, 0)
             raise InputError(
                 f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32"
             )

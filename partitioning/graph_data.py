@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from partitioning.features.schema import Schema
 from partitioning.node_names import Names
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -32,6 +33,7 @@ PLAIN_TYPE = ""
 PLAIN_RELATION: EdgeType = ("", "", "")
 """The edge type of a plain graph."""
 Features = NDArray[np.float32] | sp.csr_array
+"""Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes the rows that are taken."""
 Endpoints = NDArray[np.signedinteger[Any]]
 """Edge ends: int32 where all node numbers fit, which halves the memory. Widen before multiplying."""
 
@@ -58,6 +60,8 @@ class NodeTable:
     """[N_t] names of the data set, where `node_ids` are hashes of names."""
     featured: NDArray[np.bool_] | None = None
     """[N_t] False for a node without features, whose row is zeros; None: all nodes have features."""
+    schema: Schema | None = None
+    """What the columns of `features` hold before they are encoded; None: they need no encoding."""
 
     @property
     def num_nodes(self) -> int:
@@ -129,6 +133,12 @@ class GraphData:
     """[C] names of the classes; None: 0 ... C-1."""
     featured: NDArray[np.bool_] | None = None
     """[N] False for a node without features, whose row is zeros; None: all nodes have features."""
+    node_time: NDArray[np.float64] | None = None
+    """[N] for a split by time; None: no times."""
+    schema: Schema | None = None
+    """What the columns of `features` hold before they are encoded; None: they need no encoding."""
+    edge_schema: Schema | None = None
+    """The same for `edge_feat`."""
     features_of_ids: bool = False
     """Whether the features are random_rows(node_ids), which any worker can compute from the ids."""
 

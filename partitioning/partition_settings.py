@@ -1,5 +1,6 @@
-"""Settings of the data set, its split and its partitions."""
+"""The settings of partitioning. Types, defaults, checks and help texts of settings are said here, and nowhere else."""
 
+from dataclasses import asdict
 from typing import Any
 
 from partitioning.errors import InputError
@@ -17,7 +18,7 @@ from partitioning.setting_fields import (
 )
 
 MAX_PARTITIONS = 100_000
-"""A partition is a folder of ten files. A larger number is taken for a typing error."""
+"""Each is a folder of ten files; more are a slip of the finger."""
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
 KINDS = Check(
@@ -38,9 +39,9 @@ SHARE = Check(
 
 @settings_dataclass
 class SyntheticSettings(Checked):
-    """Synthetic graphs: a degree-corrected stochastic block model with class-dependent features.
+    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features.
 
-    Numbers for dataset_name=synthetic_hetero include all node types and relations.
+    Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
 
     nodes: int = setting("synthetic.nodes", 10_000, "number of nodes", at_least(1), MAX_COUNT)
@@ -67,7 +68,7 @@ class SyntheticSettings(Checked):
 
 @settings_dataclass
 class SplitSettings(Checked):
-    """Training, validation and test nodes. null: value of the data set's published split."""
+    """How nodes become training, validation and test nodes; null: as in the data set's published split."""
 
     kind: str = setting(
         "split.kind",
@@ -142,16 +143,23 @@ class SplitSettings(Checked):
 
 @settings_dataclass
 class ColumnSettings(Checked):
-    """Columns of tables (dataset_name=file). null: a usual name, reported in the log."""
+    """Columns of tables (dataset_name=file). null: found by rule, reported in the log.
+
+    Lists may hold patterns such as emb_*.
+    """
 
     id: str | None = setting(
         "columns.id",
         None,
-        "column of node ids; null: id, node_id or a similar name, reported in the log",
+        "column of node ids; null: id, node_id or a similar name, or a column of unique "
+        "values that the edges refer to",
         of_partitioner=True,
     )
-    label: str | None = setting(
-        "columns.label", None, "column of node labels; null: label or class", of_partitioner=True
+    label: tuple[str, ...] | None = setting(
+        "columns.label",
+        None,
+        "column of node labels, or several columns of 0 and 1 (multi-label); null: label or class",
+        of_partitioner=True,
     )
     src: str | None = setting(
         "columns.src",
@@ -171,14 +179,95 @@ class ColumnSettings(Checked):
     time: str | None = setting(
         "columns.time",
         None,
-        "column of edge times, a number; needed by split.by=time",
+        "column of times, numbers or dates: of edges for split.by=time, of nodes for split=time",
+        of_partitioner=True,
+    )
+    split: str | None = setting(
+        "columns.split",
+        None,
+        "column with the split of a node: train, val (valid) or test; null: split",
+        of_partitioner=True,
+    )
+    numeric: tuple[str, ...] | None = setting(
+        "columns.numeric", None, "numeric feature columns", of_partitioner=True
+    )
+    categorical: tuple[str, ...] | None = setting(
+        "columns.categorical",
+        None,
+        "feature columns to encode as one-hot, also numbers such as postal codes",
+        of_partitioner=True,
+    )
+    embedding: tuple[str, ...] | None = setting(
+        "columns.embedding",
+        None,
+        "numeric feature columns that are scaled together, and only if their scales differ",
+        of_partitioner=True,
+    )
+    date: tuple[str, ...] | None = setting(
+        "columns.date",
+        None,
+        "date columns to use as features, in seconds since 1970; other dates are ignored",
+        of_partitioner=True,
+    )
+    ignore: tuple[str, ...] | None = setting(
+        "columns.ignore", None, "columns to ignore", of_partitioner=True
+    )
+
+
+@settings_dataclass
+class FeatureSettings(Checked):
+    """Node features. `features=KIND` is short for features.kind=KIND."""
+
+    kind: Any = setting(
+        "features.kind",
+        "given",
+        "node features, one kind or a list of kinds that are concatenated: given (in the "
+        "data), degree, random (drawn from the node's id, never sent), positional, "
+        "neighbours (given, or the mean of the neighbours'); {TYPE: ...} for heterogeneous "
+        "graphs (docs/data.md)",
+        KINDS,
+        earlier=["given"],
+        of_partitioner=True,
+    )
+    scale: str = setting(
+        "features.scale",
+        "auto",
+        "scaling of numeric columns of tables; auto: standard, embeddings only if their "
+        "scales differ; standard: mean 0 and deviation 1; robust: by median and quartiles; "
+        "log: standard scaling of logarithms",
+        one_of("auto", "standard", "robust", "log", "none"),
+        earlier="none",
+        of_partitioner=True,
+    )
+    missing: str = setting(
+        "features.missing",
+        "median",
+        "value for missing cells of numeric columns, which an extra column marks; error: "
+        "refuse them",
+        one_of("median", "mean", "zero", "error"),
+        earlier="error",
+        of_partitioner=True,
+    )
+    fit: str = setting(
+        "features.fit",
+        "train",
+        "nodes from which means, medians and categories are computed",
+        one_of("train", "all"),
+        of_partitioner=True,
+    )
+    max_categories: int = setting(
+        "features.max_categories",
+        64,
+        "one-hot columns of a categorical column; rarer categories share one more",
+        at_least(1),
+        at_most(10_000),
         of_partitioner=True,
     )
 
 
 @settings_dataclass
 class DatasetSettings(Checked):
-    """Data set, and how its files are read."""
+    """Which graph, from where."""
 
     task: str = setting(
         "task._target_",
@@ -241,17 +330,7 @@ class DatasetSettings(Checked):
         earlier="refuse",
         of_partitioner=True,
     )
-    features: Any = setting(
-        "features",
-        "given",
-        "node features, one kind or a list of kinds that are concatenated: given (in the "
-        "data), degree, random (drawn from the node's id, never sent), positional, "
-        "neighbours (given, or the mean of the neighbours'); {TYPE: ...} for heterogeneous "
-        "graphs (docs/data.md)",
-        KINDS,
-        earlier=["given"],
-        of_partitioner=True,
-    )
+    features: FeatureSettings
     target: str | None = setting(
         "target",
         None,
@@ -292,18 +371,18 @@ class DatasetSettings(Checked):
 
     @property
     def drop_unknown(self) -> bool:
-        """Whether edges with an unknown endpoint are dropped."""
+        """Whether edges with an end that is no node are left out."""
         return self.unknown == "drop"
 
     @property
     def links(self) -> bool:
-        """Whether the task is link prediction."""
+        """Whether pairs of nodes are learned."""
         return self.task == LINKS
 
 
 @settings_dataclass
 class PartitionSettings(Checked):
-    """Assignment of nodes to partitions, and the partition directory."""
+    """How a graph is cut, and where the parts go."""
 
     dataset: DatasetSettings
     dir: str = setting(
@@ -384,3 +463,19 @@ class PartitionSettings(Checked):
             raise InputError(
                 "partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv"
             )
+
+
+def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
+    """The settings of columns and features as a partition directory stores them."""
+    kind, columns = dataset.features.kind, asdict(dataset.columns)
+    request = {"features": kind if isinstance(kind, dict) else list(kind)}
+    if columns["label"] is not None and len(columns["label"]) == 1:
+        columns["label"] = columns["label"][0]
+    for role, names in columns.items():
+        if names is not None or role in ("id", "label", "src", "dst", "weight"):
+            request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
+    if dataset.name == "file":
+        for name, value in asdict(dataset.features).items():
+            if name != "kind":
+                request[f"features.{name}"] = value
+    return request

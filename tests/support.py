@@ -41,6 +41,7 @@ from partitioning.partition_settings import (
     TASKS,
     ColumnSettings,
     DatasetSettings,
+    FeatureSettings,
     SplitSettings,
     SyntheticSettings,
 )
@@ -367,14 +368,14 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
         "synthetic": synthetic_settings(),
         "split": split_settings(),
     } | fields
-    columns = dict.fromkeys(("id", "label", "src", "dst", "weight", "time")) | fields.pop(
-        "columns", {}
-    )
+    columns = dict.fromkeys(field.name for field in dataclasses.fields(ColumnSettings))
+    columns |= fields.pop("columns", {})
+    if isinstance(columns["label"], str):
+        columns["label"] = (columns["label"],)
     defaults = {
         "labels": "auto",
         "duplicates": "keep",
         "unknown": "refuse",
-        "features": ("given",),
         "target": None,
         "reverse": True,
         "task": TASKS[0],
@@ -382,8 +383,17 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
         "spectral": 0,
         "paths": False,
     }
+    features = {"scale": "none", "missing": "error", "fit": "train", "max_categories": 64}
+    given = fields.pop("features", ("given",))
+    features |= (
+        given if isinstance(given, dict) and features.keys() & given.keys() else {"kind": given}
+    )
     return DatasetSettings(
-        name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields
+        name=name,
+        file=file,
+        columns=ColumnSettings(**columns),
+        features=FeatureSettings(**{"kind": ("given",), **features}),
+        **defaults | fields,
     )
 
 

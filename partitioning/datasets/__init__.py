@@ -28,10 +28,10 @@ from partitioning.datasets import (
     synthetic,
     synthetic_hetero,
 )
-from partitioning.datasets.hetero_features import with_features as with_features_by_type
-from partitioning.datasets.node_features import with_features
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
+from partitioning.features.build import add_kinds, encode_tables
+from partitioning.features.encoder import EncodedFeatures
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe
 from partitioning.partition_settings import DatasetSettings
@@ -126,10 +126,25 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
-    """Load a graph by name, with the reverse edges added where the settings or, failing them, the recipe say so."""
+    """Load a graph by name with its features, for which the pipeline learns from all nodes."""
+    graph: Any = read_graph(settings)
+    graph, _ = encode_tables(graph, settings.features, None)
+    if isinstance(graph, GraphData) and isinstance(graph.features, EncodedFeatures):
+        graph = replace(graph, features=graph.features.toarray())
+    if isinstance(graph, GraphData) and isinstance(graph.edge_feat, EncodedFeatures):
+        graph = replace(graph, edge_feat=graph.edge_feat.toarray())
+    finished: GraphData | HeteroGraphData = graph
+    return finished if settings.links else add_kinds(finished, settings.features)
+
+
+def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
+    """Load a graph by name, its features not yet encoded.
+
+    Reverse edges are added where the settings or, failing them, the recipe say so.
+    """
     name = canonical_name(settings.name)
     if name != "file":
-        for defined, value in _of_tables(settings):
+        for defined, value in _table_settings(settings):
             if value != defined.default:
                 raise InputError(
                     f"{defined.key}={value} has no meaning with dataset_name={settings.name}: remove it"
@@ -142,25 +157,22 @@ def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
                 "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
                 "the reverse of each relation"
             )
-        graph = with_reverse(graph) if settings.reverse else graph
-        return graph if settings.links else with_features_by_type(graph, settings.features)
+        return with_reverse(graph) if settings.reverse else graph
+    kind = settings.features.kind
     for key, given in (
         ("target", settings.target),
         ("relations.reverse", None if settings.reverse else "false"),
-        ("features", settings.features if isinstance(settings.features, dict) else None),
+        ("features", kind if isinstance(kind, dict) else None),
     ):
         if given is not None:
             raise InputError(
                 f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it"
             )
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
-    graph = symmetrized(graph) if symmetrize else graph
-    return (
-        graph if settings.links else with_features(graph, settings.features)
-    )  # of links from what the split leaves
+    return symmetrized(graph) if symmetrize else graph
 
 
-def _of_tables(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
+def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
     """The settings of dataset_name=file alone, with their values."""
     for held, names in ((settings.columns, None), (settings, ("labels", "duplicates", "unknown"))):
         for each in fields(held):

@@ -57,8 +57,13 @@ class _WithoutBlankEnd(io.TextIOBase):
 
 
 def csv_frames(
-    path: Path, header: bool | None, cells: int, text: Collection[str | None]
+    path: Path,
+    header: bool | None,
+    cells: int,
+    text: Collection[str | None],
+    only: Collection[str] | None = None,
 ) -> Iterator["pd.DataFrame"]:
+    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a time."""
     import pandas as pd
 
     layout = layout_of(path, header)
@@ -73,6 +78,7 @@ def csv_frames(
             file,
             header=0 if layout.has_header else None,
             names=names,
+            usecols=None if only is None else list(only),
             sep=layout.separator,
             skipinitialspace=True,
             skip_blank_lines=False,

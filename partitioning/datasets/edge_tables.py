@@ -1,8 +1,8 @@
 """Tables of edges: csv, parquet, an npy array [E, 2], or an npz of src and dst. E directed edges."""
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from partitioning.array_checks import Array, check_integers
 from partitioning.datasets import frames
-from partitioning.datasets.column_roles import find_column, without_index
-from partitioning.datasets.frames import TextColumn, TextIds, read_frames
+from partitioning.datasets.feature_columns import FeatureReader, read_times
+from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import check_axes, joined, narrowed, read_arrays, read_npy
 from partitioning.errors import InputError
+from partitioning.features.roles import find_column, requested_role, without_index
+from partitioning.features.schema import Schema
 from partitioning.partition_settings import ColumnSettings
 
 if TYPE_CHECKING:
@@ -26,30 +28,124 @@ UNNAMED = "expected a number, a node's position; ids that are names need a colum
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeTable:
-    """The edges of a table, or some of them."""
+class EdgePiece:
+    """Some edges of a table, their ends as the file names them."""
 
     src: Array
-    """[E] rows of the nodes, or in a piece that was just read their ids; and so is dst."""
+    """[E]"""
+    dst: Array
+    weight: Array | None = None
+    """[E]"""
+    time: Array | None = None
+    """[E]"""
+    feat: Array | None = None
+    """[E, K]"""
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """The edges of a table."""
+
+    src: Array
+    """[E] rows of the nodes; and so is dst."""
     dst: Array
     weight: Array | None
-    """[E], and so is the next."""
+    """[E]"""
     time: Array | None
+    """[E]"""
+    feat: Array | None
+    """[E, K] features, not yet encoded."""
+    schema: Schema | None
+    """What the columns of `feat` hold."""
+
+
+class _EdgeColumns:
+    """The columns of a csv or parquet table of edges, by role."""
+
+    def __init__(self, path: Path, columns: ColumnSettings, *, with_features: bool) -> None:
+        names = without_index(frames.column_names(path), path)
+        found = (
+            names
+            if names == ["0", "1"]
+            else [find_column(role, names, columns, path) for role in ("src", "dst")]
+        )
+        self.path = path
+        self.ends = [name for name in found if name is not None]
+        if len(self.ends) < 2:
+            raise InputError(
+                f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src, columns.dst); put "
+                "the line src,dst before it if this is no header"
+            )
+        self.weight = find_column("weight", names, columns, path)
+        self.time = columns.time
+        if columns.weight is not None and self.weight is None:
+            raise InputError(
+                f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
+            )
+        if self.time is not None and self.time not in names:
+            raise InputError(f"columns.time={self.time}: {path} has no such column")
+        others = [name for name in names if name not in (*self.ends, self.weight, self.time)]
+        if others and not with_features:
+            log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
+        requested = {name: requested_role(name, columns, path) for name in others if with_features}
+        self.reader = FeatureReader(path, requested)
+
+    def schema(self, feat: Array | None) -> Schema:
+        roles = {"src": self.ends[:1], "dst": self.ends[1:]}
+        roles |= {
+            role: [name]
+            for role, name in (("weight", self.weight), ("time", self.time))
+            if name is not None
+        }
+        return replace(self.reader.finish(feat), roles=roles)
 
 
 def read_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, drop_unknown: bool = False
+    path: Path,
+    columns: ColumnSettings,
+    nodes: tuple[Nodes, Nodes],
+    *,
+    drop_unknown: bool = False,
+    with_features: bool = False,
 ) -> EdgeTable:
-    """The edges with both ends as rows of their nodes; only one chunk is there twice.
+    """Read the edges, both ends as rows of their nodes; only one piece is in memory twice.
 
-    drop_unknown: whether edges with an end that is no node are left out, which the log says, and not refused.
+    Args:
+        path: The table.
+        columns: Roles of columns.
+        nodes: Of the sources and of the destinations.
+        drop_unknown: Whether edges with an end that no node has are left out, which the log says;
+            else they are refused.
+        with_features: Whether further columns are features of the edges; else they are left out.
     """
     arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
-    if columns.time is not None and arrays is not None:
-        raise InputError(f"columns.time={columns.time}: {path} has no such column")
-    pieces: dict[str, list[Array]] = {name: [] for name in ("src", "dst", "weight", "time")}
-    begin, dropped, unknown = 0, 0, -1
-    for piece in arrays(path) if arrays else _table_edges(path, columns, nodes):
+    if arrays is not None:
+        if columns.time is not None:
+            raise InputError(f"columns.time={columns.time}: {path} has no such column")
+        return _join(path, arrays(path), nodes, None, drop_unknown=drop_unknown)
+    held = _EdgeColumns(path, columns, with_features=with_features)
+    as_text = held.reader.text
+    while True:
+        held.reader.restart()
+        try:
+            pieces = _table_edges(held, nodes, as_text)
+            return _join(path, pieces, nodes, held, drop_unknown=drop_unknown)
+        except ReadAgain as again:
+            as_text = as_text | again.columns
+
+
+def _join(
+    path: Path,
+    pieces: Iterator[EdgePiece],
+    nodes: tuple[Nodes, Nodes],
+    columns: _EdgeColumns | None,
+    *,
+    drop_unknown: bool,
+) -> EdgeTable:
+    """Look up the ends of every piece, and join the pieces."""
+    parts: dict[str, list[Array]] = {name: [] for name in ("src", "dst", "weight", "time", "feat")}
+    begin, num_dropped, first_dropped = 0, 0, -1
+    for piece in pieces:
         src, dst = (
             narrowed(
                 held.rows(
@@ -62,66 +158,56 @@ def read_edges(
             )
             for name, ends, held in zip(("src", "dst"), (piece.src, piece.dst), nodes, strict=True)
         )
-        read = {"src": src, "dst": dst, "weight": piece.weight, "time": piece.time}
+        read = {
+            "src": src,
+            "dst": dst,
+            "weight": piece.weight,
+            "time": piece.time,
+            "feat": piece.feat,
+        }
         known = (src >= 0) & (dst >= 0) if drop_unknown and len(src) == len(dst) else None
         if known is not None and not known.all():
-            unknown = unknown if dropped else begin + int(known.argmin())
-            dropped += int((~known).sum())
+            first_dropped = first_dropped if num_dropped else begin + int(known.argmin())
+            num_dropped += int((~known).sum())
         for name, each in read.items():
             if each is not None:
                 fits = known is not None and each.shape[:1] == known.shape
-                pieces[name].append(each[known] if fits else each)
+                parts[name].append(each[known] if fits else each)
         begin += len(src)
-    if dropped:
+    if num_dropped:
         log.warning(
             "%s: %d of %d edges have an end that is no node, the first in row %d: left out (edges.unknown=drop)",
             path,
-            dropped,
+            num_dropped,
             begin,
-            unknown,
+            first_dropped,
         )
-    optional = (joined(pieces[name]) if pieces[name] else None for name in ("weight", "time"))
-    return EdgeTable(joined(pieces["src"]), joined(pieces["dst"]), *optional)
+    weight, time, feat = (
+        joined(parts[name]) if parts[name] else None for name in ("weight", "time", "feat")
+    )
+    schema = None if columns is None else columns.schema(feat)
+    for name, reason in () if schema is None else schema.ignored.items():
+        log.warning("%s: column `%s`: left out, %s", path, name, reason)
+    return EdgeTable(joined(parts["src"]), joined(parts["dst"]), weight, time, feat, schema)
 
 
 def _table_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
-) -> Iterator[EdgeTable]:
-    names = without_index(frames.column_names(path), path)
-    found = (
-        names
-        if names == ["0", "1"]
-        else [find_column(role, names, columns, path) for role in ("src", "dst")]
-    )
-    ends = [name for name in found if name is not None]
-    if len(ends) < 2:
-        raise InputError(
-            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src, columns.dst); put "
-            "the line src,dst before it if this is no header"
-        )
-    weight, time = find_column("weight", names, columns, path), columns.time
-    if columns.weight is not None and weight is None:
-        raise InputError(
-            f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
-        )
-    if time is not None and time not in names:
-        raise InputError(f"columns.time={time}: {path} has no such column")
-    others = [name for name in names if name not in (*ends, weight, time)]
-    if others:
-        log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
+    columns: _EdgeColumns, nodes: tuple[Nodes, Nodes], as_text: Collection[str]
+) -> Iterator[EdgePiece]:
+    path, ends = columns.path, columns.ends
     odd = any(held.grows for held in nodes) and frames.has_odd_numbers(path)
-    as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named or odd]
-    for frame in read_frames(path, text=as_text):
+    text = {name for name, held in zip(ends, nodes, strict=True) if held.named or odd} | {*as_text}
+    for frame in read_frames(path, text=text):
         src, dst = (
-            _end_cells(frame, name, path, held, as_text=name in as_text)
+            _end_cells(frame, name, path, held, as_text=name in text)
             for name, held in zip(ends, nodes, strict=True)
         )
-        yield EdgeTable(
-            src,
-            dst,
-            None if weight is None else frames.numbers(frame, weight, path).astype(np.float32),
-            None if time is None else frames.numbers(frame, time, path),
-        )
+        weight = time = None
+        if columns.weight is not None:
+            weight = frames.numbers(frame, columns.weight, path).astype(np.float32)
+        if columns.time is not None:
+            time = read_times(frame[columns.time], path, columns.time, frames.first_row(frame))
+        yield EdgePiece(src, dst, weight, time, columns.reader.read(frame, text))
 
 
 def _end_cells(
@@ -132,11 +218,11 @@ def _end_cells(
         return frames.whole_numbers(frame, name, path, expected)
     try:
         return frames.id_cells(frame, name, path, as_text=as_text, named=nodes.named)
-    except TextColumn:
+    except ReadAgain:
         raise TextIds from None
 
 
-def _npy_edges(path: Path) -> Iterator[EdgeTable]:
+def _npy_edges(path: Path) -> Iterator[EdgePiece]:
     edges = read_npy(path)
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(
@@ -149,10 +235,10 @@ def _npy_edges(path: Path) -> Iterator[EdgeTable]:
                 ("src", "dst"), edges[row : row + frames.CELLS // 2].T, strict=True
             )
         )
-        yield EdgeTable(src, dst, None, None)
+        yield EdgePiece(src, dst)
 
 
-def _npz_edges(path: Path) -> Iterator[EdgeTable]:
+def _npz_edges(path: Path) -> Iterator[EdgePiece]:
     arrays = read_arrays(path)
     if not {"src", "dst"} <= arrays.keys():
         raise InputError(
@@ -160,4 +246,4 @@ def _npz_edges(path: Path) -> Iterator[EdgeTable]:
         )
     check_axes(arrays, ("edge_weight",), str(path))
     src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
-    yield EdgeTable(src, dst, arrays.get("edge_weight"), None)
+    yield EdgePiece(src, dst, arrays.get("edge_weight"))

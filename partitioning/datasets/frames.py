@@ -34,12 +34,12 @@ class TextIds(Exception):
     """Ids are names, where numbers were expected: read all of the folder again, as text."""
 
 
-class TextColumn(Exception):
-    """Read the table again with this column as text: as numbers its cells would not be what the file has."""
+class ReadAgain(Exception):
+    """Read the table again, with these columns as text: as numbers their cells would differ from the file."""
 
-    def __init__(self, column: str) -> None:
-        super().__init__(column)
-        self.column = column
+    def __init__(self, *columns: str | None) -> None:
+        super().__init__(*columns)
+        self.columns = {column for column in columns if column is not None}
 
 
 def kind_of(path: Path) -> str:
@@ -96,7 +96,11 @@ def _parts(path: Path) -> list[Path]:
 
 
 def read_frames(
-    path: Path, header: bool | None = None, text: Collection[str | None] = ()
+    path: Path,
+    header: bool | None = None,
+    text: Collection[str | None] = (),
+    only: Collection[str] | None = None,
+    cells: int | None = None,
 ) -> Iterator["pd.DataFrame"]:
     """Read a csv or parquet table, CELLS at a time; the index counts on from frame to frame.
 
@@ -105,16 +109,18 @@ def read_frames(
     Args:
         header: whether a csv has one; None: unless its first row is numbers. Columns are named 0, 1, ... without.
         text: columns that are read as text.
+        only: the columns that are read; None: all.
+        cells: cells per frame; None: CELLS, or TEXT_CELLS.
     """
     begin = 0
     for part in _parts(path):
         rows = 0
         with _told(part):
-            cells = TEXT_CELLS if text else CELLS
+            size = cells or (TEXT_CELLS if text else CELLS)
             if kind_of(part) == "parquet":
-                found = parquet_files.parquet_frames(part, cells, text)
+                found = parquet_files.parquet_frames(part, size, text, only)
             else:
-                found = csv_files.csv_frames(part, header, cells, text)
+                found = csv_files.csv_frames(part, header, size, text, only)
             for frame in found:
                 frame.index += begin
                 rows += len(frame)
@@ -213,10 +219,9 @@ def _number(cell: Any) -> float:
         return np.nan
 
 
-def is_text(frame: "pd.DataFrame", column: str) -> bool:
-    """Whether a column has cells, and all of them are texts that are no numbers."""
-    cells = frame[column].dropna()
-    if not len(cells) or cells.dtype.kind in "biufmM" or not isinstance(cells.iloc[0], str):
+def is_text(cells: "pd.Series[Any]") -> bool:
+    """Whether cells, none of them blank, are texts that are no numbers."""
+    if cells.dtype.kind in "biufmM" or not isinstance(cells.iloc[0], str):
         return False
     return bool(_parsed(cells).isna().all())
 
@@ -229,7 +234,7 @@ def id_cells(
     as_text: whether the column was read as text. named: whether ids are names.
 
     Raises:
-        TextColumn: the column has to be read as text.
+        ReadAgain: the column has to be read as text.
         TextIds: it was, and its ids are names.
     """
     cells = frame[column]
@@ -239,7 +244,7 @@ def id_cells(
             return values.astype(np.int64)
         if values.dtype.kind == "f" and are_whole(values).all():
             return values.astype(np.int64)
-        raise TextColumn(column)
+        raise ReadAgain(column)
     blank = np.flatnonzero(cells.isna())
     if len(blank):
         row = first_row(frame) + blank[0]
@@ -273,7 +278,7 @@ def label_cells(frame: "pd.DataFrame", column: str, *, text: bool) -> Array | Co
     """Numbers, NaN where blank; or the texts of a column that was read as `text`.
 
     Raises:
-        TextColumn: the column has to be read as text.
+        ReadAgain: the column has to be read as text.
     """
     import pandas as pd
 
@@ -282,10 +287,10 @@ def label_cells(frame: "pd.DataFrame", column: str, *, text: bool) -> Array | Co
         codes, texts = pd.factorize(cells)
         return codes.astype(np.int64), list(texts)
     if cells.dtype.kind not in "biuf" or not isinstance(cells.dtype, np.dtype):
-        raise TextColumn(column)
+        raise ReadAgain(column)
     values = cells.to_numpy()
     if values.dtype.kind == "f" and is_large(values):
-        raise TextColumn(column)
+        raise ReadAgain(column)
     return values
 
 

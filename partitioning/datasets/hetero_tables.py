@@ -22,7 +22,6 @@ from partitioning.array_checks import (
     CSR,
     Array,
     check_edge_weight,
-    check_features,
     check_integers,
     check_masks,
     check_node_ids,
@@ -30,10 +29,10 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.edge_tables import read_edges
-from partitioning.datasets.frames import TextIds, kind_of, stem_of
+from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import check_axes, merged, read_arrays
+from partitioning.datasets.raw import check_axes, check_table, merged, read_arrays
 from partitioning.datasets.tables import (
     Table,
     files_named,
@@ -42,18 +41,20 @@ from partitioning.datasets.tables import (
     only_values,
     placed,
     read_table,
+    schema_of,
 )
 from partitioning.errors import InputError
+from partitioning.features.roles import check_requested
+from partitioning.features.schema import Schema
 from partitioning.graph_data import (
     MASKS,
     SEPARATOR,
     EdgeType,
-    Features,
     HeteroGraphData,
     NodeTable,
     Relation,
 )
-from partitioning.node_names import Names, as_names
+from partitioning.node_names import Names, decode_names
 from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class RawNodes:
     node_id: Array | None = None
     """[N_t] integers."""
     node_names: Names | None = None
+    schema: Schema | None = None
+    """What the columns of feat hold; None: they are one matrix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +95,13 @@ def is_folder(path: Path) -> bool:
 
 def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     """Read a folder and check it; InputError names the file, what is wrong, and the remedy."""
+    named = [
+        file
+        for folder, suffixes in ((path / "nodes", NODES), (path / "edges", EDGES))
+        for file in _tables(folder, suffixes)
+        if kind_of(file) in ("csv", "parquet")
+    ]
+    check_requested(settings.columns, ((file, column_names(file)) for file in named))
     types = {
         name: _read_type(path / "nodes", name, settings.columns)
         for name in _node_types(path / "nodes")
@@ -208,6 +218,7 @@ def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
         {value: table.values[value][1] for value, table in values.items()},
         nodes.ids,
         nodes.all_names(),
+        schema_of(tables, values.get("feat")),
     )
     return nodes, raw
 
@@ -234,7 +245,7 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     ids = arrays.get("node_id")
     if ids is not None:
         where = f"{file}: array `node_id`"
-        ids = as_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
+        ids = decode_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
             f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"
@@ -309,15 +320,13 @@ def _target(types: Mapping[str, RawNodes], asked: str | None) -> str:
 
 
 def _node_table(raw: RawNodes) -> NodeTable:
-    featured = np.ones(raw.num_nodes, np.bool_)
-    features: Features = np.zeros((raw.num_nodes, 0), np.float32)
-    given = raw.values.get("feat")
-    if given is not None:
-        where = raw.where["feat"]
-        features = check_features(given, raw.num_nodes, lambda name: f"{where} ({name})", featured)
+    where = raw.where.get("feat", "feat")
+    features, featured, schema = check_table(
+        raw.values.get("feat"), raw.schema, raw.num_nodes, lambda name: f"{where} ({name})"
+    )
     ids = np.arange(raw.num_nodes) if raw.node_id is None else raw.node_id
     ids = check_node_ids(ids, raw.num_nodes, raw.where.get("node_id", "ids"))
-    return NodeTable(features, ids, raw.node_names, None if featured.all() else featured)
+    return NodeTable(features, ids, raw.node_names, None if featured.all() else featured, schema)
 
 
 def _relation(

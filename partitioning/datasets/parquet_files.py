@@ -16,16 +16,22 @@ if TYPE_CHECKING:
 
 
 def parquet_frames(
-    path: Path, cells: int, text: Collection[str | None]
+    path: Path, cells: int, text: Collection[str | None], only: Collection[str] | None = None
 ) -> Iterator["pd.DataFrame"]:
-    """Columns as the file has them: an index of pandas is one of these."""
+    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a time.
+
+    An index of pandas is a column.
+    """
     import pandas as pd
     import pyarrow.parquet as pq
 
     with open_regular(path) as content, pq.ParquetFile(content) as file:
         rows, begin = max(1, cells // max(1, len(file.schema_arrow))), 0
         ranges = named_ranges(file.schema_arrow)
-        for batch in chain(file.iter_batches(rows), [file.schema_arrow.empty_table()]):
+        names = [name for name in file.schema_arrow.names if only is None or name.strip() in only]
+        names = names or file.schema_arrow.names[:1]  # there are no rows without columns
+        empty = file.schema_arrow.empty_table().select(names)
+        for batch in chain(file.iter_batches(rows, columns=names), [empty]):
             if begin and not batch.num_rows:
                 continue
             frame = batch.to_pandas(ignore_metadata=True)

@@ -6,8 +6,8 @@ N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,11 @@ from partitioning.array_checks import (
 )
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.errors import InputError
+from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
-from partitioning.node_names import Names, as_names, name_keys
+from partitioning.node_names import Names, decode_names, hash_names
+from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,10 @@ class RawGraph:
     edge_weight: Array | None = None
     edge_feat: Array | None = None
     edge_time: Array | None = None
+    node_time: Array | None = None
+    schema: Schema | None = None
+    """What the columns of `features` hold; None: they are one matrix."""
+    edge_schema: Schema | None = None
     node_names: Names | None = None
     """Where `node_id` are keys of names (partitioning/node_names.py)."""
     where: Mapping[str, str] = field(default_factory=dict)
@@ -66,12 +72,7 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
     """
     labels = _no_labels(raw) if raw.label is None else read_labels(raw.label, raw.at("label"), kind)
     num_nodes = len(labels.values)
-    featured = np.ones(num_nodes, np.bool_)
-    features: Features = np.zeros((num_nodes, 0), np.float32)
-    if raw.features is None:
-        featured[:] = False
-    else:
-        features = check_features(raw.features, num_nodes, raw.at, featured)
+    features, featured, schema = check_table(raw.features, raw.schema, num_nodes, raw.at)
     src, dst = (
         check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst")
     )
@@ -82,15 +83,15 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
     weight, feat = raw.edge_weight, raw.edge_feat
     if merge and (feat is not None or raw.edge_time is not None):
         raise InputError(
-            "duplicates=merge: features or times of edges do not add up; leave it out, or "
-            "merge the edges yourself"
+            "duplicates=merge: features or times of edges do not add up; leave it out, leave the columns out "
+            "(columns.ignore), or merge the edges yourself"
         )
     if merge:
         src, dst, weight = merged(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
     if ids.dtype.kind in "US":
-        texts = as_names(ids, raw.at("node_id"))
-        ids, names = name_keys(texts), Names.of(texts)
+        texts = decode_names(ids, raw.at("node_id"))
+        ids, names = hash_names(texts), Names.of(texts)
     masks: dict[str, Any] = dict(check_masks(raw.masks, num_nodes, raw.at))
     return GraphData(
         name=raw.name,
@@ -109,9 +110,54 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
         edge_time=None
         if raw.edge_time is None
         else check_times(raw.edge_time, len(src), raw.at("edge_time")),
-        edge_feat=None if feat is None else check_edge_feat(feat, len(src), raw.at("edge_feat")),
+        edge_feat=_check_edge_feat(raw, len(src)),
+        node_time=None
+        if raw.node_time is None
+        else check_times(raw.node_time, num_nodes, raw.at("time")),
+        schema=schema,
+        edge_schema=raw.edge_schema,
         **masks,
     )
+
+
+def _check_edge_feat(raw: RawGraph, num_edges: int) -> NDArray[np.float32] | None:
+    """Those of a table have been checked as they were read, and may have blanks."""
+    if raw.edge_feat is None or raw.edge_schema is not None:
+        return raw.edge_feat
+    return check_edge_feat(raw.edge_feat, num_edges, raw.at("edge_feat"))
+
+
+def check_table(
+    given: Array | CsrParts | None,
+    schema: Schema | None,
+    num_nodes: int,
+    at: Callable[[str], str],
+) -> tuple[Features, NDArray[np.bool_], Schema | None]:
+    """Check the features of nodes.
+
+    Returns:
+        The features, [N] whether a node has some, and the schema of a table or matrix.
+    """
+    featured = np.ones(num_nodes, np.bool_)
+    if given is None:
+        return np.zeros((num_nodes, 0), np.float32), ~featured, schema
+    if schema is not None and all(column.role != "matrix" for column in schema.columns):
+        assert isinstance(given, np.ndarray)
+        check_length(given, num_nodes, at("feat"))
+        return given, find_featured(given), schema  # a FeatureReader has checked every cell
+    features = check_features(given, num_nodes, at, featured)
+    matrix = Schema.of_matrix(at("feat"), features.shape[1])
+    return features, featured, matrix if schema is None else replace(schema, columns=matrix.columns)
+
+
+def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """[N] whether a row of a table has any value."""
+    size = max(1, BLOCK // max(features.shape[1], 1))
+    known = [
+        ~np.isnan(features[begin : begin + size]).all(axis=1)
+        for begin in range(0, len(features), size)
+    ]
+    return np.concatenate([*known, np.zeros(0, np.bool_)])
 
 
 def _no_labels(raw: RawGraph) -> Labels:

@@ -5,27 +5,34 @@ N nodes, E directed edges, F features, C classes.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
-from partitioning.datasets.column_roles import find_column, without_index
 from partitioning.datasets.edge_tables import read_edges
-from partitioning.datasets.frames import TextColumn, TextIds, first_row, read_frames
+from partitioning.datasets.feature_columns import FeatureReader, read_times
+from partitioning.datasets.find_ids import find_id_column
+from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
 from partitioning.datasets.labels import of_texts
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, joined, read_arrays, read_npy
 from partitioning.errors import InputError
+from partitioning.features.roles import (
+    SPLITS,
+    check_requested,
+    find_column,
+    find_labels,
+    requested_role,
+    without_index,
+)
+from partitioning.features.schema import Schema
 from partitioning.graph_data import MASKS
 from partitioning.node_split import FILE_NAMES, read_index
 from partitioning.partition_settings import ColumnSettings
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +54,9 @@ class Table:
     """[rows] int64, or object: names; None where the rows are the nodes in order."""
     ids_where: str
     values: Mapping[str, tuple[Array | CsrParts, str]]
-    """feat, label and masks, [rows] or [rows, columns], and what to call them in a message."""
+    """feat, label, masks and time, [rows] or [rows, columns], and what to call them in a message."""
+    schema: Schema | None = None
+    """What the columns of feat hold; None for a matrix."""
 
 
 def read_folder(
@@ -87,6 +96,11 @@ def _read(
         raise InputError(
             f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column"
         )
+    check_requested(
+        columns, ((file, frames.column_names(file)) for file in [*named, *_with_columns(edges)])
+    )
+    if columns.id is None:
+        columns = find_id_column([file for file in named if file not in edges], edges[0], columns)
     tables = [read_table(file, columns, text=text) for file in found if file not in edges]
     values = only_values(tables)
     if "label" not in values and not unlabelled:
@@ -99,7 +113,9 @@ def _read(
         if tables
         else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
     )
-    table = read_edges(edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown)
+    table = read_edges(
+        edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
+    )
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
     in_order = {name: placed(table, name, nodes) for name, table in values.items()}
@@ -109,6 +125,10 @@ def _read(
         dst=table.dst,
         edge_weight=table.weight,
         features=in_order.get("feat"),
+        schema=schema_of(tables, values.get("feat")),
+        edge_feat=table.feat,
+        edge_schema=table.schema,
+        node_time=in_order.get("time"),
         label=in_order.get("label"),
         edge_time=table.time,
         masks={name: in_order[name] for name in MASKS if name in in_order} | masks,
@@ -124,6 +144,30 @@ def _read(
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
         },
     )
+
+
+def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
+    """The schema of the features, with the roles and omissions of all tables."""
+    if not tables:
+        return None
+    schemas = [table.schema for table in tables if table.schema is not None]
+    roles: dict[str, list[str]] = {}
+    ignored: dict[str, str] = {}
+    for schema in schemas:
+        ignored |= schema.ignored
+        for role, names in schema.roles.items():
+            roles[role] = list(dict.fromkeys([*roles.get(role, []), *names]))
+    if features is None:
+        return Schema(str(tables[0].path), (), roles, ignored)
+    if features.schema is not None:
+        return replace(features.schema, roles=roles, ignored=ignored)
+    matrix = Schema.of_matrix(str(features.path), 0)  # the width is known when it is checked
+    return replace(matrix, roles=roles, ignored=ignored)
+
+
+def _with_columns(files: list[Path]) -> list[Path]:
+    """Those of the files that have named columns."""
+    return [file for file in files if frames.kind_of(file) in ("csv", "txt", "parquet")]
 
 
 def is_folder(path: Path) -> bool:
@@ -198,6 +242,7 @@ def placed(table: Table, name: str, nodes: Nodes) -> Any:
         raise InputError(
             f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"
         )
+    # A node without a row has nothing.
     blank: Any = {"b": False, "O": None, "f": np.nan}.get(values.dtype.kind, -1)
     if values.ndim == 2 and values.dtype.kind in "biu":
         values, blank = values.astype(np.float32), np.nan
@@ -239,14 +284,16 @@ def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
     roles = _roles(path, columns, kind)
+    reader = FeatureReader(path, roles.features)
     as_text: set[str | None] = {roles.id} if text else set()
+    as_text |= {roles.split} | reader.text
     if frames.has_odd_numbers(path):
-        as_text |= {roles.id, roles.label}
+        as_text |= {roles.id, *roles.label[:1]} if len(roles.label) == 1 else {roles.id}
     while True:
         try:
-            return _read_columns(path, roles, kind, as_text, text=text)
-        except TextColumn as found:
-            as_text = as_text | {found.column}
+            return _read_columns(path, roles, kind, as_text, reader, text=text)
+        except ReadAgain as found:
+            as_text = as_text | found.columns
 
 
 @dataclass(frozen=True)
@@ -254,115 +301,141 @@ class _Roles:
     """The columns of a table of nodes."""
 
     id: str | None
-    label: str | None
+    label: list[str]
+    """Several are the columns of a multi-label matrix."""
     masks: list[str]
-    others: list[str]
+    split: str | None
+    time: str | None
+    features: dict[str, str | None]
+    """Feature columns, with the role that settings give them."""
+
+    @property
+    def named(self) -> dict[str, list[str]]:
+        """The columns that are no features, by role."""
+        found: dict[str, list[str | None]] = {
+            "id": [self.id],
+            "label": [*self.label],
+            "masks": [*self.masks],
+            "split": [self.split],
+            "time": [self.time],
+        }
+        return {
+            role: present
+            for role, names in found.items()
+            if (present := [name for name in names if name is not None])
+        }
 
 
 def _roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
     names = without_index(frames.column_names(path), path)
-    id_name, label = (find_column(role, names, columns, path) for role in ("id", "label"))
+    id_name = find_column("id", names, columns, path)
+    label = find_labels(names, columns, path)
+    split = find_column("split", names, columns, path)
+    if split is not None and requested_role(split, columns, path) is not None:
+        split = None
+    time = columns.time if columns.time in names else None
     masks = [name for name in MASKS if name in names]
-    others = [name for name in names if name not in (id_name, label, *masks)]
-    if kind == "label" and label is None and len(others) == 1:
-        label = others.pop()
-    return _Roles(id_name, label, masks, others)
+    if split is not None and masks:
+        raise InputError(
+            f"{path}: has both `{split}` and `{masks[0]}`; take one out, or set columns.ignore={split}"
+        )
+    others = [name for name in names if name not in (id_name, *label, split, time, *masks)]
+    features = {name: requested_role(name, columns, path) for name in others}
+    if kind == "label":
+        left = [name for name in others if features[name] is None] if label else []
+        if left:
+            log.warning("%s: columns `%s`: left out", path, "`, `".join(left))
+        if not label:
+            label = [name for name in others if features[name] is None]
+        features = {}
+    return _Roles(id_name, label, masks, split, time, features)
 
 
 def _read_columns(
-    path: Path, roles: _Roles, kind: str, as_text: set[str | None], *, text: bool
+    path: Path,
+    roles: _Roles,
+    kind: str,
+    as_text: set[str | None],
+    reader: FeatureReader,
+    *,
+    text: bool,
 ) -> Table:
-    """Read a table once; TextColumn for a column that has to be read as text, too."""
+    """Read a table once; ReadAgain for a column that has to be read as text, too."""
     pieces: dict[str, list[Array]] = {}
-    coded: list[frames.Coded] = []
-    chosen: list[str] | None = None
-    lists: dict[str, int] = {}
-    label = f"{path}: column `{roles.label}`"
+    label_texts: list[frames.Coded] = []
+    split_texts: list[frames.Coded] = []
+    one_label = roles.label[0] if len(roles.label) == 1 else None
+    reader.restart()
     for frame in read_frames(path, text=as_text):
         if roles.id is not None:
             in_text = roles.id in as_text
             cells = frames.id_cells(frame, roles.id, path, as_text=in_text, named=text)
             pieces.setdefault("ids", []).append(cells)
-        if roles.label is not None:
-            labels = frames.label_cells(frame, roles.label, text=roles.label in as_text)
+        if one_label is not None:
+            labels = frames.label_cells(frame, one_label, text=one_label in as_text)
             if isinstance(labels, tuple):
-                coded.append(labels)
+                label_texts.append(labels)
             else:
                 pieces.setdefault("label", []).append(labels)
-        if chosen is None:
-            chosen = _chosen(frame, roles, path, kind)
-        if chosen:
-            made = _values(frame, chosen, path, lists)
-            pieces.setdefault(kind, []).append(made)
+        elif roles.label:
+            several = [frames.numbers(frame, name, path) for name in roles.label]
+            pieces.setdefault("label", []).append(np.column_stack(several).astype(np.float64))
+        if (features := reader.read(frame, as_text)) is not None:
+            pieces.setdefault("feat", []).append(features)
         for name in roles.masks:
             pieces.setdefault(name, []).append(frames.numbers(frame, name, path))
-    if not coded and not pieces.keys() - {"ids"} and (kind == "label" or roles.id is None):
-        raise InputError(f"{path}: has no column besides the ids; expected at least one")
-    of_label = pieces.get("label", [])
-    if {each.dtype.kind for each in of_label} > {"f"} and any(map(frames.is_large, of_label)):
-        raise TextColumn(str(roles.label))  # large integers, and blanks in another piece
+        if roles.split is not None:
+            split_cells = frames.label_cells(frame, roles.split, text=True)
+            assert isinstance(split_cells, tuple)
+            split_texts.append(split_cells)
+        if roles.time is not None:
+            times = read_times(frame[roles.time], path, roles.time, frames.first_row(frame))
+            pieces.setdefault("time", []).append(times)
+    if not label_texts and not pieces.keys() - {"ids"} and (kind == "label" or roles.id is None):
+        left = "; ".join(
+            f"`{name}` is left out, {why}" for name, why in reader.finish(None).ignored.items()
+        )
+        raise InputError(
+            f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
+        )
+    label_pieces = pieces.get("label", [])
+    if {each.dtype.kind for each in label_pieces} > {"f"} and any(
+        map(frames.is_large, label_pieces)
+    ):
+        raise ReadAgain(one_label)  # large integers, and blanks in another piece
     values = {name: joined(several) for name, several in pieces.items()}
-    if coded:
-        values["label"] = of_texts(coded, label)
+    where = {"label": f"{path}: column `{one_label}`"} if one_label is not None else {}
+    if label_texts:
+        values["label"] = of_texts(label_texts, where["label"])
+    if split_texts:
+        values |= _masks_of_words(split_texts, f"{path}: column `{roles.split}`")
     rows = len(next(iter(values.values())))
     ids: Array | None = None if roles.id is None else values.pop("ids")
-    where = {"label": str(path) if roles.label is None else label}
+    schema = replace(reader.finish(values.get("feat")), roles=roles.named)
+    for name, reason in schema.ignored.items():
+        log.warning("%s: column `%s`: left out, %s", path, name, reason)
     named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
-    return Table(path, rows, ids, f"{path}: column `{roles.id}`", named)
+    return Table(path, rows, ids, f"{path}: column `{roles.id}`", named, schema)
 
 
-def _chosen(frame: "pd.DataFrame", roles: _Roles, path: Path, kind: str) -> list[str]:
-    """Of the columns without a role those with numbers, which are features; in a table of labels they are labels."""
-    if kind == "label":
-        left = roles.others if roles.label is not None else []
-    else:
-        left = [name for name in roles.others if frames.is_text(frame, name)]
-    if left:
-        log.warning("%s: columns `%s`: left out", path, "`, `".join(left))
-    return [name for name in roles.others if name not in left]
-
-
-def _is_list(frame: "pd.DataFrame", name: str) -> bool:
-    cells = frame[name].dropna()
-    return len(cells) > 0 and isinstance(cells.iloc[0], list | np.ndarray)
-
-
-def _values(frame: "pd.DataFrame", names: list[str], path: Path, lists: dict[str, int]) -> Array:
-    """[rows, columns] numbers of some columns, of which some may hold lists; their widths go into `lists`."""
-    columns = [
-        _lists(frame, name, path, lists)
-        if name in lists or _is_list(frame, name)
-        else frames.numbers(frame, name, path)
-        for name in names
-    ]
-    return _without_loss(np.column_stack(columns))
-
-
-def _lists(frame: "pd.DataFrame", name: str, path: Path, lists: dict[str, int]) -> Array:
-    """A column of lists as [rows, width]; NaN where it is blank."""
-    where, begin = f"{path}: column `{name}`", first_row(frame)
-    cells = frame[name]
-    width = lists.setdefault(name, len(cells.dropna().iloc[0]) if name not in lists else 0)
-    blank = np.full(width, np.nan)
-    rows = [blank if cell is None else np.asarray(cell) for cell in cells]
-    for row, cell in enumerate(rows):
-        if cell.ndim != 1 or cell.dtype.kind not in "biuf":
+def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
+    """Masks of a column with train, val and test; rows with a blank are in none."""
+    found: dict[str, list[Array]] = {name: [] for name in MASKS}
+    begin = 0
+    for codes, texts in pieces:
+        words = [str(text).strip().lower() for text in texts]
+        unknown = [code for code, word in enumerate(words) if word and word not in SPLITS]
+        if unknown:
+            row = begin + int((codes == unknown[0]).argmax())
             raise InputError(
-                f"{where}, row {begin + row} is {str(cells.iloc[row])[:60]}; expected a list of numbers: take the "
-                "column out, or write numbers"
+                f"{where}: row {row} is {texts[unknown[0]]!r}; expected train, val (or valid) or test; if it is no "
+                "split, set columns.categorical or columns.ignore to it"
             )
-    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-    refuse(sizes, sizes != width, f"{where}, length", f"expected {width}, as before", begin)
-    return np.stack(rows).astype(np.float64) if rows else np.empty((0, width))
-
-
-def _without_loss(values: Array) -> Array:
-    """[N, F] as float32 where that keeps every number finite; so a chunk of a large table waits in half the space."""
-    if values.dtype != np.float64:
-        return values
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    return narrow if (np.isfinite(narrow) | ~np.isfinite(values)).all() else values
+        for name, masks in found.items():
+            is_in = np.array([*(SPLITS.get(word) == name for word in words), False])
+            masks.append(is_in[codes])
+        begin += len(codes)
+    return {name: joined(masks) for name, masks in found.items()}
 
 
 def _read_csr(path: Path) -> Table:

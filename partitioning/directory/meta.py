@@ -124,6 +124,8 @@ class Meta:
     """With task=link_prediction: pairs by set, what left the graph, the scores of what needs no training."""
     class_names: list[Any] = field(default_factory=list)
     """Names or integers; none: 0 ... num_classes - 1."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """The fitted feature pipeline of each table (partitioning/features/encoder.py); none: features are as given."""
 
     def digest(self) -> str:
         """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
@@ -132,7 +134,7 @@ class Meta:
             for name, value in asdict(self).items()
             if name not in ("checksums", "cover_rows", "notes")
         }
-        for name in ("class_names", "links"):
+        for name in ("class_names", "links", "features"):
             if not content[name]:  # as before there were any
                 del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.adamic_adar import weighted_neighbours
-from partitioning.links.id_files import id_keys, places_of, read_ids
+from partitioning.links.id_files import make_id_keys, find_positions, read_ids
 from partitioning.links.spectral_embedding import best_spectral
-from partitioning.node_names import Names, name_keys
+from partitioning.node_names import Names, hash_names
 from partitioning.node_split import PARTS, index_file
 from partitioning.partition_settings import SplitSettings
 
@@ -265,8 +265,8 @@ def _given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | Non
 def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     """Positions of the nodes of a file of pairs, int64 [n, 2]; by the ids that the data set gives them."""
     pairs = read_ids(path, setting, 2)
-    keys = id_keys(pairs, named=graph.node_names is not None, where=f"{setting}={path}")
-    place = places_of(graph.node_ids, keys)
+    keys = make_id_keys(pairs, named=graph.node_names is not None, where=f"{setting}={path}")
+    place = find_positions(graph.node_ids, keys)
     if (place < 0).any():
         row = int((place < 0).any(axis=1).argmax())
         unknown = pairs[row][place[row] < 0][0]
@@ -334,7 +334,7 @@ def of_relation(graph: HeteroGraphData, name: str) -> GraphData:
         features=_side_by_side(graph),
         labels=np.full(count, -1, np.int64),
         num_classes=0,
-        node_ids=name_keys(np.array(names, dtype=object)),
+        node_ids=hash_names(np.array(names, dtype=object)),
         node_names=Names.of(names),
         relation={"edges": of_edge, **masks},
         edge_feat=np.repeat(np.arange(len(sizes), dtype=np.float32), sizes)[:, None],

@@ -18,16 +18,21 @@ from threadpoolctl import threadpool_limits
 from partitioning import datasets, hypergraph, node_split
 from partitioning.assign import Assignment, assign, check_memory
 from partitioning.datasets import objects as objects
-from partitioning.datasets.node_features import with_features
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import Meta
 from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write, writing
 from partitioning.errors import InputError
+from partitioning.features.build import States, add_kinds, encode_tables, make_features
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
-from partitioning.links.link_split import LinkSplit, find_relation, of_relation, split_links
+from partitioning.links.link_split import (
+    LinkSplit,
+    find_relation,
+    split_links,
+    to_graph_of_relation,
+)
 from partitioning.partition_settings import PartitionSettings
 from retexo import __version__
 from retexo.apps.partition_report import COVER_LIMIT, print_report
@@ -94,6 +99,8 @@ class _SplitGraph:
     masks: dict[str, NDArray[np.bool_]]
     description: dict[str, Any]
     """The split's field of meta.json."""
+    feature_states: States
+    """The fitted feature pipelines."""
     pairs: LinkSplit | None = None
 
 
@@ -103,11 +110,12 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     num_parts = settings.num_partitions
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = datasets.load_any(settings.dataset)
+            graph = datasets.read_graph(settings.dataset)
         with _timed(seconds, "split"):
             if settings.dataset.links:
+                graph, states = encode_tables(graph, settings.dataset.features, None)
                 graph, request = _select_relation(settings, graph, request, notes)
-                split = _split_pairs(settings, graph, request)
+                split = _split_pairs(settings, graph, request, states)
             else:
                 split = _split_nodes(settings, graph)
     graph = split.graph
@@ -117,7 +125,8 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     with _timed(seconds, "cover"):
         cover_rows = count_cover_rows(graph, assignment, num_parts)
     provenance = _provenance(settings, request, split.description, notes) | {
-        "cover_rows": cover_rows
+        "cover_rows": cover_rows,
+        "features": split.feature_states,
     }
     if split.pairs is not None:
         with _timed(seconds, "baselines"):
@@ -153,7 +162,8 @@ def _split_nodes(settings: PartitionSettings, graph: AnyGraph) -> _SplitGraph:
     recipe = datasets.recipe(settings.dataset.name).split
     split = node_split.draw(labelled, settings.dataset.split, recipe)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
-    return _SplitGraph(graph, masks, split.describe())
+    graph, states = make_features(graph, settings.dataset.features, split.train)
+    return _SplitGraph(graph, masks, split.describe(), states)
 
 
 def _select_relation(
@@ -170,19 +180,19 @@ def _select_relation(
     full_name = find_relation(graph, relation)
     if relation != full_name:
         notes.append(f"task.relation={relation}: {full_name}")
-    return of_relation(graph, full_name), {**request, "task.relation": full_name}
+    return to_graph_of_relation(graph, full_name), {**request, "task.relation": full_name}
 
 
 def _split_pairs(
-    settings: PartitionSettings, graph: GraphData, request: dict[str, Any]
+    settings: PartitionSettings, graph: GraphData, request: dict[str, Any], states: States
 ) -> _SplitGraph:
     dataset, split = settings.dataset, settings.dataset.split
     if split.by is not None and split.by == (request["task.relation"] or "").split("__")[0]:
         split = replace(split, by="source")
     pairs = split_links(graph, split, dataset.spectral, paths=dataset.paths)
-    pairs = replace(pairs, graph=with_features(pairs.graph, dataset.features))
+    pairs = replace(pairs, graph=add_kinds(pairs.graph, dataset.features))
     no_masks = dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
-    return _SplitGraph(pairs.graph, no_masks, pairs.description, pairs)
+    return _SplitGraph(pairs.graph, no_masks, pairs.description, states, pairs)
 
 
 def _describe_links(pairs: LinkSplit, assignment: Assignment) -> dict[str, Any]:

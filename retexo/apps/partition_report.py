@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.features.schema import describe
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
 COVER_LIMIT = 4_000_000
@@ -28,6 +29,8 @@ def print_report(meta: Meta, directory: Path) -> None:
         _print_types(meta)
     if meta.links:
         _print_links(meta.links)
+    for line in describe(meta.features):
+        print(line)
     for note in meta.notes:
         print(f"note: {note}")
 

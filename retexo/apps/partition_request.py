@@ -14,7 +14,7 @@ from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.file_io import check_path, file_checksum
 from partitioning.links.link_split import is_relation
-from partitioning.partition_settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings, requested_features
 
 
 def directory_of(settings: PartitionSettings) -> Path:
@@ -78,13 +78,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition.balance_train": settings.balance_train,
         "labels": dataset.labels,
         "duplicates": dataset.duplicates,
-        "features": dataset.features
-        if isinstance(dataset.features, dict)
-        else list(dataset.features),
-        **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
+        **requested_features(dataset),
     }
-    if request["columns.time"] is None:
-        del request["columns.time"]
     if dataset.links:
         request |= {"task": "link_prediction", "task.relation": dataset.relation, **pair_split}
         request |= {"task.spectral": dataset.spectral, "task.paths": dataset.paths}
@@ -130,6 +125,9 @@ def stored_request(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
         "split.drop_unlabelled": False,
     }
     there = added_later | meta.request
+    for name in request.keys() - there.keys():
+        if name.startswith("features."):  # made before there was a feature pipeline
+            there[name] = request[name]
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]

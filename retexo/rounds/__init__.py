@@ -1,1 +1,1 @@
-"""Rounds of one stage: the loop, its message, agreement on a step, convergence, recovery; loss and metrics."""
+"""The rounds that train one layer: gradient message and compression, early stopping, recovery."""

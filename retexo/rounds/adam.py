@@ -1,7 +1,8 @@
-"""Adam of Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, by torch's functional form.
+"""Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015) by torch's
+functional form.
 
-The class torch.optim.Adam imports torch's compiler when it is made: 1.4 s of CPU in every worker, a third of a command
-on Cora. The steps and the saved state are the same.
+Creating torch.optim.Adam imports torch's compiler: 1.4 CPU seconds in every worker, a third of a
+command on Cora. Steps and saved state are the same.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ EPSILON = 1e-8
 
 
 class Adam:
-    """torch.optim.Adam with fused=True and the defaults of its other arguments."""
+    """torch.optim.Adam with fused=True and default values for the other arguments."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
@@ -59,7 +60,7 @@ class Adam:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """As that of torch.optim.Adam: {"state": {number of the parameter: its averages}, "param_groups": [...]}."""
+        """Return the state in torch.optim.Adam's format."""
         numbers = list(range(len(self.param_groups[0]["params"])))
         return {"state": self._state, "param_groups": [{"params": numbers}]}
 

@@ -1,4 +1,4 @@
-"""What workers agree on at start-up: that their data and settings are the same, and the sizes of the whole graph."""
+"""Start-up agreement of all workers: equal data and settings, and the sizes of the whole graph."""
 
 import itertools
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from retexo.tasks.task import NodeClassification, Task
 SETUP = MessageTag("setup")
 
 NO_DIGEST = "0" * 64
-"""For workers that are threads of one process: there is nothing to compare."""
+"""Placeholder digest for workers that are threads of one process and need no comparison."""
 
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """The whole graph, as all workers know it."""
+    """Properties of the whole graph, known to all workers."""
 
     num_train: int
     num_val: int
@@ -34,28 +34,30 @@ class GraphInfo:
     untrained_ranks: frozenset[int]
     """Ranks without training nodes."""
     degrees_stored: bool
-    """Whether every partition knows the out-degrees of its halo nodes."""
+    """Whether every partition stores the out-degrees of its halo nodes."""
     ogb_name: str | None
-    """The graph's name in the Open Graph Benchmark; None for other graphs."""
+    """The graph's name in the Open Graph Benchmark, or None."""
     weighted: bool = False
-    """Whether any partition has weights of edges."""
+    """Whether any partition has edge weights."""
     num_edge_features: int = 0
     """K"""
     evaluator: str = ""
-    """Of links that OGB has a split of: hits@K or mrr."""
+    """Metric of OGB's link splits: hits@K or mrr."""
     num_candidates: int = 0
-    """Of links the nodes that can be destinations; 0 where all can."""
+    """For links: number of possible destination nodes; 0 if every node is one."""
     num_ranks_by_split: tuple[int, ...] = (0, 0, 0)
-    """How many ranks have training, validation and test nodes."""
+    """Number of ranks with training, validation and test nodes."""
 
     @property
     def id_bounds(self) -> Tensor:
-        """int64 [W + 1] in the partitioned graph: the first id of each rank's inner nodes, and the end of all."""
+        """int64 [W + 1] first global id of each rank's inner nodes, and the total number of
+        nodes.
+        """
         return torch.tensor([0, *itertools.accumulate(self.part_sizes)])
 
     @property
     def num_in_split(self) -> int:
-        """Training, validation and test nodes."""
+        """Number of training, validation and test nodes."""
         return self.num_train + self.num_val + self.num_test
 
     @property
@@ -73,10 +75,17 @@ def agree_on_graph_info(
     training: bool = True,
     task: Task | None = None,
 ) -> GraphInfo:
-    """Compare digests over all workers and sum their counts: one all-gather of 10 int64.
+    """Compare all workers' digests and sum their counts, with one all-gather of 10 int64.
 
-    settings: hex digest. training: whether training nodes are needed. task: None for classes of nodes.
-    InputError names the ranks that differ.
+    Args:
+        comm: the communicator.
+        partition: this worker's partition.
+        directory: the partition directory.
+        settings: hex digest of the settings.
+        training: whether training nodes are needed.
+        task: None for node classification.
+    Raises:
+        InputError: if workers differ, naming their ranks.
     """
     edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
     own = [
@@ -94,22 +103,23 @@ def agree_on_graph_info(
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     _check_equal(everyone[:, 0], directory.remedy)
     _check_equal(
-        everyone[:, 1], "other settings; start every node with the same command, node_rank apart"
+        everyone[:, 1],
+        "other settings; start every node with the same command except for node_rank",
     )
-    nonempty = everyone[:, 7] > 0  # an empty partition need not know the width
+    nonempty = everyone[:, 7] > 0  # an empty partition may not know the feature width
     widths = ", ".join(map(str, everyone[:, 5].tolist()))
     _check_equal(
         everyone[:, 5],
         f"features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
-    otherwise = "multi-label labels where others have one class per node, or the reverse"
+    otherwise = "multi-label labels on some ranks and one class per node on others; use one kind"
     _check_equal(everyone[:, 8], otherwise, nonempty)
     edge_widths = everyone[:, 9] >> 2
     widths = ", ".join(map(str, edge_widths.tolist()))
     _check_equal(
         edge_widths,
-        f"features of edges of another width (by rank: {widths}); make them the same",
+        f"edge features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
     meta = directory.meta
@@ -138,7 +148,7 @@ def agree_on_graph_info(
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
-    """As the directory says; else the width of multi-label labels, or the largest label of the partition plus one."""
+    """Return the directory's number of classes, or infer it from the partition's labels."""
     if directory.stated_classes is not None:
         return directory.stated_classes
     if partition.multilabel:
@@ -147,12 +157,14 @@ def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
 
 
 def digest_to_int(hex_digest: str) -> int:
-    """The first 63 bits of a digest, for an int64 message."""
+    """Return the first 63 bits of a hex digest, to send it as int64."""
     return int(hex_digest[:16], 16) >> 1
 
 
 def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
-    """InputError unless the values, [W], are equal; with a mask, bool [W], only of its ranks."""
+    """Raise InputError unless the values, [W], are equal on all ranks, or on those in mask, bool
+    [W].
+    """
     ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:

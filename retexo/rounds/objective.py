@@ -1,4 +1,4 @@
-"""What rounds train: a module, its loss summed over this worker's nodes, and its counts on the validation nodes.
+"""The training objective: a module, its loss on this worker's nodes, and its validation counts.
 
 n nodes, F input width, D hidden width, C classes.
 """
@@ -20,17 +20,24 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.task import Task
 
 MAX_CHUNK_ROWS = 1 << 12
-"""Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
-and takes memory that is cleared anew each time."""
+"""Rows that go through a stage together on a CPU. Larger chunks leave the caches between
+operations."""
 AUTO_BATCH_SIZE = 32_768
-"""Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
-many: of fewer all are as good."""
+"""Training nodes per step over all workers with batch_size=auto. Used for graphs with at least four
+times as many training nodes."""
 AUTO_NUM_VAL = 8_192
-"""Validation nodes of all workers together, about, that score a round then."""
+"""Approximate number of validation nodes over all workers that score a round with
+batch_size=auto."""
 
 
 def choose_batch_size(settings: TrainSettings, own: int, total: int) -> int | None:
-    """The batch size of a worker with so many of all training nodes; None: all of them, always."""
+    """Return this worker's batch size, or None for full-batch steps.
+
+    Args:
+        settings: the settings.
+        own: this worker's training nodes.
+        total: training nodes of all workers.
+    """
     if not isinstance(settings.batch_size, str):
         return settings.batch_size
     return (
@@ -39,9 +46,10 @@ def choose_batch_size(settings: TrainSettings, own: int, total: int) -> int | No
 
 
 def choose_patience(settings: TrainSettings, objective: "Objective") -> int | None:
-    """Rounds without a better one after which it ends, of a whole network as of a last layer.
+    """Return the number of rounds without improvement after which the layer ends, or None.
 
-    Of batch_size=auto they are more, by how noisy its steps are.
+    batch_size=auto needs more patience, because its steps are noisier. An end-to-end network has
+    the last layer's patience.
     """
     num_layers, total = settings.model.num_layers, objective.graph_info.num_train
     layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
@@ -50,9 +58,12 @@ def choose_patience(settings: TrainSettings, objective: "Objective") -> int | No
 
 
 def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:
-    """Of the validation nodes one in so many scores a round, the same ones in all rounds; 1 without batch_size=auto.
+    """Return s such that every s-th validation node scores the rounds; 1 without batch_size=auto.
 
-    total: training nodes. Which round is the best is then chosen by fewer nodes, with as much noise as its steps have.
+    Args:
+        settings: the settings.
+        total: training nodes of all workers.
+        num_val: validation nodes of all workers.
     """
     return max(1, num_val // AUTO_NUM_VAL) if _uses_auto_batches(settings, total) else 1
 
@@ -67,11 +78,11 @@ class Objective(Protocol):
 
     @property
     def layer(self) -> int:
-        """The entry of num_rounds and learning_rate that counts."""
+        """Index of this objective in num_rounds and learning_rate."""
 
     @property
     def traffic_layer(self) -> int:
-        """The layer that the traffic meter counts the messages under."""
+        """Layer under which the traffic meter counts the messages."""
 
     @property
     def graph_info(self) -> GraphInfo: ...
@@ -81,27 +92,29 @@ class Objective(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """All of its parameters are trained."""
+        """The module to train."""
 
     @property
     def num_train(self) -> int:
-        """Seeds of this worker that train."""
+        """Number of this worker's training seeds (nodes or links)."""
 
     @property
     def exchanges_rows(self) -> bool:
-        """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
+        """Whether `losses` and `val_counts` communicate, so that all workers have to call them."""
 
     def begin_round(self, number: int) -> None:
-        """A round begins, which what is drawn in it may depend on."""
+        """Prepare a round; random draws may depend on its number."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        """The first weights [F, D], and chunk by chunk what training multiplies each with, [n, F]."""
+        """Return the first weights [F, D], and in chunks the training inputs [n, F] each is
+        multiplied with.
+        """
 
     def losses(self) -> Iterator[Tensor]:
-        """The loss summed over this worker's training nodes, as one summand or several, one at a time."""
+        """Yield summands of the loss, summed over this worker's training nodes."""
 
     def val_counts(self) -> Tensor:
-        """What Task.metric takes, of this worker's validation seeds; int64 [3]."""
+        """Return Task.metric's input for this worker's validation seeds, int64 [3]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,15 +126,15 @@ class LabelledNodes:
     labels: Tensor
     """[n] or [n, C]"""
     inputs: Callable[[RowIndex], Inputs]
-    """Of some of the nodes, by their positions in `nodes`; at least one."""
+    """Returns the inputs of some of the nodes, given their positions in `nodes` (at least one)."""
     chunks: tuple[slice, ...]
-    """Positions that go through the network together; all chunks cover all nodes."""
+    """Positions that go through the network together. The chunks cover all nodes."""
 
     @classmethod
     def from_inputs(
         cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None
     ) -> Self:
-        """With inputs that are made already; None without nodes."""
+        """Make LabelledNodes from precomputed inputs, or None if there are no nodes."""
         step = batch_size or max(1, len(nodes))
         if inputs is not None and inputs.dense_on_host:
             step = min(step, MAX_CHUNK_ROWS)
@@ -137,19 +150,19 @@ class LabelledNodes:
 
 @dataclass(frozen=True, eq=False)
 class LayerObjective:
-    """One layer's stage on this worker's labelled nodes, `train` and `val`."""
+    """One layer's stage on this worker's training and validation nodes."""
 
     layer: int
     stage: Stage
     task: Any
-    """Here NodeClassification."""
+    """NodeClassification or another node task."""
     train: LabelledNodes
     val: LabelledNodes
     graph_info: GraphInfo
     batch_size: int | None = None
     """Training nodes per step; None for all."""
     val_stride: int = 1
-    """See val_step_of."""
+    """See choose_val_stride."""
     exchanges_rows = False
 
     @property
@@ -166,11 +179,13 @@ class LayerObjective:
 
     @property
     def nodes_per_round(self) -> LabelledNodes:
-        """The nodes that go through the stage in a round."""
+        """The nodes whose inputs the first weights are multiplied with in a round."""
         return self.train
 
     def begin_round(self, number: int) -> None:
-        """Nothing depends on it: batches are drawn from torch's generator, whose state is saved with the round."""
+        """Does nothing: batches are drawn from torch's generator, whose state is saved with the
+        round.
+        """
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.nodes_per_round.inputs(place) for place in self.nodes_per_round.chunks)
@@ -178,12 +193,12 @@ class LayerObjective:
 
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
-        for place, weight in self._batches():
+        for place, weight in self._choose_batches():
             logits = self.stage.logits(self.train.inputs(place))
             yield self.task.loss_sum(logits, self.train.labels[place]) * weight
 
-    def _batches(self) -> list[tuple[RowIndex, float]]:
-        """Positions in `train` that a step uses, and the factor of their loss: a random batch stands for all nodes."""
+    def _choose_batches(self) -> list[tuple[RowIndex, float]]:
+        """Return the positions in `train` that a step uses, and the factor of their loss."""
         size, count = self.batch_size, self.num_train
         if size is None or size >= count:
             return [(place, 1.0) for place in self.train.chunks]

@@ -1,4 +1,4 @@
-"""A module's parameters as one vector, the rows of them that can have a gradient, and that all workers start alike.
+"""A module's parameters as one flat vector, and the weight rows that can have a nonzero gradient.
 
 P parameters of a stage, F input width, D hidden width.
 """
@@ -20,30 +20,34 @@ from retexo.rounds.objective import Objective
 from retexo.settings.run_settings import GradientSettings
 
 MAX_USED_SHARE = 0.98
-"""Share of used rows from which all are sent: to pick the others out and put them back takes longer."""
+"""Share of used rows from which all rows are sent: selecting rows would take longer."""
 
 
 @dataclass(frozen=True, eq=False)
 class ParameterSlice:
-    """Where one parameter is in the flat vectors."""
+    """Position of one parameter in the flat vectors."""
 
-    place: slice
+    position: slice
     shape: torch.Size
     used: Tensor | None
     """Rows [F, ...] that can have a gradient, int64 ascending; None for (nearly) all."""
     reads_inputs: bool
-    """Whether `used` was looked at: a weight [F, D] of the layer's inputs."""
+    """Whether the parameter is a weight [F, D] of the layer's inputs."""
 
 
 class FlatParameters:
-    """The parameters of a module, and their gradients, as one vector each."""
+    """The parameters of a module and their gradients, as one vector each."""
 
     def __init__(
         self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None
     ) -> None:
-        """Make the module's parameters views of a new vector, and their gradients views of `gradient`, [P].
+        """Make the parameters views of a new vector, and their gradients views of `gradient`, [P].
 
-        used: for some parameters the rows, bool [F], that can have a gradient on any worker; the other rows' is zero.
+        Args:
+            module: the module.
+            gradient: [P]
+            used: for some parameters the rows, bool [F], that can have a gradient on any worker.
+                The gradient of other rows is zero.
         """
         parameters = list(module.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
@@ -64,26 +68,25 @@ class FlatParameters:
             first = place.stop
 
     def used_entries(self) -> Tensor | None:
-        """Indices into the flat vectors that can have a gradient, int64 ascending; None for all."""
+        """Return the indices of entries that can have a gradient, int64 ascending; None for all."""
         if all(part.used is None for part in self.slices):
             return None
         indices = torch.arange(len(self.gradient), device=self.gradient.device)
-        each = [(indices[part.place].view(part.shape), part.used) for part in self.slices]
+        each = [(indices[part.position].view(part.shape), part.used) for part in self.slices]
         return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
 
 
 def flatten_parameters(
     objective: Objective, comm: Communicator, settings: GradientSettings
 ) -> FlatParameters:
-    """The parameters of the module, with the rows of them that can have a gradient on any worker."""
+    """Flatten a module's parameters, with the rows that can have a gradient on any worker."""
     module, (weights, chunks) = objective.module, objective.first_inputs()
-    if settings.secure:  # which inputs are zero tells which features a worker's nodes have
+    if settings.secure:  # which inputs are zero would reveal features of a worker's nodes
         used = {weight: torch.ones(weight.shape[0], dtype=torch.bool) for weight in weights}
     else:
         used = find_used_rows(weights, chunks, comm, MessageTag("setup", objective.traffic_layer))
-    if (
-        settings.compression != "none"
-    ):  # weights of inputs that are as wide share a factor, and so their rows
+    # equally wide inputs share low-rank factors, hence also the used rows
+    if settings.compression != "none":
         used = {
             weight: torch.stack([rows for rows in used.values() if len(rows) == len(own)]).any(
                 dim=0
@@ -100,10 +103,16 @@ def find_used_rows(
     comm: Communicator,
     tag: MessageTag,
 ) -> dict[nn.Parameter, Tensor]:
-    """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
+    """Return for each first weight the rows, bool [F], with a nonzero training input on any worker.
 
-    weights: one may occur for several inputs. chunks: of some training nodes the inputs that each weight is multiplied
-    with; none on a worker without training nodes. Each worker sends one bit per row to all others.
+    Each worker sends one bit per row to all others.
+
+    Args:
+        weights: first weights; a weight may occur for several inputs.
+        chunks: this worker's training inputs of each weight, in chunks; empty without training
+            nodes.
+        comm: the communicator.
+        tag: how the traffic is counted.
     """
     widths = [weight.shape[0] for weight in weights]
     own = torch.zeros(sum(widths), dtype=torch.bool)
@@ -119,12 +128,11 @@ def find_used_rows(
 
 
 CODE_PATH_REMEDY = (
-    "the processors of their nodes round differently: give all nodes the same device, torch and code path, as by "
-    "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2 in the environment of each"
+    "the nodes' processors round differently; use the same device, torch version and code path "
+    "on all nodes, for example by setting the environment variables ATEN_CPU_CAPABILITY=avx2 "
+    "MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2"
 )
-DIFFERENT_START = (
-    f"drew other initial parameters than rank 0 from the same seed; {CODE_PATH_REMEDY}"
-)
+DIFFERENT_START = f"have other initial parameters than rank 0 for the same seed; {CODE_PATH_REMEDY}"
 
 
 def check_same_parameters(
@@ -133,21 +141,31 @@ def check_same_parameters(
     otherwise: str = DIFFERENT_START,
     tag: MessageTag = SETUP,
 ) -> None:
-    """TrainingError, which names ranks and says `otherwise`, unless all workers hold the same; 8 bytes per worker."""
+    """Raise TrainingError, naming ranks, unless all workers hold equal parameters; 8 bytes per
+    worker.
+
+    Args:
+        comm: the communicator.
+        modules: the modules to compare.
+        otherwise: end of the error message.
+        tag: how the traffic is counted.
+    """
     digest = hashlib.sha256()
     for module in modules:
         for parameter in module.parameters():
             digest.update(parameter.detach().cpu().numpy().tobytes())
-    with comm.without_replay_log():  # a resumed run compares what it holds
+    with comm.without_replay_log():  # a resumed run compares its current parameters
         values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), tag)[:, 0]
     if differing := (values != values[0]).nonzero()[:, 0].tolist():
         raise TrainingError(f"rank(s) {', '.join(map(str, differing))} {otherwise}")
 
 
 def check_same_result(comm: Communicator, objective: Objective) -> None:
-    """The same of what rounds trained: these take the same steps everywhere, PowerSGD's QR among them."""
+    """Raise TrainingError unless all workers trained equal parameters (PowerSGD's QR may differ by
+    CPU).
+    """
     otherwise = (
-        f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH_REMEDY}"
+        f"trained other parameters than rank 0 in layer {objective.layer}; {CODE_PATH_REMEDY}"
     )
     check_same_parameters(
         comm, [objective.module], otherwise, MessageTag("setup", objective.traffic_layer)

@@ -1,17 +1,17 @@
-"""The recovery state of one worker, on disk: an interrupted run continues in the same layer and round.
+"""Recovery states of one worker on disk: an interrupted run continues in the same layer and round.
 
 RUN_DIR/state/
-    run.json              what the states belong to: one run, one number of threads
-    rank0/
-        tape              the replay log: messages received outside the rounds (retexo.comm.replay_log)
-        layer0.state      a finished layer: its parameters
-        step1-40.state    layer 1 after 40 rounds: all that its rounds change; the last two of these are there
+    run.json              identity of the run, and its number of threads
+    rank0/ tape              the replay log: messages received outside the rounds
+        (retexo.comm.replay_log) layer0.state      a finished layer: its parameters
+        step1-40.state    layer 1 after 40 rounds: everything its rounds change; the last two are
+        kept
     rank1/ ...
 
-What follows from the replay log and the finished layers, such as embeddings, is computed again. Each worker saves its
-own state, on the disk of its node; workers agree on the newest round that all of them have intact. A state is a
-safetensors file with JSON in its header, then its SHA-256: loading it executes nothing. It names its run, rank, layer
-and round, so a file that was moved or copied to another's place is not used.
+Everything else, such as embeddings, is recomputed from the replay log and the finished layers.
+Each worker saves on the disk of its node; workers agree on the newest round that all of them
+have. A state is a safetensors file with JSON in its header, followed by its SHA-256, so loading
+executes no code. It names its run, rank, layer and round, so a misplaced file is rejected.
 """
 
 import hashlib
@@ -40,16 +40,16 @@ State = dict[str, Any]
 REMEDY = "begin anew in another hydra.run.dir, without resume"
 MAX_SAVED_ROUNDS = 2
 ROUND_BASE = 2**32
-"""More rounds than a layer has: a saved round is sent as layer * ROUND_BASE + round."""
+"""Upper bound on rounds per layer: a saved round is sent as layer * ROUND_BASE + round."""
 
 
 def state_dir(run_dir: Path, rank: int) -> Path:
-    """The folder of a worker's recovery state."""
+    """Return the folder of a worker's recovery state."""
     return run_dir / "state" / f"rank{rank}"
 
 
 class Recovery:
-    """One worker's saved states and replay log. A resumed run calls `agree` first."""
+    """Saved states and replay log of one worker. A resumed run calls `agree` first."""
 
     def __init__(
         self,
@@ -61,8 +61,15 @@ class Recovery:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """directory: of this worker. identity: hex SHA-256 of the run. every: rounds between two saved states; None
-        for states of finished layers only. stop_requested: whether this worker has been told to end.
+        """Open or create the recovery folder.
+
+        Args:
+            directory: folder of this worker.
+            identity: hex SHA-256 of the run.
+            every: number of rounds between saved states; None to save finished layers only.
+            stop_requested: returns whether this worker was asked to stop.
+            rank: of this worker.
+            world_size: number of workers.
         """
         self._worker = {"rank": rank, "world_size": world_size}
         self.directory, self.identity, self.every, self.stop_requested = (
@@ -82,8 +89,10 @@ class Recovery:
         self._round: tuple[int, int] | None = None
 
     def agree(self, comm: Communicator) -> tuple[int, int]:
-        """The newest layer and round that every worker can continue from; one all-gather of 4 int64."""
-        layers, rounds = self._intact()
+        """Find the newest layer and round that every worker can continue from; all-gathers 4
+        int64.
+        """
+        layers, rounds = self._find_intact()
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
             :MAX_SAVED_ROUNDS
         ]
@@ -101,12 +110,14 @@ class Recovery:
         self._round = (self._num_layers, max(numbers)) if numbers else None
         return self._round or (self._num_layers, 0)
 
-    def _intact(self) -> tuple[int, list[tuple[int, int]]]:
-        """How many layers are finished, and the newest saved rounds; warns of damaged and foreign files."""
+    def _find_intact(self) -> tuple[int, list[tuple[int, int]]]:
+        """Return the number of finished layers and the newest saved rounds; warn about damaged
+        files.
+        """
         layers = 0
         while self._is_intact(layers, None):
             layers += 1
-        rounds = [place for place in self._saved_rounds() if self._is_intact(*place)]
+        rounds = [place for place in self._list_saved_rounds() if self._is_intact(*place)]
         return layers, rounds[-MAX_SAVED_ROUNDS:]
 
     def _is_intact(self, layer: int, number: int | None) -> bool:
@@ -119,8 +130,8 @@ class Recovery:
             return False
         return True
 
-    def _saved_rounds(self) -> list[tuple[int, int]]:
-        """Layer and round of each file; the oldest first."""
+    def _list_saved_rounds(self) -> list[tuple[int, int]]:
+        """Return layer and round of each saved round, oldest first."""
         names = (
             re.fullmatch(r"step(\d{1,9})-(\d{1,9})", path.stem)
             for path in self.directory.glob("step*.state")
@@ -128,29 +139,35 @@ class Recovery:
         return sorted((int(name[1]), int(name[2])) for name in names if name)
 
     def load_layer(self, layer: int, load: Callable[[State], None]) -> bool:
-        """Have `load` take the state of a finished layer; False for one that has to be trained."""
+        """Pass the state of a finished layer to `load`; return False if the layer has to be
+        trained.
+        """
         return layer < self._num_layers and self._load(layer, None, load)
 
     def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
-        """Have `load` take the state to continue a layer from; False for one that begins with round 0."""
+        """Pass the state to continue a layer from to `load`; return False if it starts with round
+        0.
+        """
         return (
             self._round is not None and self._round[0] == layer and self._load(*self._round, load)
         )
 
     def _load(self, layer: int, number: int | None, load: Callable[[State], None]) -> bool:
-        """InputError for a state that is intact, and not one that this run can have written."""
+        """Load a state. Raises InputError if it does not fit this run."""
         with reading(self._path_of(layer, number), "state of this run", REMEDY):
             load(self._read(layer, number))
         return True
 
     def is_due(self, number: int) -> bool:
-        """Whether the state after `number` rounds is to be saved."""
+        """Return whether the state after `number` rounds is to be saved."""
         return self.every is not None and number > 0 and number % self.every == 0
 
     def save_round(self, layer: int, number: int, state: State) -> None:
-        """Save the state of a layer after `number` rounds, and delete all but the newest MAX_SAVED_ROUNDS."""
+        """Save the state of a layer after `number` rounds; delete all but the newest
+        MAX_SAVED_ROUNDS.
+        """
         self._write(layer, number, state)
-        for place in self._saved_rounds()[:-MAX_SAVED_ROUNDS]:
+        for place in self._list_saved_rounds()[:-MAX_SAVED_ROUNDS]:
             self._path_of(*place).unlink()
 
     def save_layer(self, layer: int, state: State) -> None:
@@ -158,19 +175,19 @@ class Recovery:
         self._write(layer, None, state)
 
     def _path_of(self, layer: int, number: int | None) -> Path:
-        """number: rounds; None for the finished layer."""
+        """Return the file of a saved round, or of the finished layer if `number` is None."""
         name = f"layer{layer}" if number is None else f"step{layer}-{number}"
         return self.directory / f"{name}.state"
 
-    def _place_of(self, layer: int, number: int | None) -> dict[str, int | None]:
-        """What a state says of its place, by which it is known again."""
+    def _identify(self, layer: int, number: int | None) -> dict[str, int | None]:
+        """Return the identification that is stored within a state."""
         return {**self._worker, "layer": layer, "round": number}
 
     def _write(self, layer: int, number: int | None, state: State) -> None:
         tensors: dict[str, Tensor] = {}
         content = {
             "identity": self.identity,
-            "place": self._place_of(layer, number),
+            "place": self._identify(layer, number),
             "state": _pack(state, tensors),
         }
         data = save(tensors, {"content": json.dumps(content)})
@@ -182,7 +199,9 @@ class Recovery:
             file.write(hashlib.sha256(data).digest())
 
     def _read(self, layer: int, number: int | None) -> State:
-        """InputError for a file that is damaged, no state, or of another run, rank, layer or round."""
+        """Read a state. Raises InputError if it is damaged or of another run, rank, layer or
+        round.
+        """
         path = self._path_of(layer, number)
         with reading(path, "state", "it is not used"):
             data = read_bytes(path)
@@ -194,8 +213,8 @@ class Recovery:
             content = json.loads(header["__metadata__"]["content"])
             if content["identity"] != self.identity:
                 raise ValueError("of another run")
-            here = self._place_of(layer, number)
-            there = content.get("place", here)  # states of before 0.1.0 do not say it
+            here = self._identify(layer, number)
+            there = content.get("place", here)  # states written before 0.1.0 lack it
             differing = [name for name in here if there[name] != here[name]]
             if differing:
                 found = ", ".join(f"{name} {there[name]}" for name in differing)
@@ -204,7 +223,7 @@ class Recovery:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value as JSON; its tensors are added to `tensors`, and replaced by their names."""
+    """Convert a value to JSON; move its tensors to `tensors` and replace them by their names."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().cpu().contiguous()

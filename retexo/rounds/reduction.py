@@ -1,7 +1,8 @@
-"""How the updates of a round are summed over the workers: whole, or as low-rank factors (PowerSGD).
+"""Sum of the workers' updates in a round: whole, or as low-rank factors (PowerSGD).
 
-The sum travels with the tail of a round's message (retexo.rounds.round_message). Rows of a weight whose input is zero in
-every training row have no gradient, and are left out. P parameters of a stage; of one matrix N rows, M columns, rank R.
+The sum is sent together with the round message's tail (retexo.rounds.round_message). Weight rows
+whose input is zero in every training row have no gradient and are left out. P parameters of a
+stage; for one matrix N rows, M columns, rank R.
 """
 
 import math
@@ -20,41 +21,47 @@ from retexo.settings.run_settings import GradientSettings
 
 
 class GradientReduction(Protocol):
-    """One way to sum."""
+    """A way to sum updates over all workers."""
 
     def reduce(self, tail: Tensor) -> None:
-        """Replace flat.gradient [P] by its sum over all workers, and `tail`, float [T], by its exact sum."""
+        """Replace flat.gradient [P] by its sum over all workers, and `tail`, float [T], by its
+        exact sum.
+        """
 
     def buffers(self) -> list[Tensor]:
-        """Tensors that live from one round to the next; a saved state contains them."""
+        """Return the tensors that persist between rounds; a saved state contains them."""
 
 
 class Summation(Protocol):
-    """How updates are added up: AllReduce, or SecureSum (retexo.sites.secure_sums)."""
+    """A way to add vectors over all workers: AllReduce, or SecureSum (retexo.sites.secure_sums)."""
 
     def for_sizes(self, sizes: Sequence[int]) -> "Summation":
-        """For updates that are matrices of these sizes, one after the other."""
+        """Return a summation of updates that consist of matrices of these sizes."""
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
-        """Sum over all workers in place: `update` as it is rounded, `exact` as they are."""
+        """Sum over all workers in place: `update` in the precision that is sent, `exact` without
+        rounding.
+        """
 
     def rounded(self, update: Tensor) -> Tensor:
-        """What is added up of an update."""
+        """Return an update as the other workers receive it."""
 
     def buffers(self) -> list[Tensor]:
-        """See GradientReduction."""
+        """See GradientReduction.buffers."""
 
 
 @dataclass(frozen=True, eq=False)
 class AllReduce:
-    """The all-reduce of a round: its tag, the type that is sent, and who sends nothing."""
+    """All-reduce of a round's update, with the dtype that is sent and the ranks that send
+    nothing.
+    """
 
     comm: Communicator
     tag: MessageTag
     wire: WireFormat | None
-    """None: the gradient's own type."""
+    """None: the gradient's own dtype."""
     zero_ranks: frozenset[int]
-    """Ranks without training nodes: their summand is zero, and they send none."""
+    """Ranks without training nodes: their summand is zero and is not sent."""
 
     def for_sizes(self, sizes: Sequence[int]) -> "AllReduce":
         return self
@@ -63,13 +70,15 @@ class AllReduce:
         return []
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
-        """Sum over all workers in place: `update` in the type that is sent, `exact` in their own type by all ranks."""
+        """Sum over all workers in place: `update` in the dtype that is sent, `exact` in their own
+        dtype.
+        """
         self.comm.all_reduce(
             [self._summand(update), *(ReduceInput(tensor) for tensor in exact)], self.tag
         )
 
     def rounded(self, update: Tensor) -> Tensor:
-        """What the other workers receive of an update."""
+        """Return an update as the other workers receive it."""
         return self.comm.rounded(self._summand(update))
 
     def _summand(self, update: Tensor) -> ReduceInput:
@@ -77,7 +86,7 @@ class AllReduce:
 
 
 class DenseReduction:
-    """Every entry that can have a gradient."""
+    """Sums every entry that can have a gradient."""
 
     def __init__(self, flat: FlatParameters, all_reduce: Summation) -> None:
         self._gradient = flat.gradient
@@ -104,16 +113,17 @@ class DenseReduction:
 
 
 class PowerSGDReduction:
-    """Low-rank factors of each matrix, with error feedback and warm start.
+    """Low-rank gradient compression with error feedback and warm start.
 
-    Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
-    NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums of M Q, then those of M^T P. Parameters lie side
-    by side in one matrix where they can (`gradient_matrices`), since its columns share a factor. A matrix that is no
-    larger than its factors is sent whole.
+    Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+    Distributed Optimization", NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums
+    of M Q, then those of M^T P. Parameters are concatenated into one matrix where possible
+    (`make_gradient_matrices`), because its columns share a factor. A matrix that is no larger
+    than its factors is sent whole.
     """
 
     def __init__(self, flat: FlatParameters, all_reduce: Summation, rank: int) -> None:
-        generator = torch.Generator().manual_seed(0)  # the same start on every worker
+        generator = torch.Generator().manual_seed(0)  # same seed on every worker
         matrices = make_gradient_matrices(flat)
         self._low = [
             _LowRankMatrix(matrix, rank, generator)
@@ -129,7 +139,8 @@ class PowerSGDReduction:
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.take() for matrix in self._whole]
-        # Column by column: those of a factor are of unlike sizes, and values that follow each other share a scale.
+        # Column by column: columns of a factor differ in magnitude, and neighbouring values share a
+        # scale.
         first = torch.cat(
             [tensor.T.flatten() for tensor in [*(matrix.left_factor() for matrix in low), *whole]]
         )
@@ -141,7 +152,9 @@ class PowerSGDReduction:
             return
         sizes = [each.right_size for each in low]
         second = self._second_sum.rounded(
-            torch.cat([each.right(total) for each, total in zip(low, sums, strict=False)])
+            torch.cat(
+                [each.right_factor_from(total) for each, total in zip(low, sums, strict=False)]
+            )
         )
         for each, own in zip(low, torch.split(second, sizes), strict=True):
             each.update_error(own)
@@ -156,7 +169,7 @@ class PowerSGDReduction:
 
 @dataclass(frozen=True, eq=False)
 class GradientMatrix:
-    """Gradients of parameters side by side, [N, M]."""
+    """Gradients of several parameters, concatenated to a matrix [N, M]."""
 
     parts: list[Tensor]
     """[F, M_i] each, views of the flat gradient."""
@@ -174,10 +187,10 @@ class GradientMatrix:
         """M_i"""
         return [part.shape[1] for part in self.parts]
 
-    # Whole rows, which is ten times as fast as a mask or indices over all entries.
+    # Indexes whole rows, ten times as fast as single entries.
 
     def take(self) -> Tensor:
-        """[N, M], of one part with all its rows not a copy."""
+        """Return the matrix [N, M]; without a copy for a single part with all rows."""
         parts = (
             self.parts
             if self.used is None
@@ -186,12 +199,12 @@ class GradientMatrix:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def add_to(self, values: Tensor) -> None:
-        """Add it to values [N, M]."""
+        """Add the matrix to values [N, M]."""
         for part, columns in zip(self.parts, torch.split(values, self.widths, dim=1), strict=True):
             columns += part if self.used is None else part.index_select(0, self.used)
 
     def scatter(self, values: Tensor) -> None:
-        """Write values [N, M] where they belong in the flat gradient."""
+        """Write values [N, M] into the flat gradient."""
         for part, columns in zip(self.parts, torch.split(values, self.widths, dim=1), strict=True):
             if self.used is None:
                 part.copy_(columns)
@@ -199,7 +212,7 @@ class GradientMatrix:
                 part.index_copy_(0, self.used, columns)
 
     def scatter_product(self, left: Tensor, right: Tensor) -> None:
-        """The same of left @ right.T; [N, R], [M, R]."""
+        """Write left @ right.T into the flat gradient; [N, R], [M, R]."""
         for part, columns in zip(self.parts, torch.split(right.T, self.widths, dim=1), strict=True):
             if self.used is None:
                 torch.mm(left, columns, out=part)
@@ -208,7 +221,9 @@ class GradientMatrix:
 
 
 def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
-    """All parameters: weights of equally wide inputs together, and of the others those with the same longer side."""
+    """Group all parameters: input weights of equal F, and other parameters with the same longer
+    side.
+    """
     matrices: dict[tuple[int, bool], GradientMatrix] = {}
     for each in flat.slices:
         gradient = _gradient_as_matrix(flat, each)
@@ -220,13 +235,13 @@ def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
 
 
 def _gradient_as_matrix(flat: FlatParameters, each: ParameterSlice) -> Tensor:
-    """The gradient of a parameter as a matrix, a view; of a vector as one column."""
-    gradient = flat.gradient[each.place]
+    """Return a view of a parameter's gradient as a matrix; a vector becomes one column."""
+    gradient = flat.gradient[each.position]
     return gradient.view(each.shape) if len(each.shape) == 2 else gradient.view(-1, 1)
 
 
 class _LowRankMatrix:
-    """One matrix [N, M] of the gradient, and what PowerSGD remembers of it."""
+    """One gradient matrix [N, M] and its PowerSGD state: right factor and error."""
 
     def __init__(self, gradient: GradientMatrix, rank: int, generator: torch.Generator) -> None:
         self._gradient, (rows, columns) = gradient, gradient.shape
@@ -237,35 +252,35 @@ class _LowRankMatrix:
         self.left_size, self.right_size = rows * rank, columns * rank
 
     def left_factor(self) -> Tensor:
-        """The left factor, [N, R]."""
-        self._gradient.add_to(
-            self.error
-        )  # error feedback: what earlier rounds did not send is added
+        """Return the left factor, [N, R], after adding this round's gradient to the error."""
+        # error feedback: adds what earlier rounds did not send
+        self._gradient.add_to(self.error)
         return self.error @ self.right_factor
 
-    def right(self, left_sum: Tensor) -> Tensor:
-        """The right factor [R M], from the sum of all workers' left factors [R N], which is made orthonormal here."""
+    def right_factor_from(self, left_sum: Tensor) -> Tensor:
+        """Orthonormalise the sum of left factors [R N]; return this worker's right factor [R M]."""
         self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape[::-1]).T)
         return (self._left.T @ self.error).flatten()  # three times as fast as error.T @ left
 
     def update_error(self, right: Tensor) -> None:
-        """Keep what this worker's right factor [R M] leaves out, as it is sent."""
+        """Subtract the transmitted approximation, given this worker's right factor [R M]."""
         self.error.addmm_(self._left, right.view(self.right_factor.shape[::-1]), alpha=-1)
 
     def apply_product(self, right_sum: Tensor) -> None:
+        """Store the summed right factor and write the approximated gradient."""
         self.right_factor.copy_(right_sum.view(self.right_factor.shape[::-1]).T)
         self._gradient.scatter_product(self._left, self.right_factor)
 
 
 def is_compressed(shape: tuple[int, int], rank: int) -> bool:
-    """Whether a matrix is sent as two factors: if these are smaller."""
+    """Return whether a matrix is sent as two factors, that is, whether these are smaller."""
     return rank * sum(shape) < shape[0] * shape[1]
 
 
 def build_reduction(
     settings: GradientSettings, flat: FlatParameters, all_reduce: Summation
 ) -> GradientReduction:
-    """By gradient.compression."""
+    """Build the reduction that gradient.compression names."""
     if settings.compression == "none":
         return DenseReduction(flat, all_reduce)
     return PowerSGDReduction(flat, all_reduce, settings.rank)

@@ -1,4 +1,5 @@
-"""The message of a round: the sum of the workers' updates, and a tail with the loss, stop requests and counts.
+"""The message of a round: the sum of the workers' updates, and a tail with loss, stop requests and
+validation counts.
 
 P parameters of a stage.
 """
@@ -20,7 +21,8 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
 
 DIGIT_BASE = 4096
-"""Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
+"""Counts are sent as two digits of this base, because float32 represents integers only up to
+2^24."""
 
 WIRE_FORMATS: dict[str, WireFormat | None] = {
     "fp32": None,
@@ -28,13 +30,14 @@ WIRE_FORMATS: dict[str, WireFormat | None] = {
     "int8": "int8",
     "int6": "int6",
 }
-"""What gradient.precision sends; None: the gradient's own type."""
+"""What gradient.precision sends; None: the gradient's own dtype."""
 
 
 class RoundMessage:
-    """The one message of a round.
+    """The only message of a round.
 
-    Its tail, TAIL floats: the loss, how many workers were told to stop, then the digits of three validation counts.
+    Its tail has TAIL floats: the loss, the number of workers asked to stop, and two digits of
+    each of three validation counts.
     """
 
     TAIL = 2 + 2 * 3
@@ -56,14 +59,20 @@ class RoundMessage:
         """Whether any worker was, by the last message."""
 
     def reduce_update(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
-        """Sum flat.gradient [P] over all workers; return the mean training loss and the validation metric.
+        """Sum flat.gradient [P] over all workers; return the mean training loss and the validation
+        metric.
 
-        loss: summed over this worker's training nodes. val_counts: int64 [3]. The metric is None without validation
-        nodes. TrainingError where the mean loss is not finite.
+        Args:
+            loss: sum over this worker's training nodes.
+            val_counts: int64 [3]
+        Returns:
+            the mean loss, and the metric (None without validation nodes).
+        Raises:
+            TrainingError: if the mean loss is not finite.
         """
-        self._fill(loss, val_counts)
+        self._fill_tail(loss, val_counts)
         self.reduction.reduce(self._tail)
-        loss, metric = self._read()
+        loss, metric = self._read_tail()
         mean_loss = loss / self._graph_info.num_train
         if not math.isfinite(mean_loss):
             raise TrainingError(
@@ -72,20 +81,20 @@ class RoundMessage:
         return mean_loss, metric
 
     def reduce_counts(self, val_counts: Tensor) -> float | None:
-        """The validation metric alone."""
-        self._fill(0.0, val_counts)
+        """Sum the validation counts only; return the validation metric."""
+        self._fill_tail(0.0, val_counts)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
-        return self._read()[1]
+        return self._read_tail()[1]
 
-    def _fill(self, loss: float, val_counts: Tensor) -> None:
+    def _fill_tail(self, loss: float, val_counts: Tensor) -> None:
         self._tail.copy_(
             torch.tensor(
                 [loss, self.stop_requested, *counts_to_digits(val_counts)], dtype=self._tail.dtype
             )
         )
 
-    def _read(self) -> tuple[float, float | None]:
-        """The sum of the losses, and the validation metric; also sets any_stop_requested."""
+    def _read_tail(self) -> tuple[float, float | None]:
+        """Return the summed loss and the validation metric; set any_stop_requested."""
         loss, stop_requests, *digits = self._tail.tolist()
         self.any_stop_requested = stop_requests > 0
         return loss, self._metric(digits_to_counts(digits)) if self._graph_info.num_val else None
@@ -94,7 +103,7 @@ class RoundMessage:
 def build_message(
     objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters
 ) -> RoundMessage:
-    """The message of an objective's rounds, by gradient.precision and gradient.compression."""
+    """Build the round message for an objective, by gradient.precision and gradient.compression."""
     tag = MessageTag("gradients", objective.traffic_layer)
     if settings.gradient.secure:
         first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))
@@ -108,16 +117,18 @@ def build_message(
     return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
 
 
-# Lists, for a few numbers: a tensor or an array takes longer to make than all that is done with them.
+# Lists, because creating a tensor takes longer than processing so few numbers.
 
 
 def counts_to_digits(counts: Tensor) -> list[int]:
-    """Counts int64 [K] as digits, the high and the low one of each; in float32 the sum of 4,096 workers' is exact."""
+    """Split counts int64 [K] into a high and a low digit each; float32 sums of 4,096 workers are
+    exact.
+    """
     return [digit for count in counts.tolist() for digit in divmod(count, DIGIT_BASE)]
 
 
 def digits_to_counts(digits: Sequence[float]) -> Tensor:
-    """The sum of counts, int64 [K], from the sum of their digits, 2 K."""
+    """Return the sum of counts, int64 [K], from the summed digits, 2 K."""
     return torch.tensor(
         [
             round(high) * DIGIT_BASE + round(low)

@@ -1,4 +1,7 @@
-"""All that the rounds of a layer change: what is saved of it, and loaded into a resumed run. P parameters."""
+"""Everything that the rounds of a layer change: saved to disk, and loaded by a resumed run.
+
+P parameters.
+"""
 
 import copy
 import operator
@@ -16,41 +19,41 @@ from retexo.rounds.update_rules import LocalOptimizer
 
 @dataclass(eq=False)
 class RoundState:
-    """Where the rounds of a layer are."""
+    """State of a layer's rounds."""
 
     layer: int
     local: LocalOptimizer
     message: RoundMessage
     stopping: EarlyStopping
     best: Tensor
-    """[P] the parameters of the best round."""
+    """[P] parameters of the best round."""
     number: int = 0
-    """Rounds so far."""
+    """Rounds completed."""
 
     def finished_state(self) -> dict[str, Any]:
-        """What is saved of a layer that has ended; its keys are those of the files on disk."""
+        """Return the state of a finished layer. The keys are those of the files on disk."""
         device = self.best.device
         return {
             "number": self.number,
             "values": self.local.flat.values,
-            "random": torch.get_rng_state(),  # dropout draws from it
+            "random": torch.get_rng_state(),  # used by dropout
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             "sent": self.message.comm.meter.of_layer(self.layer, OF_ROUNDS),
         }
 
     def load_finished_state(self, saved: dict[str, Any]) -> None:
+        """Load the state of a finished layer."""
         self.number = operator.index(saved["number"])
         self.local.flat.values.copy_(saved["values"])
         torch.set_rng_state(saved["random"])
         if saved["random_cuda"] is not None:
             torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
         self.message.comm.meter.restore(self.layer, saved["sent"])
-        self.message.comm.meter.table(
-            self.layer + 1
-        )  # raises for peers and kinds that there are none of
+        # raises for unknown peers and kinds
+        self.message.comm.meter.table(self.layer + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is saved between two rounds."""
+        """Return the state between two rounds."""
         return {
             **self.finished_state(),
             "best": self.best,
@@ -61,6 +64,7 @@ class RoundState:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Load the state between two rounds."""
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
         self.stopping.best_round, self.stopping.best_metric = (
@@ -71,7 +75,7 @@ class RoundState:
         optimizer.load_state_dict(
             {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}
         )
-        trial = copy.deepcopy(optimizer)  # raises what a step would
+        trial = copy.deepcopy(optimizer)  # a trial step raises now what a real one would raise
         for parameter in (each for group in trial.param_groups for each in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
         trial.step()

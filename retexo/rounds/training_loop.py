@@ -1,8 +1,9 @@
-"""The rounds of one layer, or of a network that is trained end to end, until it converges.
+"""The rounds of one layer, or of an end-to-end network, until it converges.
 
-A round is one step that all workers take together. Its message (retexo.rounds.round_message) carries each worker's update
-and its counts on the validation nodes, which score the parameters that the round starts from; so the validation metric
-costs no message of its own. It also says whether a worker was told to stop: then all end after the same round.
+A round is one optimisation step that all workers take together. Its message
+(retexo.rounds.round_message) carries each worker's update, its counts on the validation nodes,
+and whether it was asked to stop. The counts score the parameters before the step, so the
+validation metric needs no message of its own, and all workers stop after the same round.
 """
 
 from retexo.comm.collectives import Communicator
@@ -25,11 +26,18 @@ def run_rounds(
     log: RunLog,
     recovery: Recovery | None = None,
 ) -> int:
-    """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
+    """Train a stage or network until it converges or reaches its limit; return the number of
+    rounds.
 
-    It ends with the parameters of the best validation round, the same on every worker. recovery: None to save nothing.
-    Raises Stopped once any worker is told to end, PeerLost, and TrainingError where the loss or a parameter is not
-    finite, or the workers' parameters are not the same in the end.
+    The module ends with the parameters of the best validation round, equal on every worker.
+
+    Args:
+        recovery: saves and restores states; None to save nothing.
+    Raises:
+        Stopped: if any worker was asked to stop.
+        PeerLost: if another worker died.
+        TrainingError: if the loss or a parameter is not finite, or workers end with different
+            parameters.
     """
     layer, flat = objective.layer, flatten_parameters(objective, comm, settings.gradient)
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
@@ -49,7 +57,7 @@ def run_rounds(
     flat.values.copy_(round_state.best)
     if not bool(flat.values.isfinite().all()):
         raise TrainingError(
-            f"layer {layer}: its parameters are NaN or infinite in the end; lower learning_rate"
+            f"layer {layer}: the trained parameters are NaN or infinite; lower learning_rate"
         )
     check_same_result(comm, objective)
     if recovery:
@@ -64,7 +72,7 @@ def _run_until_end(
     log: RunLog,
     recovery: Recovery | None,
 ) -> None:
-    """Rounds from where the state stands; round_state.best ends as the parameters to use."""
+    """Run rounds from the current state on; leave the parameters to use in round_state.best."""
     update_rule = build_update_rule(settings.gradient, round_state.local)
     message, stopping, values = (
         round_state.message,
@@ -77,12 +85,14 @@ def _run_until_end(
         if recovery and number > first and (message.any_stop_requested or recovery.is_due(number)):
             recovery.save_round(round_state.layer, number, round_state.state_dict())
         if message.any_stop_requested:
-            raise Stopped(f"told to stop; layer {round_state.layer} is kept after {number} rounds")
+            raise Stopped(
+                f"stopped on request; layer {round_state.layer} is saved after {number} rounds"
+            )
         objective.begin_round(number)
         message.stop_requested = recovery is not None and recovery.stop_requested()
         val_counts = objective.val_counts()
         loss = None
-        # Where this may be the end, the counts go first, alone: an update that nobody applies is not sent.
+        # If this may be the last round, send only the counts first: nobody would apply the update.
         ends = number >= limit or (
             objective.graph_info.num_val > 0 and stopping.out_of_patience(number)
         )

@@ -1,4 +1,5 @@
-"""How workers step together: what each computes from its own nodes, and how the sum over all workers is applied.
+"""Update rules: what each worker computes from its own nodes, and how the sum over workers is
+applied.
 
 P parameters of a stage.
 """
@@ -20,7 +21,7 @@ from retexo.settings.run_settings import GradientSettings, OptimizerSettings
 def build_optimizer(
     settings: OptimizerSettings, learning_rate: float, module: nn.Module
 ) -> torch.optim.Optimizer | Adam:
-    """The optimiser of the settings; fused where it can be."""
+    """Build the optimiser that the settings name; fused if possible."""
     if is_plain_adam(settings):
         return Adam(module.parameters(), learning_rate, settings.weight_decay)
     cls = optimizer_class(settings.target)
@@ -29,21 +30,21 @@ def build_optimizer(
         "fused" in inspect.signature(cls).parameters
         and not {"foreach", "differentiable"} & arguments.keys()
     ):
-        arguments.setdefault("fused", True)  # ten times as fast on a CPU as the default
+        arguments.setdefault("fused", True)  # ten times as fast on a CPU
     optimizer: torch.optim.Optimizer = cls(module.parameters(), lr=learning_rate, **arguments)
     return optimizer
 
 
 @dataclass(frozen=True, eq=False)
 class LocalOptimizer:
-    """One worker's optimiser and the loss that it minimises."""
+    """One worker's optimiser and objective."""
 
     flat: FlatParameters
     optimizer: torch.optim.Optimizer | Adam
     objective: Objective
 
     def backward(self) -> float:
-        """Put the gradient of the summed loss into flat.gradient; return the sum."""
+        """Write the gradient of the summed loss to flat.gradient; return the summed loss."""
         self.flat.gradient.zero_()
         if self.objective.num_train == 0 and not self.objective.exchanges_rows:
             return 0.0
@@ -55,13 +56,13 @@ class LocalOptimizer:
 
 
 class UpdateRule(Protocol):
-    """One way to step: `compute`, then the sum over all workers, then `apply`."""
+    """One way to update parameters: `compute`, then the sum over all workers, then `apply`."""
 
     def compute(self) -> float:
-        """Fill flat.gradient [P] with this worker's summand; return the loss summed over its training nodes."""
+        """Write this worker's summand to flat.gradient [P]; return its summed training loss."""
 
     def apply(self) -> None:
-        """Update the parameters by flat.gradient, which is by now the sum over all workers."""
+        """Update the parameters from flat.gradient, which now holds the sum over all workers."""
 
 
 class SynchronousSGD:
@@ -79,10 +80,11 @@ class SynchronousSGD:
 
 
 class LocalSGD:
-    """Several optimiser steps on each worker's own nodes, then the mean change, weighted by training nodes.
+    """Several steps on each worker's own nodes, then the mean change, weighted by training nodes.
 
-    Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. Each worker keeps its optimiser's state. What
-    has no gradient on any worker changes alike everywhere (by weight decay), so it is not sent: each applies its own.
+    Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. Each worker keeps its
+    optimiser's state. Parameters without gradient on any worker change equally everywhere (by
+    weight decay), so their change is not sent.
     """
 
     def __init__(self, local: LocalOptimizer, num_steps: int) -> None:
@@ -115,7 +117,7 @@ class LocalSGD:
 
 
 def build_update_rule(settings: GradientSettings, local: LocalOptimizer) -> UpdateRule:
-    """By gradient.mode."""
+    """Build the update rule that gradient.mode names."""
     return (
         SynchronousSGD(local) if settings.mode == "sync" else LocalSGD(local, settings.local_epochs)
     )

@@ -5,9 +5,10 @@ in the settings and checkpoints that earlier versions stored. Only the current n
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from partitioning.partition_settings import FeatureSettings
 from retexo.settings.flatten import without
 
 
@@ -30,6 +31,7 @@ ALIASES: dict[str, Alias] = {
     "model.inputs": Alias("model.input_skip", {"all": True, "previous": False}),
     "model.passes": Alias("model.output"),
     "readout": Alias("output_heads"),
+    "features": Alias("features.kind"),
 }
 """Dotted alias -> setting."""
 REMOVED = frozenset({"sweep.axes", "sweep.dir"})
@@ -70,12 +72,20 @@ def rename_settings(
         holder = renamed.get(group) if group else renamed
         if not isinstance(holder, dict) or last not in holder:
             continue
+        if former == "features" and _is_features_group(holder[last]):
+            continue
         value = holder.pop(last)
         if alias.name not in given:
             group, _, last = alias.name.rpartition(".")
             target = renamed.setdefault(group, {}) if group else renamed
             target[last] = alias.values.get(value, value) if isinstance(value, str) else value
     return renamed
+
+
+def _is_features_group(value: Any) -> bool:
+    """Whether `features` holds the settings features.*; else it stands for features.kind."""
+    names = {each.name for each in fields(FeatureSettings)}
+    return isinstance(value, Mapping) and value.keys() <= names
 
 
 def rename_stored(settings: Mapping[str, Any]) -> dict[str, Any]:

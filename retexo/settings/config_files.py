@@ -74,6 +74,11 @@ def _check(file: Path, place: Path) -> None:
     config = _load(file, content)
     if not isinstance(config, Mapping):
         return
+    features = config.get("features")
+    if features is not None and not isinstance(features, Mapping):
+        raise InputError(
+            f"{file}: features: {features}: in a file write features: {{kind: {features}}}"
+        )
     _check_defaults(file, config.get("defaults"))
     own = config.get("hydra", {})
     if not isinstance(own, Mapping):

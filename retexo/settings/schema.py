@@ -33,8 +33,8 @@ LISTS = frozenset(
     key
     for key, (_, hint) in DEFINED.items()
     if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
-) | {"features"}
-"""Settings with a list as value; a single value means a list of it. `features` may be a mapping."""
+) | {"features.kind"}
+"""Settings with a list as value; one value means a list of it. features.kind may be a mapping."""
 REST = ".*"
 """Suffix of the setting that collects undeclared settings of its group."""
 

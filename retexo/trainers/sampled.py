@@ -1,13 +1,13 @@
-"""Mini-batches of sampled neighbours, end to end, by DGL's own distributed engine on the same partition directory.
+"""End-to-end training on mini-batches of sampled neighbours, with DGL's distributed engine.
 
-Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017; Zheng et al., "DistDGL",
-2020. Each worker starts the DGL server of its part. A round is a step on a batch of each trainer, and an epoch a pass
-over the training nodes, which `node_split` deals out evenly, so that some labels travel. num_rounds and
-stopping.patience count epochs. Validation is on sampled neighbours, once an epoch; the test is on the whole graph, by
-the exchange of the other trainers.
+Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017;
+Zheng et al., "DistDGL", 2020. Each worker starts the DGL server of its partition. A round is a
+step on one batch per trainer, an epoch a pass over the training nodes. `node_split` distributes
+these evenly, so some labels are sent. num_rounds and stopping.patience count epochs. Validation
+uses sampled neighbours, once per epoch; the test uses the whole graph, as the other trainers do.
 
-Of s sampled in-edges of a node with degree d, a mean is that of these; in a sum each stands for d / s, so that the sum
-is unbiased. F features.
+With s sampled of d in-edges, a mean is over the sample; in a sum each sampled edge has the
+weight d / s, which makes the sum unbiased. F features.
 """
 
 from dataclasses import replace
@@ -40,15 +40,15 @@ def check(settings: TrainSettings) -> None:
     refused = {
         f"gradient={settings.gradient.mode}": (
             settings.gradient.mode != "sync",
-            "steps together; set gradient=sync",
+            "supports synchronous steps only; set gradient=sync",
         ),
         "gradient.secure=true": (
             settings.gradient.secure,
-            "lets all workers read all rows and labels; leave it out",
+            "lets all workers read all rows and labels; remove the setting",
         ),
         "distributed.backend=sockets": (
             settings.cluster.encrypted,
-            "DGL sends in the clear; use gloo, or distributed.tls=false, in a network that you trust",
+            "sends unencrypted; use gloo, or distributed.tls=false, in a trusted network",
         ),
     }
     for name, (wrong, why) in refused.items():
@@ -57,15 +57,16 @@ def check(settings: TrainSettings) -> None:
 
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError unless DGL's files of this node's parts are there, whole, and nobody's own."""
+    """Raise InputError unless DGL's files of this node's partitions exist and are undamaged."""
     if directory.sites:
         raise InputError(
-            f"dataset_name=parts: {NAME} lets all workers read all rows and labels, which sites do not; "
-            "choose another trainer"
+            f"dataset_name=parts: {NAME} lets all workers read all rows and "
+            "labels, which sites do not allow; choose another trainer"
         )
     if directory.is_of_pyg or config_file(directory.path) is None:
         raise InputError(
-            f"{directory.path}: {NAME} needs DGL's files; partition again with partition.dgl_files=true"
+            f"{directory.path}: {NAME} needs DGL's files; "
+            "partition again with partition.dgl_files=true"
         )
     for part in settings.cluster.local_ranks if directory.meta is not None else ():
         path = (
@@ -80,15 +81,16 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Steps on batches to convergence, then the test on the whole graph."""
+    """Train on batches until convergence, then test on the whole graph."""
     info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
     if info.weighted or info.num_edge_features:
         raise InputError(
-            f"{NAME}: the edges have weights or features, which its samples do not read; choose another "
-            "trainer"
+            f"{NAME}: does not support edge weights or edge features; choose another trainer"
         )
     from retexo.trainers.sampled_dgl.batches import BatchObjective
-    from retexo.trainers.sampled_dgl.client import Engine  # which no other trainer needs
+
+    # imported here, because only this trainer needs DGL
+    from retexo.trainers.sampled_dgl.client import Engine
 
     options, fail = (
         typed_options("sampled", settings.trainer.options, SampledOptions),

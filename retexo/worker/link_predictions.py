@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.links.id_files import id_keys, places_of, read_ids
+from partitioning.links.id_files import make_id_keys, find_positions, read_ids
 from retexo.comm.collectives import ReduceInput
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table
@@ -43,7 +43,9 @@ def write_links(
 
 def _numbers(context: Context, ids: NDArray[Any], where: str, *, named: bool) -> Tensor:
     """The numbers of nodes in the partitioned graph by their ids, int64 of the same shape; each owner knows its own."""
-    place = places_of(context.partition.node_ids.numpy(), id_keys(ids, named=named, where=where))
+    place = find_positions(
+        context.partition.node_ids.numpy(), make_id_keys(ids, named=named, where=where)
+    )
     known = torch.from_numpy(np.where(place >= 0, place + context.partition.first_id + 1, 0))
     context.comm.all_reduce([ReduceInput(known.view(-1))], TAG)
     if bool((known == 0).any()):

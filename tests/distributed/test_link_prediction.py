@@ -19,7 +19,7 @@ from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, PLAIN_TYPE
 from partitioning.links.link_split import split_links
-from partitioning.links.score_ranks import of_ranks
+from partitioning.links.score_ranks import measure_ranks
 from retexo import load_run
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
@@ -349,7 +349,7 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     matrix = mixed[best(mixed)]
     for part in ("val", "test"):
         ranks = ranks_of(matrix, part)
-        for measure, value in of_ranks(ranks).items():
+        for measure, value in measure_ranks(ranks).items():
             assert scores[part][measure] == pytest.approx(value, abs=1e-6), measure
         own, fixed = (matrix[tuple(split.rows[name].T)] for name in (part, f"{part}_neg"))
         wins = (own[:, None] > fixed).mean() + (own[:, None] == fixed).mean() / 2

@@ -150,7 +150,7 @@ def running(group: int, module: str) -> list[psutil.Process]:
         (
             "server",
             signal.SIGKILL,
-            "cannot go on: the DGL server of its part was killed by SIGKILL",
+            "cannot continue: the DGL server of its partition was killed by SIGKILL",
         ),
         pytest.param(
             "server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG
@@ -159,7 +159,7 @@ def running(group: int, module: str) -> list[psutil.Process]:
         pytest.param(
             "batches",
             signal.SIGKILL,
-            "cannot go on: trainer 1 of its part was killed by SIGK",
+            "cannot continue: trainer 1 of its partition was killed by SIGK",
             marks=LONG,
         ),
     ],
@@ -202,7 +202,7 @@ def test_who_dies_is_named(
         (("sampled.fanout=many",), "sampled.fanout"),
         (
             ("parts_per_node=1", "distributed.backend=sockets", "distributed.credentials=keys"),
-            "sends in the clear",
+            "sends unencrypted",
         ),
     ],
 )
@@ -236,7 +236,7 @@ def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
         graph.check_directory(given, directory)
     for known in ({"weighted": True}, {"num_edge_features": 3}):
         context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
-        with pytest.raises(InputError, match="the edges have weights or features"):
+        with pytest.raises(InputError, match="does not support edge weights or edge features"):
             sampled.train(context, [])
 
 

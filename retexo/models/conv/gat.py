@@ -1,18 +1,23 @@
-"""Graph attention of Velickovic et al., "Graph Attention Networks", ICLR 2018.
+"""Graph attention of Velickovic et al., "Graph Attention Networks", ICLR 2018 (eqs. 1 to 6).
 
-    z_u = W^T x_u      e_uv = LeakyReLU(a_src . z_u + a_dst . z_v)      alpha_uv = softmax over u in N(v) of e_uv
-    h_v = merge over the heads of  sum over u in N(v) of alpha_uv z_u  + b                     (their eqs. 1 to 6)
+    z_u = W^T x_u
+    e_uv = LeakyReLU(a_src . z_u + a_dst . z_v)
+    alpha_uv = softmax over u in N(v) of e_uv
+    h_v = merge over the heads of  sum over u in N(v) of alpha_uv z_u  + b
 
-With features f_uv of edges, [K] (a weight is one), these enter both the score and what is summed, by t_uv = W_e^T f_uv:
+With edge features f_uv, [K] (an edge weight is one feature), t_uv = W_e^T f_uv enters score and
+sum:
 
-    e_uv = LeakyReLU(a_src . z_u + a_dst . z_v + a_edge . t_uv)        sum over u in N(v) of alpha_uv (z_u + t_uv)
+    e_uv = LeakyReLU(a_src . z_u + a_dst . z_v + a_edge . t_uv)
+    h_v = merge over the heads of  sum over u in N(v) of alpha_uv (z_u + t_uv)  + b
 
-The score is that of PyG's GATConv with edge_dim (GATv2Conv has the term inside, too, and not in the sum), the sum that
-of its TransformerConv (Shi et al., "Masked Label Prediction", IJCAI 2021). A self loop has the mean of the in-edges.
+The score is that of PyG's GATConv with edge_dim, the sum that of PyG's TransformerConv (Shi et
+al., "Masked Label Prediction", IJCAI 2021). A self loop has the mean features of the node's
+in-edges.
 
-N(v) holds v itself, as in the paper (section 2.1) and PyG's GATConv(add_self_loops=True), so a node without in-edges
-has h_v = merge of z_v + b. With self_loops=False it does not, as in the public Retexo code, and then that is b.
-Heads are merged by their mean or side by side (concat).
+N(v) contains v itself, as in the paper (section 2.1) and in PyG's GATConv(add_self_loops=True),
+so a node without in-edges has h_v = merge of z_v + b. With self_loops=False it does not, as in
+the public Retexo code, and such a node has h_v = b. Heads are averaged or concatenated (concat).
 """
 
 import torch
@@ -29,7 +34,7 @@ NEGATIVE_SLOPE = 0.2
 
 
 def build(layer: LayerShape, options: GATOptions) -> "GAT":
-    """Each head is hidden_dim / heads wide; in the last layer as wide as there are classes."""
+    """Build a layer whose heads have width hidden_dim / heads, or num_classes in the last layer."""
     model = layer.model
     if model.hidden_dim % model.heads:
         raise InputError(
@@ -52,13 +57,13 @@ class GAT(Convolution):
     """[N_src, F] -> [N_dst, D] with merge=mean, [N_dst, heads D] with merge=concat.
 
     Args:
-        num_in: F.
-        num_out: D, the width of a head.
-        dropout: rate, of the rows.
-        heads: attention heads.
-        merge: mean, or concat.
+        num_in: F
+        num_out: D, the width of one head.
+        dropout: rate, applied to the rows.
+        heads: number of attention heads.
+        merge: "mean" or "concat".
         self_loops: whether a node is its own neighbour.
-        num_edge_features: K.
+        num_edge_features: K
     """
 
     adds_skips = True
@@ -125,8 +130,11 @@ class GAT(Convolution):
         return merged + self.bias
 
     def _sums_first(self, rows: Matrix, inputs: Inputs) -> bool:
-        """Whether rows are summed before the weights, for each head: the same, and less work where edges share few
-        sources. Measured: a value to add up takes as long as 10 steps of a product, a value of z as 14 to add up.
+        """Return whether to sum rows before multiplying by the weights, per head.
+
+        The result is the same, with less work if edges share few sources. Measured costs: adding
+        one value equals 10 multiply-adds of a product; computing one value of z equals 14
+        additions.
         """
         block = inputs.block
         assert block is not None
@@ -142,20 +150,24 @@ class GAT(Convolution):
         return len(block.src) * self.attention_heads * width < after
 
     def _attention(self, block: Block, score_src: Tensor, score_dst: Tensor) -> Tensor:
-        """alpha of each edge, [E, heads], from the scores of its ends, [N_src, heads] and [N_dst, heads]."""
+        """Return alpha, [E, heads], from the scores of sources [N_src, heads] and destinations
+        [N_dst, heads].
+        """
         score = score_src.index_select(0, block.src) + score_dst.index_select(0, block.dst)
         if block.edge_feat is not None:
             score = score + self._edge_score(block.edge_feat)
         return edge_softmax(block, nn.functional.leaky_relu(score, NEGATIVE_SLOPE, inplace=True))
 
     def _edge_score(self, feat: Tensor) -> Tensor:
-        """a_edge . t of each edge, [E, heads] of [E, K]: no t is made."""
+        """Return a_edge . t for each edge, [E, heads], from features [E, K], without computing
+        t.
+        """
         weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
         scores: Tensor = feat @ (weight * self.attention_edge).sum(dim=-1)
         return scores.to(self.weight.dtype)
 
     def _edge_sum(self, block: Block, feat: Tensor, alpha: Tensor) -> Tensor:
-        """The sums of alpha t, [N_dst, heads, D]: features are summed before the weights."""
+        """Return the sums of alpha t, [N_dst, heads, D]; features are summed before the weights."""
         weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
         zeros = feat.new_zeros(block.num_dst, feat.shape[1])
         sums = [zeros.index_add(0, block.dst, feat * share[:, None]) for share in alpha.unbind(1)]
@@ -163,10 +175,12 @@ class GAT(Convolution):
 
 
 def _attention(heads: int, width: int) -> Tensor:
-    """[1, heads, width], small: attention starts near the mean, which overfits less."""
+    """Return small attention vectors [1, heads, width]: attention near the mean overfits less at
+    first.
+    """
     vectors = torch.empty(1, heads, width)
-    if (
-        not vectors.is_meta
-    ):  # as for check_model: there torch would import its compiler, which takes seconds
+    # On the meta device (check_model) initialisation would import torch's compiler, which takes
+    # seconds.
+    if not vectors.is_meta:
         nn.init.xavier_normal_(vectors, gain=nn.init.calculate_gain("relu"))
     return vectors

@@ -1,9 +1,11 @@
-"""Graph convolution of Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", ICLR 2017.
+"""Graph convolution of Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional
+Networks", ICLR 2017.
 
-    h_v = W^T ( sum over u in N(v) and v itself of  w_uv x_u / sqrt((d_out(u) + 1) (d_in(v) + 1)) ) + b      (eq. 2)
+    h_v = W^T ( sum over u in N(v) + {v} of  w_uv x_u / sqrt((d_out(u) + 1) (d_in(v) + 1)) ) + b
 
-with one self loop added, existing ones removed. w are the weights of edges, 1 where there are none and for the self
-loop; the degrees d are sums of them in the whole graph (as DGL's EdgeWeightNorm; PyG's gcn_norm takes d_in twice).
+(eq. 2) with one self loop added and existing self loops removed. w are edge weights, 1 for
+unweighted edges and the self loop. Degrees d are sums of w in the whole graph (as in DGL's
+EdgeWeightNorm; PyG's gcn_norm uses d_in for both ends).
 """
 
 import torch
@@ -22,9 +24,9 @@ class GCN(LinearConvolution):
     """[N_src, F] -> [N_dst, D]
 
     Args:
-        num_in: F.
-        num_out: D.
-        dropout: rate, of the aggregate.
+        num_in: F
+        num_out: D
+        dropout: rate, applied to the aggregate.
     """
 
     normalized = True

@@ -1,10 +1,12 @@
-"""Graph isomorphism network of Xu, Hu, Leskovec and Jegelka, "How Powerful are Graph Neural Networks?", ICLR 2019.
+"""Graph isomorphism network of Xu, Hu, Leskovec and Jegelka, "How Powerful are Graph Neural
+Networks?", ICLR 2019.
 
-    h_v = MLP( x_v + sum over u in N(v) of x_u )      (their eq. 4.1 with epsilon fixed at 0: GIN-0)
+    h_v = MLP( x_v + sum over u in N(v) of x_u )      (eq. 4.1 with epsilon = 0: GIN-0)
 
-With weights w of edges the sum is of w_uv x_u (an edge of weight k is k edges; as DGL's GINConv, edge_weight). The MLP
-is linear, norm, ReLU, linear. The norm is that of stages, model.norm, where they have batch normalisation, whose
-statistics would have to cross the network in every round.
+With edge weights w the sum is of w_uv x_u, so an edge of weight k equals k edges (as DGL's
+GINConv with edge_weight). The MLP is linear, norm, ReLU, linear. The norm is model.norm instead
+of the paper's batch normalization, whose statistics would have to cross the network in every
+round.
 """
 
 import torch
@@ -25,11 +27,11 @@ class GIN(LinearConvolution):
     """[N_src, F] -> [N_dst, D]
 
     Args:
-        num_in: F.
-        num_out: D.
-        dropout: rate, of the aggregate.
+        num_in: F
+        num_out: D
+        dropout: rate, applied to the aggregate.
         width: of the MLP's hidden layer.
-        norm: its normalisation, as model.norm.
+        norm: model.norm
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""GraphSAGE's mean (Hamilton, Ying and Leskovec, NeurIPS 2017) over each relation, as PyG's HeteroConv of SAGEConv.
+"""GraphSAGE-mean (Hamilton, Ying and Leskovec, NeurIPS 2017) for each relation, as PyG's HeteroConv
+of SAGEConv.
 
     h_v = W_self^T x_v + sum over relations r of  W_r^T mean over u in N_r(v) of x_u
 
-W_self is the stage's, beside the sum. Of weighted edges the mean is weighted.
+W_self belongs to the stage. With weighted edges the mean is weighted.
 """
 
 from retexo.models.convolution import LayerShape

@@ -1,12 +1,16 @@
-"""Attention within each relation, summed over the relations: graph attention (Velickovic et al., ICLR 2018) as PyG's
-HeteroConv of GATConv has it, and as WIRGAT of Busbridge et al., "Relational Graph Attention Networks", 2019.
+"""Graph attention within each relation, summed over relations: PyG's HeteroConv of GATConv
+(Velickovic et al., ICLR 2018), and WIRGAT of Busbridge et al., "Relational Graph Attention
+Networks", 2019.
 
-    z_u = W_r^T x_u    e_uv = LeakyReLU(a_r . z_u + U_r^T x_v)    alpha_uv = softmax over u in N_r(v) of e_uv + log w_uv
-    h_v = sum over relations r of  (heads side by side of  sum over u in N_r(v) of alpha_uv z_u)  +  b
+    z_u = W_r^T x_u
+    e_uv = LeakyReLU(a_r . z_u + U_r^T x_v)
+    alpha_uv = softmax over u in N_r(v) of e_uv + log w_uv
+    h_v = sum over relations r of  (concatenated heads of  sum over u in N_r(v) of alpha_uv z_u)
+        +  b
 
-U_r stands for PyG's product of a weight and an attention vector of the destination. The weight w_uv of an edge, 1 where
-there is none, counts as so many equal edges would. In later layers the features are read by their means, as R-GCN does,
-and attention is over what the layer before passes on.
+U_r replaces PyG's product of a weight and the destination's attention vector. An edge of weight
+w_uv (default 1) counts as w_uv equal edges. Later layers aggregate the input features by their
+means, as R-GCN does, and attend to the previous layer's output only.
 """
 
 import torch
@@ -26,8 +30,8 @@ def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
     heads = 1 if layer.is_last else layer.model.heads
     if layer.num_out % heads:
         raise InputError(
-            f"hidden_dim={layer.model.hidden_dim}: a group has {layer.num_out} of it, which must be a multiple of "
-            f"heads={heads} for rgat"
+            f"hidden_dim={layer.model.hidden_dim}: the width of a group, {layer.num_out}, must be "
+            f"a multiple of heads={heads} for rgat"
         )
     return RelationalAttention(
         layer.groups, layer.num_out, layer.model.dropout, heads, layer.num_own
@@ -35,11 +39,15 @@ def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
 
 
 class RelationalAttention(RelationalConvolution):
-    """As RelationalConvolution, but that the last group attends to the rows of sources, [N_src, F_r] each.
+    """A RelationalConvolution whose last group attends to the rows of the sources, [N_src, F_r]
+    each.
 
     Args:
-        heads: attention heads, D / heads wide each.
-        num_own: width of the destinations' features; 0 for none, then e_uv depends on u alone.
+        groups: the inputs, in groups.
+        num_out: D
+        dropout: default dropout rate.
+        heads: number of attention heads, D / heads wide each.
+        num_own: width of the destinations' features; 0 for none, then e_uv depends on u only.
     """
 
     linear_aggregation = False
@@ -74,7 +82,7 @@ class RelationalAttention(RelationalConvolution):
         )
 
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
-        """[N_dst, D] of one relation."""
+        """Return the attention sum over one relation, [N_dst, D]."""
         rate = self.groups[-1][place].dropout
         z = matmul(self.apply_dropout(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
             self.bias.dtype

@@ -1,9 +1,10 @@
-"""R-GCN (retexo.models.conv.rgcn) on all types of nodes as one plain graph, whose edges know their relation.
+"""R-GCN (retexo.models.conv.rgcn) on a plain graph whose edges have a relation: all node types as
+one.
 
     h_v = sum over relations r of  W_r^T mean over u in N_r(v) of x_u + b
 
-The means are made once a layer, as those of linear aggregators are, but from rows: a sum would be of one relation.
-Where there are more relations than BASES they share so many matrices.
+The means are computed once per layer, as for linear aggregators. Neighbours are always sent as
+rows, because a partial sum belongs to one relation. More than BASES relations share BASES bases.
 """
 
 from dataclasses import replace
@@ -26,7 +27,7 @@ def build(layer: LayerShape, options: NoOptions) -> "UnionRGCN":
 
 
 class UnionRGCN(RelationalConvolution):
-    """[N_src, F] -> [N_dst, D]; `edge_feat` of a block is one-hot, [E, R]."""
+    """[N_src, F] -> [N_dst, D]; the block's edge_feat is one-hot, [E, R]."""
 
     linear_aggregation, relational = False, False
     fixed_inputs, takes_projected, reads_relations = True, False, True

@@ -1,13 +1,16 @@
-"""GraphSAGE of Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017.
+"""GraphSAGE of Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs",
+NeurIPS 2017.
 
     mean:  h_v = W_self^T x_v + W_neigh^T mean over u in N(v) of x_u + b
-    pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b      (their eq. 3)
+    pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b
 
-A node without in-edges has the neighbourhood 0. With weights w of edges the mean is
+The pool aggregator is the paper's eq. 3.
 
-    sum over u in N(v) of w_uv x_u  /  sum over u in N(v) of w_uv        (DGL's SAGEConv, edge_weight of EdgeWeightNorm)
+A node without in-edges has the neighbourhood vector 0. With edge weights w the mean is
 
-and a maximum, which an edge of weight 2 would enter as two edges do, is refused.
+    sum over u in N(v) of w_uv x_u  /  sum over u in N(v) of w_uv    (DGL's EdgeWeightNorm)
+
+The pool aggregator rejects edge weights, because a maximum cannot count an edge twice.
 """
 
 import torch
@@ -33,10 +36,11 @@ class SAGEMean(LinearConvolution):
     """[N_src, F] -> [N_dst, D]
 
     Args:
-        num_in: F.
-        num_out: D.
-        dropout: rate, of a node's own row and of the mean.
-        root_weight: whether there is W_self; False where the stage has the node's own row beside the mean.
+        num_in: F
+        num_out: D
+        dropout: rate, applied to the node's own row and to the mean.
+        root_weight: whether there is a W_self; False if the stage adds the node's own row
+            itself.
     """
 
     normalized = True
@@ -69,12 +73,12 @@ class SAGEMean(LinearConvolution):
 
 
 class SAGEPool(Convolution):
-    """[N_src, F] -> [N_dst, D]; the pooled vectors are as wide as the input, at most the larger of D and 64.
+    """[N_src, F] -> [N_dst, D]; pooled vectors have the input's width, but at most max(D, 64).
 
     Args:
-        num_in: F.
-        num_out: D.
-        dropout: rate, of all rows.
+        num_in: F
+        num_out: D
+        dropout: rate, applied to all rows.
     """
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:

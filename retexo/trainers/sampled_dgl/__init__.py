@@ -1,1 +1,3 @@
-"""DGL's own distributed engine (`dgl.distributed`) on our partitions: a server a part, and clients in the workers."""
+"""DGL's distributed engine (`dgl.distributed`) on our partitions: one server per partition, clients
+in the workers.
+"""

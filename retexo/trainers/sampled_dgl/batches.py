@@ -1,7 +1,9 @@
-"""Batches of sampled neighbours: what one trainer of trainer=sampled computes, and the process of a further one.
+"""Mini-batches of sampled neighbours: the objective of trainer=sampled, and the process of an extra
+trainer.
 
-`python -m retexo.trainers.sampled_dgl.batches FD TOKEN IP_CONFIG PART ADDRESS` is started by a worker, beside which it is another
-client of the part's DGL server. Parameters, gradients and counts go between the two by FD, a pair of sockets.
+A worker starts `python -m retexo.trainers.sampled_dgl.batches FD TOKEN IP_CONFIG PART ADDRESS`
+for each extra trainer, which is another client of the partition's DGL server. Parameters,
+gradients and counts are exchanged over FD, one end of a socket pair.
 """
 
 import pickle
@@ -30,40 +32,41 @@ from retexo.trainers.sampled_dgl.server import ends_with_parent
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
-    """What one trainer of a part is told."""
+class TrainerShare:
+    """What one trainer of a partition trains on."""
 
     stages: Sequence[Stage]
     task: Any
     fanout: Sequence[int]
     train: Tensor
-    """int64 [n] ids in the partitioned graph, as `val`."""
+    """int64 [n] global ids, as in `val`."""
     val: Tensor
     val_labels: Tensor
-    """On the device, as the labels that the loss takes."""
+    """Labels as the loss reads them, on the device."""
     size: int
-    """Nodes of a batch."""
+    """Nodes per batch."""
     weights: Tensor
-    """[steps of an epoch] what the loss of a batch is multiplied with, to stand for all training nodes."""
+    """[steps per epoch] factor of each batch's loss, so that it stands for all training nodes."""
     dtype: torch.dtype
     seed: int
 
 
 class Batches:
-    """The network on a batch of a trainer's nodes in each round."""
+    """The network on one batch of a trainer's nodes per round."""
 
-    def __init__(self, share: Share, client: Client) -> None:
+    def __init__(self, share: TrainerShare, client: Client) -> None:
         self.share, self.client, self.module = share, client, end_to_end.network_of(share.stages)
         self._sampler = client.dgl.dataloading.NeighborSampler(list(share.fanout))
         self._nodes, self._step = share.train, 0
 
     def begin_round(self, number: int) -> None:
+        """Choose the batch of a round; shuffle at the start of an epoch."""
         self._step = number % len(self.share.weights)
         if not self._step:
             self._nodes = self._nodes[torch.randperm(len(self._nodes))]
 
     def loss(self) -> Tensor | None:
-        """Summed over the batch and weighted; None without nodes."""
+        """Return the weighted loss, summed over the batch; None without nodes."""
         self.module.train()
         batch = self._nodes[self._step * self.share.size :][: self.share.size]
         if not len(batch):
@@ -77,19 +80,20 @@ class Batches:
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
+        """Return the validation counts, int64 [3], on sampled neighbours."""
         self.module.eval()
         counts = torch.zeros(3, dtype=torch.int64)
         pieces = (
             torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)
         )
-        with self.client.counted_as("metrics"):
+        with self.client.count_as("metrics"):
             for nodes, wanted in zip(*pieces, strict=True):
                 if len(nodes):
                     counts += self.share.task.totals(self._logits(nodes), wanted)
         return counts
 
     def gradient(self) -> tuple[float, Tensor]:
-        """The loss and its gradient, of a further trainer."""
+        """Return loss and gradient; called in extra trainers."""
         self.module.zero_grad()
         loss = self.loss()
         if loss is not None:
@@ -107,19 +111,20 @@ class Batches:
         inputs, _, blocks = self._sampler.sample(self.client.graph, seeds)
         rows = self.client.rows("feat", inputs).to(self.share.dtype)
         degrees = {
-            name: self.client.rows(name, inputs).to(rows) for name in degree_names(stages[0].conv)
+            name: self.client.rows(name, inputs).to(rows)
+            for name in required_degrees(stages[0].conv)
         }
         rows = rows.to(device)
         for stage, block in zip(stages, blocks, strict=True):
-            own = rows.clone() if rows.requires_grad else rows  # which is overwritten
+            own = rows.clone() if rows.requires_grad else rows  # prepare may overwrite it
             rows = stage.embed(
-                stage.conv.prepare(block_of(block, degrees).to(device), own, NO_PROJECTED_ROWS)
+                stage.conv.prepare(convert_block(block, degrees).to(device), own, NO_PROJECTED_ROWS)
             )
         return rows
 
 
 class BatchObjective:
-    """A network on a batch of each of this part's trainers in each round, as retexo.rounds.objective.Objective."""
+    """Objective of a network on one batch per trainer of this partition and round."""
 
     layer, traffic_layer, exchanges_rows = 0, WHOLE_RUN, True
 
@@ -128,18 +133,18 @@ class BatchObjective:
     ) -> None:
         self.context, self.stages, self.engine = context, stages, engine
         self.task, self.graph_info = context.task, context.graph_info
-        wanted = {"feat", "label", "train_mask", *degree_names(stages[0].conv)}
+        wanted = {"feat", "label", "train_mask", *required_degrees(stages[0].conv)}
         if missing := wanted - engine.graph.ndata.keys():
             raise InputError(
                 f"{context.directory}: model={context.settings.model.name} with trainer=sampled reads "
-                f"{', '.join(sorted(missing))}, which DGL's files there do not have; partition again, or "
-                "choose model=sage"
+                f"{', '.join(sorted(missing))}, which are missing in DGL's files; partition again, "
+                "or choose model=sage"
             )
-        own, *others = self._shares(fanout)
+        own, *others = self._make_shares(fanout)
         self.steps = len(own.weights)
-        """Rounds of an epoch."""
-        for trainer, share in zip(engine.others, others, strict=True):
-            trainer.tell(share)
+        """Rounds per epoch."""
+        for trainer, share in zip(engine.extra_trainers, others, strict=True):
+            trainer.send(share)
         self._batches = Batches(own, engine)
         self.module, self.num_train = (
             self._batches.module,
@@ -147,8 +152,8 @@ class BatchObjective:
         )
         self._number, self._counts = 0, torch.zeros(3, dtype=torch.int64)
 
-    def _shares(self, fanout: Sequence[int]) -> list[Share]:
-        """Of the trainers of this part."""
+    def _make_shares(self, fanout: Sequence[int]) -> list[TrainerShare]:
+        """Divide the training and validation nodes among the trainers of this partition."""
         context, engine = self.context, self.engine
         mask, book, trainers = (
             engine.graph.ndata["train_mask"],
@@ -167,7 +172,7 @@ class BatchObjective:
         val = mask.nonzero()[:, 0] + self.graph_info.id_bounds[context.comm.rank]
         labels = context.labels[mask.to(context.device)]
         return [
-            Share(
+            TrainerShare(
                 self.stages,
                 self.task,
                 fanout,
@@ -187,44 +192,52 @@ class BatchObjective:
         self._batches.begin_round(number)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        """A feature that no node has is in no sample."""
+        """Return the first weights and all features: a feature that is zero everywhere is in no
+        sample.
+        """
         weights = self.stages[0].first_weights
         return weights, [(as_matrix(self.context.features),) * len(weights)]
 
     def losses(self) -> Iterator[Tensor]:
-        values = self._ask("gradient")
+        values = self._request_all("gradient")
         own = self._batches.loss()
         if own is not None:
             yield own
-        for loss, gradient in self._answers():
+        for loss, gradient in self._receive_all():
             yield (values - values.detach()) @ gradient.to(values) + loss
 
     def val_counts(self) -> Tensor:
-        """Anew at the beginning of each epoch."""
+        """Return the validation counts, recomputed at the start of each epoch."""
         if self._number % self.steps == 0 and self.graph_info.num_val:
-            self._ask("val_counts")
-            self._counts = sum(self._answers(), start=self._batches.val_counts())
+            self._request_all("val_counts")
+            self._counts = sum(self._receive_all(), start=self._batches.val_counts())
         return self._counts
 
-    def _ask(self, what: str) -> Tensor:
-        """The other trainers of this part, all at once. Returns the parameters."""
+    def _request_all(self, what: str) -> Tensor:
+        """Send a request to all other trainers of this partition; return the current parameters."""
         values = nn.utils.parameters_to_vector(self.module.parameters())
-        for trainer in self.engine.others:
-            trainer.tell((what, self._number, values.detach().cpu()))
+        for trainer in self.engine.extra_trainers:
+            trainer.send((what, self._number, values.detach().cpu()))
         return values
 
-    def _answers(self) -> Iterator[Any]:
-        return (trainer.hear() for trainer in self.engine.others)
+    def _receive_all(self) -> Iterator[Any]:
+        """Yield the other trainers' answers."""
+        return (trainer.receive() for trainer in self.engine.extra_trainers)
 
 
-def degree_names(conv: Convolution) -> list[str]:
-    """Which degrees in the whole graph its sums read."""
+def required_degrees(conv: Convolution) -> list[str]:
+    """Return the names of the global degrees that a convolution's sums read."""
     names = ["in_deg"] if conv.linear_aggregation and not isinstance(conv, SAGEMean) else []
     return [*names, "out_deg"] if conv.uses_out_degree else names
 
 
-def block_of(block: Any, degrees: dict[str, Tensor]) -> Block:
-    """From DGL's; degrees: [n] of nodes that begin with the block's sources. Self loops are left out."""
+def convert_block(block: Any, degrees: dict[str, Tensor]) -> Block:
+    """Convert a DGL block, without self loops.
+
+    Args:
+        block: DGL's block.
+        degrees: [n] global degrees; their first nodes are the block's sources.
+    """
     src, dst = block.edges()
     src, dst = src[src != dst], dst[src != dst]
     num_src, num_dst = block.num_src_nodes(), block.num_dst_nodes()
@@ -238,12 +251,14 @@ def block_of(block: Any, degrees: dict[str, Tensor]) -> Block:
 
 
 def main(worker: Connection, token: str, ip_config: str, part: int, address: str) -> None:
-    """Connect, say which of DGL's clients this is, then compute what the worker asks for until it asks no more."""
+    """Run an extra trainer: connect, send DGL's client number, and answer requests until told to
+    end.
+    """
     if not ends_with_parent():
         return
     client = Client(token, Path(ip_config), part, address)
     worker.send_bytes(pickle.dumps(client.number))
-    share: Share = pickle.loads(worker.recv_bytes())
+    share: TrainerShare = pickle.loads(worker.recv_bytes())
     torch.manual_seed(share.seed)
     batches = Batches(share, client)
     while (asked := pickle.loads(worker.recv_bytes())) is not None:

@@ -1,5 +1,5 @@
-"""A worker's end of DGL's engine: it starts and watches the server and the other trainers of its part, and fetches from
-all servers.
+"""A worker's client of DGL's engine. It starts and watches the server and the extra trainers of its
+partition, and fetches rows from all servers.
 """
 
 import contextlib
@@ -34,11 +34,13 @@ from retexo.trainers.sampled_dgl import hooks
 
 SHARED_MEMORY = Path("/dev/shm")
 STOP_TIMEOUT = 10.0
-"""seconds for which a server may take to end after the last message"""
+"""Seconds that a server may take to end after the last message."""
 
 
-class Child:
-    """A process that this one starts and watches: it may wait for it in C, and could not tell."""
+class WatchedProcess:
+    """A process that this worker starts and watches from a thread: the worker may block in C
+    code.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,15 @@ class Child:
         patience: float,
         **given: Any,
     ):
-        """name: as `fail` is told. patience: seconds for which it may be stopped. given: as of Popen."""
+        """Start the process.
+
+        Args:
+            name: in error messages.
+            command: arguments after `python -m`.
+            fail: ends this worker with a message.
+            patience: seconds that the process may be stopped (SIGSTOP).
+            given: further arguments of Popen.
+        """
         self.name, self._fail, self._patience, self.closing = (
             name,
             fail,
@@ -74,12 +84,12 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
                 break
-            stopped = stopped + 1 if self.look().startswith("T") else 0
+            stopped = stopped + 1 if self.record_memory().startswith("T") else 0
         if not self.closing.is_set():
-            self._fail(f"cannot go on: {self.name} of its part {self._how_it_ended()}")
+            self._fail(f"cannot continue: {self.name} of its partition {self._describe_exit()}")
 
-    def look(self) -> str:
-        """Note its memory; return its state, as in proc(5)."""
+    def record_memory(self) -> str:
+        """Record the process's memory; return its state as in proc(5)."""
         try:
             lines = (
                 Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8").splitlines()
@@ -91,7 +101,7 @@ class Child:
         self.memory = [max(pair) for pair in zip(self.memory, now, strict=True)]
         return status["State"]
 
-    def _how_it_ended(self) -> str:
+    def _describe_exit(self) -> str:
         code = self.process.poll()
         if code is None:
             self.process.kill()
@@ -100,15 +110,15 @@ class Child:
             return f"was killed by {signal.Signals(-code).name}"
         self._errors.seek(0)
         said = [line for line in self._errors.read().splitlines() if line.strip()]
-        return f"exited with status {code}: {said[-1] if said else 'without a word'}"
+        return f"exited with status {code}: {said[-1] if said else 'no message'}"
 
     def kill(self) -> None:
         self.closing.set()
         self.process.kill()
 
 
-class OtherTrainer(Child):
-    """A further trainer of this part, which answers what it is asked (retexo.trainers.sampled_dgl.batches)."""
+class ExtraTrainer(WatchedProcess):
+    """An extra trainer of this partition (retexo.trainers.sampled_dgl.batches)."""
 
     def __init__(self, number: int, arguments: list[str], *watch: Any) -> None:
         self._pipe, its = Pipe()
@@ -116,29 +126,30 @@ class OtherTrainer(Child):
         super().__init__(f"trainer {number}", command, *watch, pass_fds=[its.fileno()])
         its.close()
 
-    def tell(self, what: Any) -> None:
-        with self._alive():
+    def send(self, what: Any) -> None:
+        with self._report_if_dead():
             self._pipe.send_bytes(pickle.dumps(what))
 
-    def hear(self) -> Any:
-        with self._alive():
+    def receive(self) -> Any:
+        with self._report_if_dead():
             return pickle.loads(self._pipe.recv_bytes())
 
     @contextlib.contextmanager
-    def _alive(self) -> Iterator[None]:
+    def _report_if_dead(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, OSError):
-            time.sleep(STOP_TIMEOUT)  # its watch says how it ended
+            time.sleep(STOP_TIMEOUT)  # the watching thread reports how it ended
             raise
 
 
 class Client:
-    """A trainer's end of DGL's engine."""
+    """A trainer's client of DGL's engine."""
 
     def __init__(self, token: str, ip_config: Path, part: int, address: str) -> None:
-        """Returns once all servers and trainers are there."""
-        # DGL aborts where a server is gone. libc's `sleep` as the handler gives 6 (SIGABRT) seconds to say why.
+        """Connect; returns once all servers and trainers are connected."""
+        # DGL aborts if a server is gone. libc's `sleep` as handler gives us 6 (SIGABRT) seconds to
+        # report it.
         libc = ctypes.CDLL(None)
         libc.signal(signal.SIGABRT, libc.sleep)
         self.dgl, self.sent = hooks.install(token)
@@ -148,30 +159,32 @@ class Client:
         """DGL's of this client."""
 
     def rows(self, name: str, nodes: Tensor) -> Tensor:
-        """Data of nodes by their ids in the partitioned graph, from whoever has them."""
+        """Fetch data of nodes by global id from the servers that own them."""
         found: Tensor = self.graph.ndata[name][nodes]
         return found
 
     @contextlib.contextmanager
-    def counted_as(self, purpose: str) -> Iterator[None]:
-        """All that is fetched within counts as that, at both ends."""
-        self._tell(purpose)
+    def count_as(self, purpose: str) -> Iterator[None]:
+        """Count everything fetched in this context under `purpose`, at both ends."""
+        self._set_purpose(purpose)
         yield
-        self._tell("")
+        self._set_purpose("")
 
-    def _tell(self, purpose: str) -> None:
-        self.sent.purposes[self.number] = purpose
+    def _set_purpose(self, purpose: str) -> None:
+        self.sent.purpose_of_client[self.number] = purpose
         for server in range(self.rpc.get_num_server()):
             self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
 
     def leave(self) -> None:
-        """All trainers call it."""
+        """Disconnect; all trainers call it."""
         with contextlib.redirect_stdout(io.StringIO()):
             self.dgl.distributed.exit_client()
 
 
 class Engine(Client):
-    """A DistGraph over all parts; use it as a context, which ends the server and the other trainers of this part."""
+    """A DistGraph over all partitions. As a context manager it ends the server and the extra
+    trainers.
+    """
 
     def __init__(
         self,
@@ -181,7 +194,15 @@ class Engine(Client):
         fail: Callable[[str], None],
         trainers: int,
     ) -> None:
-        """Starts the server and connects; all workers call it. fail: ends this worker, and says why."""
+        """Start the server and the extra trainers, and connect; all workers call it.
+
+        Args:
+            settings: the training settings.
+            directory: the partition directory.
+            comm: the communicator.
+            fail: ends this worker with a message.
+            trainers: number of trainers per partition.
+        """
         self._comm, self.trainers, self._threads = comm, trainers, torch.get_num_threads()
         token, address, part = (
             f"retexo-{os.getpid()}-{uuid4().hex[:12]}",
@@ -193,11 +214,13 @@ class Engine(Client):
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
             "OMP_WAIT_POLICY": "passive",
         }
-        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
+        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(
+            int(settings.cluster.init_timeout / hooks.RETRY_SECONDS)
+        )
         watch = fail, settings.cluster.heartbeat_timeout
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             ip_config = _agree_on_addresses(comm, address, Path(folder))
-            config = part_config(directory, token, Path(folder))
+            config = write_part_config(directory, token, Path(folder))
             clients = str(comm.world_size * trainers)
             command = [
                 "retexo.trainers.sampled_dgl.server",
@@ -207,12 +230,14 @@ class Engine(Client):
                 clients,
                 token,
             ]
-            self._server = Child("the DGL server", command, *watch)
+            self._server = WatchedProcess("the DGL server", command, *watch)
             given = [token, str(ip_config), part, address]
-            self.others = [OtherTrainer(number, given, *watch) for number in range(1, trainers)]
+            self.extra_trainers = [
+                ExtraTrainer(number, given, *watch) for number in range(1, trainers)
+            ]
             super().__init__(token, ip_config, comm.rank, address)
-            own = [self.number, *(trainer.hear() for trainer in self.others)]
-        forget_names(token)
+            own = [self.number, *(trainer.receive() for trainer in self.extra_trainers)]
+        unlink_shared_memory(token)
         numbers = comm.all_gather(torch.tensor(own), SETUP)
         self._ranks = {
             number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part
@@ -221,19 +246,21 @@ class Engine(Client):
 
     @property
     def memory(self) -> Sequence[int]:
-        """Of the server and the other trainers, as TrainResult has it."""
+        """Peak memory of the server and the extra trainers, see TrainResult."""
         return [
             sum(each)
-            for each in zip(*(child.memory for child in (self._server, *self.others)), strict=True)
+            for each in zip(
+                *(child.memory for child in (self._server, *self.extra_trainers)), strict=True
+            )
         ]
 
     def close(self) -> None:
-        """Put what was sent into the account, and end the server; all workers call it."""
+        """Add the traffic to the meter, and end the server; all workers call it."""
         own = self._comm.rank
         sent = [*self.sent.bytes.items()]
-        for trainer in self.others:
-            trainer.tell(None)
-            sent += trainer.hear()
+        for trainer in self.extra_trainers:
+            trainer.send(None)
+            sent += trainer.receive()
         self.rpc.send_request(own, self.sent.Counts())  # type: ignore[attr-defined]
         by_server = self.rpc.recv_response().state
         counts = [(kind, peer, count) for (kind, peer), count in sent]
@@ -245,8 +272,8 @@ class Engine(Client):
         for kind, peer, count in counts:
             if peer != own:
                 self._comm.meter.add(MessageTag(kind), peer, count)
-        for child in (self._server, *self.others):
-            child.look()
+        for child in (self._server, *self.extra_trainers):
+            child.record_memory()
             child.closing.set()
         self.leave()
         torch.set_num_threads(self._threads)
@@ -261,12 +288,12 @@ class Engine(Client):
             if kind is None:
                 self.close()
         finally:
-            for child in (self._server, *self.others):
+            for child in (self._server, *self.extra_trainers):
                 child.kill()
 
 
 def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
-    """The DistGraph of a trainer beside the server of a part, once all servers and trainers are there."""
+    """Return the DistGraph of a trainer, once all servers and trainers are connected."""
     client = dgl.distributed.rpc_client
     client.get_local_machine_id = lambda book: part
     client.get_local_usable_addr = lambda probe: f"{address}:{free_port(address)}"
@@ -275,14 +302,18 @@ def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> A
     return dgl.distributed.DistGraph(token)
 
 
-def forget_names(token: str) -> None:
-    """Those of a server in /dev/shm, once all trainers of its part have mapped them; so nothing is left behind."""
+def unlink_shared_memory(token: str) -> None:
+    """Unlink a server's names in /dev/shm, after all its trainers mapped them; nothing is left
+    behind.
+    """
     for name in SHARED_MEMORY.glob(f"{token}*"):
         name.unlink(missing_ok=True)
 
 
 def _address(settings: TrainSettings) -> str:
-    """Where this node listens: on loopback for a run on one machine, else on the interface between nodes."""
+    """Return the address on which this node listens: loopback for one machine, else the interface
+    between nodes.
+    """
     cluster = settings.cluster
     return interface_address(choose_interface(cluster), preferred={cluster.master_addr})
 
@@ -295,7 +326,7 @@ def free_port(address: str) -> int:
 
 
 def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
-    """DGL's ip_config: a line a part."""
+    """Write DGL's ip_config: one line per partition."""
     own = torch.tensor([*socket.inet_aton(address), free_port(address)])
     lines = [
         f"{'.'.join(map(str, octets))} {port}\n"
@@ -306,8 +337,8 @@ def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
     return file
 
 
-def part_config(directory: Path, token: str, folder: Path) -> Path:
-    """The partition config under a name of this part's own, as what a server puts into shared memory is called."""
+def write_part_config(directory: Path, token: str, folder: Path) -> Path:
+    """Write a copy of the partition config whose graph name is `token`, unique for each server."""
     file = config_file(directory)
     assert file is not None
     config: dict[str, Any] = {**read_config(file)[0], "graph_name": token}

@@ -1,7 +1,8 @@
-"""What is put into DGL's engine at both ends: an account of all that its RPC sends, names of its own in shared memory.
+"""Hooks in DGL's engine that count what its RPC sends and make its shared-memory names unique.
 
-DGL 1.1.3 keeps its state in module globals, so that a process has one engine. The account has the payload of each
-message (pickled data and tensors), without the frame of about a hundred bytes that its C++ code puts around.
+DGL 1.1.3 keeps its state in module globals, so a process has one engine. Each message is counted
+with its payload (pickled data and tensors), without the frame of about 100 bytes that DGL's C++
+code adds.
 """
 
 import pickle
@@ -12,42 +13,44 @@ from typing import Any
 
 from partitioning.dgl_import import import_dgl
 
-TAG, COUNTS = 910_001, 910_002
-"""Numbers of our services; DGL's own end at 900,000-odd."""
-WAIT = 0.2
-"""seconds between two attempts to connect; DGL waits one to three"""
+PURPOSE_SERVICE, COUNTS_SERVICE = 910_001, 910_002
+"""Ids of our RPC services; DGL's own are slightly above 900,000."""
+RETRY_SECONDS = 0.2
+"""Seconds between connection attempts; DGL's default is one to three."""
 
 
-class Sent:
-    """Payload bytes that this process handed to DGL's RPC, by kind and the number of the other end."""
+class TrafficCounter:
+    """Payload bytes that this process passed to DGL's RPC, by kind and peer."""
 
     def __init__(self) -> None:
         self.bytes: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self.purposes: dict[int, str] = {}
-        """Of a client, what it fetches rows and neighbours for, where that is not training."""
-        self.answering = "setup"
-        """What kind of request a server answers."""
+        self.purpose_of_client: dict[int, str] = {}
+        """By client: what it currently fetches for, if not training."""
+        self.current_kind = "setup"
+        """Kind of the request that a server is answering."""
 
     def add(self, kind: str, peer: int, client: int, count: int) -> None:
         fetched = kind in ("structure", "features")
-        self.bytes[(fetched and self.purposes.get(client)) or kind, peer] += count
+        self.bytes[(fetched and self.purpose_of_client.get(client)) or kind, peer] += count
 
 
-def kind_of(request: str, name: str = "") -> str:
-    """Of a request by its class, of node data by its name."""
+def traffic_kind(request: str, name: str = "") -> str:
+    """Return the traffic kind of a request, given its class and the name of the node data."""
     if request == "PullRequest":
         data = name.rpartition("~")[2]
         return {"feat": "features", "label": "labels", "train_mask": "setup"}.get(data, "structure")
     return "structure" if request == "SamplingRequest" else "setup"
 
 
-def install(token: str) -> tuple[Any, Sent]:
-    """The package dgl with all this in it, and the account of this process; to be called once.
+def install(token: str) -> tuple[Any, TrafficCounter]:
+    """Install the hooks; return the dgl package and this process's counters. Call once.
 
-    token: what all names in /dev/shm begin with; a trainer and its server have the same, and no two servers.
+    Args:
+        token: prefix of all names in /dev/shm; shared by a server and its trainers, unique per
+            server.
     """
     dgl = import_dgl("trainer=sampled")
-    engine, sent = dgl.distributed, Sent()
+    engine, sent = dgl.distributed, TrafficCounter()
     rpc, kvstore = engine.rpc, engine.kvstore
     empty, send, pull, receive = (
         kvstore.empty_shared_mem,
@@ -63,7 +66,9 @@ def install(token: str) -> tuple[Any, Sent]:
         )
         name = rpc.SERVICE_ID_TO_PROPERTY[message.service_id][0].__name__
         kind, peer = (
-            (sent.answering, message.client_id) if is_server else (kind_of(name), message.server_id)
+            (sent.current_kind, message.client_id)
+            if is_server
+            else (traffic_kind(name), message.server_id)
         )
         sent.add(kind, peer, message.client_id, size)
         send(message, target)
@@ -72,14 +77,14 @@ def install(token: str) -> tuple[Any, Sent]:
         head = len(pickle.dumps(([0], [name])))
         for part, count in enumerate(parts.bincount().tolist()):
             if count:
-                sent.add(kind_of("PullRequest", name), part, rpc.get_rank(), head + 8 * count)
+                sent.add(traffic_kind("PullRequest", name), part, rpc.get_rank(), head + 8 * count)
         return pull(name, ids, parts, *rest)
 
     def receive_noted(timeout: int = 0) -> Any:
         nonlocal is_server
         is_server = True
         request, client, group = receive(timeout)
-        sent.answering = kind_of(type(request).__name__, getattr(request, "name", ""))
+        sent.current_kind = traffic_kind(type(request).__name__, getattr(request, "name", ""))
         return request, client, group
 
     kvstore.empty_shared_mem = lambda name, *rest: empty(f"{token}-{name}", *rest)
@@ -88,18 +93,18 @@ def install(token: str) -> tuple[Any, Sent]:
         pull_counted,
         receive_noted,
     )
-    rpc.register_sig_handler = lambda: None  # it ends a process without a word
+    rpc.register_sig_handler = lambda: None  # DGL's handler would end the process silently
     for module in (engine.rpc_client, engine.rpc_server):
-        module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, WAIT)))
+        module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, RETRY_SECONDS)))
     _register(rpc, sent)
     return dgl, sent
 
 
-def _register(rpc: Any, sent: Sent) -> None:
-    """Our two services: a client says what it fetches for, and asks what a server sent."""
+def _register(rpc: Any, sent: TrafficCounter) -> None:
+    """Register two services: a client states its purpose, and asks what a server sent."""
 
     class Plain:
-        """What crosses is `state`; a list, since DGL takes tuples apart."""
+        """A message with the list `state` (DGL unpacks tuples)."""
 
         def __init__(self, *state: Any) -> None:
             self.state = [*state]
@@ -113,7 +118,7 @@ def _register(rpc: Any, sent: Sent) -> None:
     class Tag(Plain, rpc.Request):  # type: ignore[misc]
         def process_request(self, server_state: Any) -> None:
             client, purpose = self.state
-            sent.purposes[client] = purpose
+            sent.purpose_of_client[client] = purpose
 
     class Counted(Plain, rpc.Response):  # type: ignore[misc]
         pass
@@ -122,6 +127,6 @@ def _register(rpc: Any, sent: Sent) -> None:
         def process_request(self, server_state: Any) -> Any:
             return Counted(*((*key, count) for key, count in sent.bytes.items()))
 
-    rpc.register_service(TAG, Tag, None)
-    rpc.register_service(COUNTS, Counts, Counted)
+    rpc.register_service(PURPOSE_SERVICE, Tag, None)
+    rpc.register_service(COUNTS_SERVICE, Counts, Counted)
     sent.Tag, sent.Counts = Tag, Counts  # type: ignore[attr-defined]

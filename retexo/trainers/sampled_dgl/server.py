@@ -1,4 +1,7 @@
-"""The process of one part's DGL server: `python -m retexo.trainers.sampled_dgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`."""
+"""The process of one partition's DGL server.
+
+Started as `python -m retexo.trainers.sampled_dgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`.
+"""
 
 import os
 import sys
@@ -7,14 +10,14 @@ from retexo.launch.parent import tie_to_parent
 
 
 def ends_with_parent() -> bool:
-    """See tie_to_parent; False where the parent, which is a worker, has ended before."""
+    """Make this process end with its parent; return False if the parent has already ended."""
     parent = os.getppid()
     tie_to_parent()
     return os.getppid() == parent != 1
 
 
 def main(config: str, ip_config: str, part: int, trainers: int, token: str) -> None:
-    """Serve until the trainers are done, or until the worker that started it has ended, however that was."""
+    """Serve until the trainers disconnect or the worker that started this process ends."""
     if not ends_with_parent():
         return
     from retexo.trainers.sampled_dgl.hooks import install

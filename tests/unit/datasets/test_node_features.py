@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import random_graph
 
-from partitioning.datasets.node_features import HOPS, WIDTH, with_features
 from partitioning.errors import InputError
+from partitioning.features.kinds import HOPS, WIDTH, with_features
 from partitioning.random_rows import random_rows
 
 

@@ -46,14 +46,14 @@ def test_names_classes_blanks_and_headers(tmp_path, caplog):
     assert graph.node_names.tolist() == graph.shown_ids == ["ann", "bob", "007"]
     assert graph.labels.tolist() == [0, -1, 1]
     assert graph.class_names == ("art", "law")
-    assert graph.features.tolist() == [[31, 1.5], [22, 1.75], [44, 2]]
+    assert graph.features[:, [0, -1]].tolist() == [[31, 1.5], [22, 1.75], [44, 2]]
+    assert graph.features[:, 1:-1].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]  # Bonn, Oslo, Rome
     assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
     assert graph.edge_weight.tolist() == [2, 0.5, 1, 3]
     assert len(set(graph.node_ids.tolist())) == 3
     for said in (
         "`source` is taken as src",
         "`target` is taken as dst",
-        "columns `city`: left out",
         "0 art, 1 law",
     ):
         assert said in caplog.text
@@ -214,12 +214,14 @@ def test_nodes_without_features(tmp_path):
     )
     with pytest.raises(InputError, match="1 of 3 nodes have no features, node b for instance"):
         load(folder)
+    filled = load(folder, features={"missing": "median"}).features
+    assert filled.tolist() == [[1, 0, 3], [2, 1, 4], [3, 0, 5]]  # one indicator: blank together
     assert load(folder, features=("neighbours",)).features.tolist() == [[1, 3], [2, 4], [3, 5]]
     both = load(folder, features=("given", "degree")).features
     assert both[:, :2].tolist() == [[1, 3], [0, 0], [3, 5]]
     assert np.allclose(both[:, 2], np.log1p([0, 2, 0]))
     write(folder, nodes="id,label,x,y\na,0,1,3\nb,1,,4\nc,1,3,5\n")
-    with pytest.raises(InputError, match=r"nodes\.csv: row 1, column 0 is nan"):
+    with pytest.raises(InputError, match=r"nodes\.csv: column `x` is blank in 1 rows"):
         load(folder)
 
 
@@ -256,7 +258,7 @@ def test_nodes_without_features(tmp_path):
         (
             {},
             {"columns": {"id": "name", "label": "clas"}},
-            r"no labels: expected a column `label`.*columns\.label=NAME",
+            r"columns\.label=clas: no table has such a column: .*subject",
         ),
         (
             {},

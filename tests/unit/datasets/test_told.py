@@ -65,7 +65,6 @@ def save(path: Path, form: str, **changes: Any) -> Path:
     ("form", "changes", "told"),
     [
         ("npz", {"weight": np.ones(3)}, "weight"),
-        ("tables", {"shade": np.ones(3)}, "columns `shade`: left out"),
         ("dgl", {"shade": np.ones(3)}, "edata `shade`, ndata `colour`: left out"),
         (
             "npz",

@@ -151,31 +151,6 @@ def test_bytes_of_two_codes_a_byte_by_hand() -> None:
     ]
 
 
-def test_cora_like_rows_take_21_bytes() -> None:
-    """18 ones in 1433 columns: a 2-byte header and 18 * 7 + 22 = 148 bits, wherever the ones stand."""
-    rng = np.random.default_rng(0)
-    rows = torch.from_numpy(rng.random((50, 1433)).argsort(axis=1) < 18).float()
-    assert row_sizes(rows, SPARSE).tolist() == [21] * 50
-    assert torch.equal(round_trip(rows, SPARSE), rows)
-
-
-def test_relu_rows_take_a_bitmap_and_their_values() -> None:
-    rows = torch.zeros(1, 256)
-    rows[0, ::2] = 0.5
-    assert row_sizes(rows, SPARSE).tolist() == [2 + 256 // 8 + 128 * 4]
-    assert row_sizes(rows, RowFormat("sparse", "bf16")).tolist() == [2 + 256 // 8 + 128 * 2]
-    assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [2 + 256 // 8 + 4 + 128]
-    assert row_sizes(rows, RowFormat("sparse", "int4")).tolist() == [2 + 256 // 8 + 4 + 64]
-
-
-def test_rows_with_few_zeros_are_written_whole() -> None:
-    rows = torch.full((1, 256), 2.0)
-    rows[0, 7] = 0
-    assert row_sizes(rows, SPARSE).tolist() == [2 + 256 * 4]
-    assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [2 + 4 + 256]
-    assert torch.equal(round_trip(rows, SPARSE), rows)
-
-
 def test_what_int8_rounds_to_zero_is_not_written() -> None:
     """The 1 is a hundredth of a step: neither a value nor a reason to call the row binary."""
     rows = torch.zeros(1, 64)

@@ -1,6 +1,5 @@
 """Covers against brute force, networkx and their own bounds."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from retexo.arrays import IntArray
 from retexo.exchange import cover as cover_module
-from retexo.exchange import fractional_flow as flows_module
 from retexo.exchange.cover import Cover, minimum_cover
 from retexo.exchange.message_selection import DENSE, Selection, VectorBound
 
@@ -137,62 +135,6 @@ def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[
     assert found.lower_bound <= minimum_cover(*graph).weight
 
 
-def test_overrelaxed_prices_take_half_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    flows, passes = cover_module.scaling_passes, []
-
-    def counting(*graph: Any) -> Iterator[Any]:
-        for flow in flows(*graph):
-            passes.append(1)
-            yield flow
-
-    monkeypatch.setattr(cover_module, "scaling_passes", counting)
-    graph, found = random_graph(0, 5000, 500, (20, 1000)), []
-    for exponents in (flows_module.STEP_EXPONENTS, (1,)):
-        monkeypatch.setattr(flows_module, "STEP_EXPONENTS", exponents)
-        passes.clear()
-        cover = minimum_cover(*graph, exact_limit=0)
-        found.append((len(passes), cover.weight / cover.lower_bound))
-    (few, close), (many, _) = found
-    assert many >= 1.8 * few
-    assert close <= cover_module.ACCEPTED_RATIO
-
-
-def test_core_is_left_for_every_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above is worth something only while each solver is really reached."""
-    reached = []
-
-    def spy(name: str) -> None:
-        solver = getattr(cover_module, name)
-        monkeypatch.setattr(
-            cover_module, name, lambda *given: reached.append(name) or solver(*given)
-        )
-
-    names = ["_matching_cover", "_flow_cover", "_scaling_cover"]
-    for name in names:
-        spy(name)
-    minimum_cover(*random_graph(0, 5000, 500, (1024, 1025)))
-    minimum_cover(*random_graph(0, 5000, 500, (400, 700)))
-    minimum_cover(*random_graph(0, 5000, 500, (400, 700)), exact_limit=0)
-    minimum_cover(*random_graph(0, 5000, 500, (1024, 1025)), exact_limit=0)
-    assert reached == [*names, "_matching_cover"]
-    minimum_cover(*random_graph(0, 5000, 500, (1024, 1025)), exact_limit=0, matching_limit=0)
-    assert reached[4:] == ["_scaling_cover"]
-
-
-def test_star_sends_one_partial_sum_for_many_sources() -> None:
-    found = minimum_cover(
-        np.arange(5), np.zeros(5, dtype=np.int64), np.full(5, 37), np.array([100])
-    )
-    assert (found.left_mask.sum(), found.right_mask.sum(), found.weight) == (0, 1, 100)
-
-
-def test_cheap_sources_beat_a_dear_partial_sum() -> None:
-    found = minimum_cover(
-        np.arange(5), np.zeros(5, dtype=np.int64), np.full(5, 37), np.array([5732])
-    )
-    assert (found.left_mask.sum(), found.right_mask.sum(), found.weight) == (5, 0, 185)
-
-
 def test_row_already_held_costs_nothing() -> None:
     found = minimum_cover(
         np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 8]), np.array([9, 9])
@@ -206,23 +148,6 @@ def test_long_chain_is_exact_though_pruning_stops_early() -> None:
     left, right = np.repeat(np.arange(3000), 2)[1:], np.repeat(np.arange(3000), 2)[:-1]
     graph = left, right, rng.integers(1, 100, 3000), rng.integers(1, 100, 3000)
     found = minimum_cover(*graph)
-    assert_consistent(graph, found)
-    assert found.weight == found.lower_bound == maximum_flow_value(graph)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_trees_are_settled_leaf_by_leaf(seed: int) -> None:
-    """Payments run up a tree through many generations of leaves, and the choices run down again."""
-    rng = np.random.default_rng(seed)
-    parent = np.array([rng.integers(max(0, child - 3), child) for child in range(1, 200)])
-    depth = np.zeros(200, dtype=np.int64)
-    for child in range(1, 200):
-        depth[child] = depth[parent[child - 1]] + 1
-    ends = np.stack([parent, np.arange(1, 200)])
-    left, right = np.where(depth[parent] % 2 == 0, ends, ends[::-1])
-    weight = rng.integers(1, 100, 200)
-    graph = left, right, weight, weight
-    found = minimum_cover(*graph, exact_limit=0)
     assert_consistent(graph, found)
     assert found.weight == found.lower_bound == maximum_flow_value(graph)
 
@@ -287,36 +212,6 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
     assert found.lower_bound <= least <= found.weight <= 1.01 * found.lower_bound
     with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
         minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)), exact_limit=0, matching_limit=0)
-
-
-def test_of_some_edges_a_side_is_taken_before_anything_is_pruned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Few targets with many sources each, most of which have no other: by right ends, as in a boundary."""
-    rng = np.random.default_rng(0)
-    right, left = np.divmod(np.sort(rng.choice(10**8, 60_000, replace=False)), 100_000)
-    graph = left, right, np.ones(100_000, np.int64), np.ones(1000, np.int64)
-    with monkeypatch.context() as patch:
-        patch.setattr(cover_module, "_prune", None)
-        found = minimum_cover(*graph)
-    assert_consistent(graph, found)
-    assert found.right_mask.all()
-    assert found.weight == 1000 <= cover_module.ACCEPTED_RATIO * found.lower_bound
-
-
-def test_a_side_that_is_known_to_be_good_enough_is_not_shown_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = np.random.default_rng(0)
-    right, left = np.divmod(np.sort(rng.choice(9 * 10**7, 110_000, replace=False)), 10_000)
-    graph = left, right, np.ones(10_000, np.int64), np.ones(9_000, np.int64)
-    first = minimum_cover(*graph)
-    monkeypatch.setattr(cover_module, "scaling_passes", None)
-    again = minimum_cover(*graph, at_least=first.lower_bound)
-    assert (again.weight, again.lower_bound) == (first.weight, first.lower_bound)
-    assert again.right_mask.tolist() == first.right_mask.tolist()
-    with pytest.raises(TypeError, match="NoneType"):
-        minimum_cover(*graph, at_least=int(first.weight * 0.99))
 
 
 @given(graphs(), st.data())

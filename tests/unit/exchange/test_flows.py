@@ -51,21 +51,6 @@ def test_a_bound_is_one_though_sums_are_rounded(
 
 
 @pytest.mark.usefixtures("_small_blocks")
-def test_blocks_are_the_graph_in_its_memory() -> None:
-    graph = uneven_graph()
-    blocks = RowBlocks.from_graph(graph)
-    assert len(blocks.rows) == 6
-    assert [row for rows in blocks.rows for row in range(rows.start, rows.stop)] == list(
-        range(graph.shape[0])
-    )
-    for rows, block in zip(blocks.rows, blocks.graphs, strict=True):
-        assert (block.toarray() == graph.toarray()[rows]).all()
-        assert block.nnz == 0 or np.shares_memory(block.indices, graph.indices)
-    for degree, axis in zip(blocks.degrees, (1, 0), strict=True):
-        assert degree.tolist() == graph.toarray().sum(axis).tolist()
-
-
-@pytest.mark.usefixtures("_small_blocks")
 def test_flows_do_not_depend_on_threads() -> None:
     graph = uneven_graph()
     weights = np.random.default_rng(0).integers(1, 1000, graph.shape[0]), np.full(2000, 300)

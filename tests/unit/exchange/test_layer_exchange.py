@@ -2,9 +2,7 @@
 
 import copy
 import dataclasses
-import threading
 import unittest.mock
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from support import train_settings
 from test_plan import (
     NOTHING,
@@ -43,7 +40,7 @@ from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.message_selection import LocalRows
-from retexo.models.block import Block, InEdges, Sources, gather_source_rows
+from retexo.models.block import InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
@@ -63,7 +60,6 @@ pytestmark = pytest.mark.filterwarnings(
 )  # as retexo.models.matrix does, which pytest undoes
 F64 = torch.float64
 quickly = settings(deadline=None)
-Ints = NDArray[np.int64]
 
 
 # --- whole graphs ------------------------------------------------------------------------------------------------------
@@ -213,32 +209,6 @@ def wanted(whole: Whole, case: Layer) -> tuple[Mask, Mask]:
     embedded = whole.embedded(case.num_layers)[case.layer] | case.plain | (case.use == "predict")
     rounds = whole.labelled & (case.use == "train")
     return rounds, embedded & ~rounds
-
-
-@dataclass(frozen=True, eq=False)
-class Computed:
-    """What a worker computes a wave's nodes from."""
-
-    nodes: Ints
-    """Of the whole graph."""
-    block: Block
-    unprojected: Tensor
-    """[num_early, F], and of the other sources [m, D]."""
-    projected: Tensor
-
-
-def computed(whole: Whole, rank: int, side: Side, case: Layer) -> list[Computed]:
-    """Wave by wave."""
-    ids = whole.nodes_of(rank)
-    local = [np.flatnonzero(mask[ids]) for mask in wanted(whole, case)]
-    blocks = [
-        side.edges.cut_block(torch.from_numpy(own), side.phases[wave])
-        for wave, own in enumerate(local)
-    ]
-    return [
-        Computed(ids[local[wave]], block, *gather_source_rows(block, side.own, side.phases[wave]))
-        for wave, block in enumerate(blocks)
-    ]
 
 
 modes = st.sampled_from(
@@ -405,34 +375,6 @@ def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
     return whole, features("dense", 12, 8), Layer(convolution("gcn", 8, 2))
 
 
-def test_the_next_messages_are_chosen_while_some_are_on_their_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chosen, batches, all_to_all = (
-        [threading.Event() for _ in range(3)],
-        LayerExchange._peer_batches,
-        Communicator.all_to_all,
-    )
-
-    def noting(exchange: LayerExchange, wave: int) -> Any:
-        for number, batch in enumerate(batches(exchange, wave)):
-            if (wave, number) == (INFER_PHASE, 1):
-                chosen[exchange._comm.rank].set()
-            yield batch
-
-    def waiting(
-        comm: Communicator, to_peers: Any, from_sizes: Any, tag: MessageTag, **options: Any
-    ) -> Any:
-        if tag.phase == INFER_PHASE:
-            assert chosen[comm.rank].wait(20), "a piece waits for the next messages"
-        return all_to_all(comm, to_peers, from_sizes, tag, **options)
-
-    case = three_parts(monkeypatch)
-    monkeypatch.setattr(LayerExchange, "_peer_batches", noting)
-    monkeypatch.setattr(Communicator, "all_to_all", waiting)
-    assert all(side.pieces for side in exchanged(*case, stream=True, between_nodes=True))
-
-
 @pytest.mark.parametrize("between_nodes", [False, True])
 def test_an_error_while_messages_are_chosen_ends_the_worker(
     between_nodes: bool, monkeypatch: pytest.MonkeyPatch
@@ -489,100 +431,6 @@ def assert_same_sources(got: Sources, expected: Sources) -> None:
 
 
 # --- rows that name their nodes ----------------------------------------------------------------------------------------
-
-
-class Telling(Convolution):
-    """Of rows [one-hot id, rest] the weights keep the ids: so every vector tells of which nodes it is the sum."""
-
-    def __init__(self, num_nodes: int, sums_neighbours: bool) -> None:
-        super().__init__(num_nodes, 0.0)
-        self.num_nodes, self.linear_aggregation = num_nodes, sums_neighbours  # type: ignore[misc]
-
-    def project(self, rows: Tensor) -> Tensor:
-        return rows[:, : self.num_nodes]
-
-    @property
-    def projected_width(self) -> int:
-        return self.num_nodes
-
-
-def telling_rows(num_nodes: int, rest: int) -> Tensor:
-    """With a rest the rows are dense, and shorter after the weights; without one they are sparse."""
-    return torch.cat(
-        (torch.eye(num_nodes, dtype=F64), torch.rand(num_nodes, rest, dtype=F64)), dim=1
-    )
-
-
-@st.composite
-def tellings(draw: st.DrawFn) -> tuple[Whole, Layer, Tensor]:
-    whole, sums_neighbours = draw(wholes()), draw(st.booleans())
-    case = Layer(
-        Telling(whole.num_nodes, sums_neighbours), *draw(layers), plain=draw(seldom), use=draw(uses)
-    )
-    return whole, case, telling_rows(whole.num_nodes, draw(st.sampled_from([0, 30])))
-
-
-@quickly
-@given(tellings())
-def test_each_edge_is_served_exactly_once(given: tuple[Whole, Layer, Tensor]) -> None:
-    whole, case, rows = given
-    for rank, side in enumerate(exchanged(whole, rows, case)):
-        for wave in computed(whole, rank, side, case):
-            told = torch.cat((wave.unprojected[:, : whole.num_nodes], wave.projected))
-            if not case.conv.linear_aggregation:
-                assert (told.sum(dim=1) == 1).all()  # each a row
-            served = torch.zeros(len(wave.nodes), whole.num_nodes, dtype=F64).index_add(
-                0, wave.block.dst, told[wave.block.src]
-            )
-            assert served.tolist() == whole.count()[wave.nodes].tolist()
-
-
-def arrived(whole: Whole, rank: int, side: Side) -> list[list[tuple[int, list[int]]]]:
-    """Wave by wave what came: the node whose row or sum it is (-1 - node for a sum), and the nodes that are in it."""
-    ids, halo = whole.nodes_of(rank), whole.halo(rank)
-    counts, waves = {False: 0, True: 0}, []
-    for sources in side.phases:
-        came = []
-        for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
-            names = np.full(
-                len(vectors.values), whole.num_nodes
-            )  # what is overwritten stays nobody's
-            places = vectors.halo.numpy()
-            names[places[places >= 0]] = halo[places >= 0]
-            names[vectors.sums] = -1 - ids[vectors.sum_dst]
-            told = [row.nonzero()[:, 0].tolist() for row in vectors.values[:, : whole.num_nodes]]
-            came += list(zip(names.tolist(), told, strict=True))[counts[projected] :]
-            counts[projected] = len(names)
-        waves.append(came)
-    return waves
-
-
-@quickly
-@given(tellings())
-def test_only_what_is_needed_is_sent_and_nothing_twice(given: tuple[Whole, Layer, Tensor]) -> None:
-    whole, case, rows_of_all = given
-    for rank, side in enumerate(exchanged(whole, rows_of_all, case)):
-        own = whole.part == rank
-        known: list[int] = []
-        masks = (np.ones(whole.num_nodes, bool), own & False) if case.plain else wanted(whole, case)
-        for came, mask in zip(arrived(whole, rank, side), masks, strict=True):
-            fed = (
-                whole.count()[mask & own].any(axis=0) & ~own
-            )  # nodes of others with an edge into these
-            rows = [name for name, _ in came if name >= 0]
-            assert all(told == [name] for name, told in came if name >= 0)
-            assert len(set(rows)) == len(rows)
-            assert not set(rows) & set(known)
-            assert fed[rows].all()
-            known += rows
-            sums = [(-1 - name, told) for name, told in came if name < 0]
-            assert case.conv.linear_aggregation or not sums
-            for node, told in sums:
-                assert mask[node]
-                assert len({int(whole.part[source]) for source in told}) == 1
-                assert whole.count()[node, told].all()
-                assert not set(told) & set(known)
-            assert len({(node, int(whole.part[told[0]])) for node, told in sums}) == len(sums)
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------------
@@ -676,48 +524,6 @@ def test_no_wave_is_longer_than_its_rows(
             rows = {source for source, _ in wave_edges(whole, owner, asker, mask, held)}
             assert sides[owner].rows_sent(wave, asker) <= 8 * width * len(rows)
             held = held_rows(whole, asker, sides[asker])
-
-
-def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Three targets of five sources each, from worker 0; back a source of five targets and a target of five sources."""
-    monkeypatch.setattr(cover, "ONE_SIDE_MIN_EDGES", 0)
-    flows, shown = cover.flows, []
-    monkeypatch.setattr(
-        cover, "flows", lambda *graph: shown.append(graph[0].graphs[0].nnz) or flows(*graph)
-    )
-    forth = np.arange(15), 20 + np.arange(15) // 5
-    back = np.array([20] * 5 + list(range(21, 26))), np.array([*range(5), *[5] * 5])
-    src, dst = (np.concatenate(ends) for ends in zip(forth, back, strict=True))
-    whole = Whole(src, dst, np.full(26, TRAIN), np.arange(26) // 20, 2)
-    rows, case = features("dense", 26, 4), Layer(convolution("gcn", 4, 4), 1, 2)
-    counts = []
-    for earlier in ((), (0,), (0, 1)):
-        shown.clear()
-        sides = exchanged(whole, rows, case, earlier_layers=earlier)
-        assert [side.rows_sent(TRAIN_PHASE, 1 - rank) for rank, side in enumerate(sides)] == [
-            3 * 32,
-            2 * 32,
-        ]
-        counts.append(sorted(shown))
-    assert counts == [[10, 15]] * 3
-
-
-def test_two_waves_of_sums_can_be_longer_than_all_rows() -> None:
-    """Not wished for, but known: the first wave does not look at the second.
-
-    0 and 1 have an edge to 2, which trains: one sum. Then each has one to a node of its own: two rows, or two sums.
-    """
-    whole = Whole(
-        np.array([0, 1, 0, 1]),
-        np.array([2, 2, 3, 4]),
-        np.array([TEST, TEST, TRAIN, TEST, TEST]),
-        np.array([0, 0, 1, 1, 1]),
-        2,
-    )
-    sender, _ = exchanged(whole, features("dense", 5, 3), Layer(convolution("gcn", 3, 3)))
-    assert [sender.rows_sent(wave, 1) for wave in (TRAIN_PHASE, INFER_PHASE)] == [3 * 8, 2 * 3 * 8]
 
 
 def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
@@ -843,28 +649,6 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
             seen[projected] = len(possible)
 
 
-@quickly
-@given(
-    wholes(), st.sampled_from([*MODELS]), modes, st.sampled_from(["full", "bf16", "int8", "int4"])
-)
-def test_a_row_arrives_alike_at_every_peer(
-    whole: Whole, name: str, mode: tuple[str, int, int], precision: Precision
-) -> None:
-    """Bit for bit; but not after the weights, where a product of few rows is added up in another order than of many."""
-    kind, width, out = mode
-    rows, case = (
-        features(kind, whole.num_nodes, width),
-        Layer(convolution(name, width, out), precision=precision),
-    )
-    known: dict[int, list[float]] = {}
-    for rank, side in enumerate(exchanged(whole, rows, case)):
-        vectors = side.phases[INFER_PHASE].unprojected
-        for node, place in zip(whole.halo(rank).tolist(), vectors.halo.tolist(), strict=True):
-            if place >= 0:
-                values = vectors.values[place].tolist()
-                assert known.setdefault(node, values) == values
-
-
 # --- what nobody needs -------------------------------------------------------------------------------------------------
 
 
@@ -954,7 +738,11 @@ def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(
         "device=cpu",
     )
     run = train_settings(
-        *options, f"model={model}", f"exchange={exchange}", f"num_partitions={whole.num_parts}"
+        *options,
+        "smoothing.reach=computed",
+        f"model={model}",
+        f"exchange={exchange}",
+        f"num_partitions={whole.num_parts}",
     )
     found = embeddings(whole, features("dense", whole.num_nodes, 5), run)
     for layer, needed in enumerate(whole.embedded(3)):
@@ -962,40 +750,3 @@ def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(
             wanted = needed[whole.nodes_of(rank)] | (exchange == "plain")
             assert worker[layer].isfinite().all(dim=1).tolist() == wanted.tolist()
             assert worker[layer].isnan().all(dim=1).tolist() == (~wanted).tolist()
-
-
-# --- what is of no more use ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("model", "freed"), [("gcn", True), ("sage", False)])
-def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, freed: bool) -> None:
-    """But not where a node's own row is read, too. What is trained and embedded then, the oracle knows."""
-    whole = random_whole([0, 1], (TRAIN, VAL, TEST))
-    published = (
-        "model.self_weight=false",
-        "model.input_skip=false",
-        "model.output=activation",
-        "output_heads=last",
-    )
-    options = "hidden_dim=64", "num_rounds=[2]", "stopping=none", "smoothing.steps=0", "device=cpu"
-    run = train_settings(
-        *published, *options, f"model={model}", f"num_partitions={whole.num_parts}"
-    )
-    rows: dict[int, weakref.ref[Tensor]] = {}
-    gone: list[bool] = []
-
-    def embed(
-        given: Any, context: Context, objective: Any, *arguments: Any, logits: bool
-    ) -> layerwise.LayerOutput:
-        output = own_embed(given, context, objective, *arguments, logits=logits)
-        if objective.layer == 0:
-            assert output.logits is None
-            rows[context.comm.rank] = weakref.ref(output.rows)
-        else:
-            gone.append(rows[context.comm.rank]() is None)
-        return output
-
-    own_embed = layerwise.LayerInput.embed_nodes
-    with unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", embed):
-        train_whole(whole, features("dense", whole.num_nodes, 5), run)
-    assert gone == [freed] * whole.num_parts

@@ -171,35 +171,6 @@ def wholes(roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST)) -> st.SearchStr
     return st.lists(digits, min_size=3, max_size=3).map(lambda seed: random_whole(seed, roles))
 
 
-def test_parts_in_memory_are_those_that_are_read(tmp_path: Path) -> None:
-    """What all tests here rest on: halo nodes by owner, then by their local id there."""
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(30, size=(2, 90))
-    src, dst = src[src != dst], dst[src != dst]
-    whole = Whole(src, dst, rng.integers(4, size=30), rng.integers(3, size=30), 3)
-    features = rng.standard_normal((30, 4)).astype(np.float32)
-    graph = make_graph(np.stack((src, dst), axis=1), features, np.arange(30) % 2)
-    masks = {name: whole.role == role for name, role in zip(MASKS, (TRAIN, VAL, TEST), strict=True)}
-    directory = write_partitions(tmp_path, graph, masks, whole.part, 3)
-    for rank in range(3):
-        wanted, made = directory.read(rank), whole.partition(rank, torch.from_numpy(features))
-        assert sorted(zip(made.src.tolist(), made.dst.tolist(), strict=True)) == sorted(
-            zip(wanted.src.tolist(), wanted.dst.tolist(), strict=True)
-        )
-        for name in ("num_inner", "num_halo", "rank", "num_parts", "self_loops"):
-            assert getattr(made, name) == getattr(wanted, name), name
-        for name in (
-            "features",
-            "labels",
-            *MASKS,
-            "halo_owner",
-            "halo_index",
-            "in_degree",
-            "out_degree",
-        ):
-            assert torch.equal(getattr(made, name), getattr(wanted, name)), name
-
-
 def plans(whole: Whole, plan_options: PlanOptions) -> tuple[list[ExchangePlan], list[int]]:
     """Every worker's plan, and the bytes that each sent for it."""
 
@@ -306,20 +277,6 @@ def test_need_is_what_the_whole_graph_says(
 
 
 @quickly
-@given(wholes(roles=(TRAIN, VAL, TEST)), st.integers(1, 3))
-def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_layers: int) -> None:
-    quick, few = plans(whole, whole.plan_options(num_layers, all_nodes=True))
-    slow, more = plans(whole, whole.plan_options(num_layers, all_nodes=False))
-    assert [plan.required_layers.tolist() for plan in quick] == [
-        plan.required_layers.tolist() for plan in slow
-    ]
-    assert all(
-        more[rank] - few[rank] >= 8 * (num_layers - 1) * (whole.num_parts - 1)
-        for rank in range(len(few))
-    )
-
-
-@quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
 def test_a_plain_plan_wants_every_halo_row(
     whole: Whole, num_layers: int, sums: bool, use: Use
@@ -393,20 +350,6 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, pl
             for found, expected in zip(other, drawn, strict=True):
                 for name, values in vars(expected).items():
                     np.testing.assert_array_equal(getattr(found, name), values)
-
-
-def test_edges_of_a_directory_are_not_sorted_again(tmp_path: Path) -> None:
-    """Of the part between two others some halo nodes come before the inner ones, by the ids that its edges go by."""
-    rng = np.random.default_rng(0)
-    graph = make_graph(rng.integers(30, size=(300, 2)), np.zeros((30, 1)), np.arange(30) % 2)
-    masks = {name: np.arange(30) % 3 == place for place, name in enumerate(MASKS)}
-    partition = write_partitions(tmp_path, graph, masks, np.arange(30) % 3, 3).read(1)
-    required = np.where(np.arange(partition.num_inner) % 2, 3, 2).astype(np.uint8)
-    with mock.patch.object(np, "lexsort", side_effect=AssertionError("sorted")):
-        found = find_incoming_boundaries(partition, required, partial_sums=True)
-    assert sum(len(each.source) for each in found) == int(
-        (partition.src >= partition.num_inner).sum()
-    )
 
 
 def test_more_parts_and_layers_than_two_bytes_can_number(tmp_path: Path) -> None:

@@ -239,25 +239,6 @@ def test_what_is_written_reads_as_rows_and_sums(
     torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_sums_are_weighed_alike_in_any_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    rows = torch.from_numpy(
-        2.0 * (np.arange(50) <= np.arange(30)[:, None] % 5)
-    )  # a sum is as long as its longest row
-    sources, targets = rng.integers(30, size=(2, 90))
-    source, target = (
-        np.unique(ends, return_inverse=True)[1] for ends in (sources, np.sort(targets))
-    )
-    nodes, num_targets = np.arange(source.max() + 1), int(target.max()) + 1
-    case = Case(owner(rows, 4), nodes, source, target, num_targets)
-    whole = case.select_vectors()
-    monkeypatch.setattr(selection_module, "MAX_CHUNK_VALUES", 7 * 50)
-    parts = case.select_vectors()
-    assert whole.format == parts.format == SPARSE
-    assert 0 < whole.sums.sum() < num_targets
-    assert (whole.rows.tolist(), whole.sums.tolist()) == (parts.rows.tolist(), parts.sums.tolist())
-
-
 # --- by hand -----------------------------------------------------------------------------------------------------------
 
 BAG = torch.zeros(3, 1000, dtype=F64)  # two words each
@@ -321,13 +302,6 @@ def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_w
     assert bool(counted) == weighed
 
 
-def test_three_dense_rows_of_one_target_are_one_sum() -> None:
-    case = star(torch.randn(3, 6, dtype=F64), 6)
-    chosen = case.select_vectors()
-    assert (chosen.rows.tolist(), chosen.sums.tolist()) == ([False] * 3, [True])
-    assert case.write(chosen).view(F64).tolist() == pytest.approx(case.rows.sum(dim=0).tolist())
-
-
 def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
     """Six words in 2 + 8 bytes, but then six values of 8 bytes each where one of them is not 1."""
     rows = BAG.clone()
@@ -340,26 +314,11 @@ def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7), ("int4", 6)]
-)
-def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
-    case = star(torch.ones(3, 3, dtype=F64) * 2, 9, precision)
-    assert len(case.write(case.select_vectors(partial_sums=False))) == 3 * size
-    assert len(case.write(case.select_vectors())) == size
-
-
 def test_nothing_to_serve() -> None:
     none = np.zeros(0, dtype=np.int64)
     case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
     for projected in (False, True):
         assert len(case.write(case.select_vectors(projected=projected))) == 0
-
-
-@pytest.mark.parametrize("message_format", FORMATS.values(), ids=FORMATS)
-def test_a_format_has_a_code(message_format: MessageFormat) -> None:
-    assert MessageFormat.from_code(message_format.code) == message_format
-    assert len({other.code for other in FORMATS.values()}) == 3
 
 
 @pytest.mark.parametrize("precision", ["full", "bf16", "int8", "int4"])
@@ -390,18 +349,3 @@ def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:
         (piece,) = (vectors := MessageVectors.from_selection(local, selection, edges)).pieces(1)
         written.append(vectors.write(piece))
     assert torch.equal(*written)
-
-
-@pytest.mark.parametrize(
-    ("nonzero", "projected_width", "shorter"),
-    [(40, 4, True), (40, 39, True), (40, 40, False), (20, 4, True), (2, 4, False)],
-)
-def test_rows_are_longer_than_after_the_weights(
-    nonzero: int, projected_width: int, shorter: bool
-) -> None:
-    rows = torch.zeros(3, 40, dtype=F64)
-    rows[:, :nonzero] = torch.rand(3, nonzero, dtype=F64) + 1
-    local = owner(rows, projected_width)
-    assert local.is_shorter_projected(np.array([0, 2])) == shorter
-    rows[1] = 0  # of a node that is not asked for
-    assert owner(rows, projected_width).is_shorter_projected(np.array([0, 2])) == shorter

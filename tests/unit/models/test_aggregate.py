@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numba
-import numpy as np
 import pytest
 import torch
 from support import torch_threads
@@ -13,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retexo.models import aggregate
 from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block
-from retexo.models.numba_kernels import _compiled
 
 F64 = torch.float64
 
@@ -104,12 +101,6 @@ def test_maxima(edges: Block, dtype: torch.dtype) -> None:
     torch.testing.assert_close(rows.grad, expected)
 
 
-def test_sums_of_bfloat16() -> None:
-    edges, rows = BLOCKS[1], torch.randn(7, 3).bfloat16()
-    wanted = torch.zeros(5, 3).index_add(0, edges.dst, rows.float()[edges.src])
-    torch.testing.assert_close(edge_sum(edges, rows).float(), wanted, rtol=0.02, atol=0.02)
-
-
 def everything(edges: Block, width: int) -> list[Tensor]:
     """Values and gradients of all of them."""
     torch.manual_seed(1)
@@ -167,18 +158,3 @@ def test_on_a_gpu() -> None:
     torch.testing.assert_close(
         edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score)
     )
-
-
-def test_loops_are_compiled_where_there_is_no_folder_to_keep_them_in() -> None:
-    source = (
-        "def fill(values, first, end):\n    for at in range(first, end):\n        values[at] = at\n"
-    )
-    names: dict[str, Any] = {}
-    exec(
-        source, names
-    )  # which is in no file: numba has no place for it, as in a folder and a home that are read-only
-    with pytest.raises(RuntimeError, match="cannot cache"):
-        numba.njit(cache=True)(names["fill"])
-    values = np.zeros(4)
-    _compiled(names["fill"])(values, 1, 3)
-    assert values.tolist() == [0, 1, 2, 0]

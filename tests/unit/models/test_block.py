@@ -127,43 +127,6 @@ def test_a_sum_stands_for_rows_that_are_not_there() -> None:
     assert block.in_degree.tolist() == [3, 3, 2]
 
 
-def test_a_sum_of_some_and_a_row_of_another() -> None:
-    given = sources([arrival([50, 80], [2], [1]), arrival([30, 60], [0, 3], [])], [])
-    block = EDGES.cut_block(torch.tensor([1]), given)
-    assert edges_of(block, given) == [(50.0, 1), (80.0, 1)]
-    assert vectors_of(block, given).tolist() == [
-        2.0,
-        50.0,
-        80.0,
-    ]  # only what has an edge, and the destination
-
-
-def test_sums_of_two_peers_for_one_node() -> None:
-    given = sources([arrival([80], [], [1]), arrival([50], [], [1])], [])
-    assert edges_of(EDGES.cut_block(torch.tensor([1]), given), given) == [(50.0, 1), (80.0, 1)]
-
-
-def test_sums_of_other_nodes_are_left_out() -> None:
-    given = sources([arrival([130, 60], [], [1, 2])], [arrival([0.5], [], [1])])
-    assert edges_of(EDGES.cut_block(torch.tensor([2]), given), given) == [(1.0, 2), (60.0, 2)]
-
-
-def test_late_vectors_come_last() -> None:
-    """3 and a sum for 1 came early, 6 and another sum for 1 late."""
-    given = sources([arrival([30, 80], [0], [1])], [arrival([0.6, 0.5], [3], [1])])
-    block = EDGES.cut_block(torch.tensor([0, 1]), given)
-    assert block.num_unprojected == 4
-    assert vectors_of(block, given).tolist() == pytest.approx([1.0, 2.0, 30.0, 80.0, 0.6, 0.5])
-    assert edges_of(block, given) == [
-        (pytest.approx(0.5), 1),
-        (pytest.approx(0.6), 0),
-        (2.0, 0),
-        (30.0, 0),
-        (80.0, 1),
-    ]
-    assert block.out_degree.tolist() == [1, 1, 7, 0, 10, 0]
-
-
 def test_a_block_of_nothing() -> None:
     given = sources([arrival([30, 80], [0], [1])], [])
     block = EDGES.cut_block(torch.zeros(0, dtype=torch.int64), given)
@@ -178,14 +141,6 @@ def test_a_part_without_nodes() -> None:
     block = edges.cut_block(none, nothing)
     unprojected, projected = gather_source_rows(block, torch.zeros(0, 3), nothing)
     assert (unprojected.shape, projected.shape) == ((0, 3), (0, 2))
-
-
-def test_own_rows_may_be_nan_where_nobody_looks() -> None:
-    given = sources([arrival([30, 40, 50, 60], [0, 1, 2, 3], [])], [])
-    own = OWN.clone()
-    own[2] = torch.nan
-    block = EDGES.cut_block(torch.tensor([0, 1]), given)
-    assert not gather_source_rows(block, own, given)[0].isnan().any()
 
 
 @pytest.mark.parametrize("edges", [1, 3, 100])

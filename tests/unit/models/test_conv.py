@@ -15,9 +15,8 @@ from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
-from retexo.models.dropout import fast_dropout
 from retexo.models.linear import neighbour_sum
-from retexo.models.matrix import SparseMatrix, as_matrix, dropout, is_sparse, sum_rows
+from retexo.models.matrix import SparseMatrix, is_sparse, sum_rows
 from retexo.models.streaming_aggregate import AggregateAccumulator
 
 NODES, WIDTH, OUT = 6, 9, 4
@@ -332,12 +331,6 @@ def test_a_sparse_product_and_its_gradient_are_the_dense_ones(
     torch.testing.assert_close(weight.grad, other.grad)
 
 
-def test_gradcheck_of_the_sparse_product() -> None:
-    sparse = SparseMatrix.from_scipy(random_sparse(6, 8))
-    weight = torch.randn(8, 3, dtype=F64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda w: sparse @ w, (weight,))
-
-
 def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
     torch.manual_seed(1)
     sparse = SparseMatrix.from_scipy(sp.csr_array(np.ones((40, 20))))
@@ -349,39 +342,6 @@ def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
     weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
     (dropped @ weight).sum().backward()
     torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
-def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(
-    rate: float, dtype: torch.dtype
-) -> None:
-    torch.manual_seed(0)
-    values = torch.ones(1_001, 999, dtype=dtype, requires_grad=True)
-    dropped = fast_dropout(values, rate)
-    dropped.sum().backward()
-    kept = (dropped != 0).double()
-    for axis in (0, 1):
-        spread = (rate * (1 - rate) * kept.shape[axis]) ** 0.5
-        assert (kept.sum(dim=axis) - (1 - rate) * kept.shape[axis]).abs().max() < 6 * spread
-    assert torch.equal(dropped, kept.to(dtype) * dropped.max())
-    assert float(dropped.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2)
-    torch.testing.assert_close(values.grad, dropped.detach(), rtol=1e-6, atol=0)
-    assert not torch.equal(fast_dropout(values, rate), dropped)
-
-
-def test_dropout_of_everything_and_of_nothing() -> None:
-    assert fast_dropout(torch.ones(5), 1.0).tolist() == [0.0] * 5
-    assert fast_dropout(torch.ones(5), 1e-9).tolist() == [1.0] * 5
-    assert fast_dropout(torch.ones(0, 3), 0.5).shape == (0, 3)
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_no_dropout_outside_of_training(kind: str) -> None:
-    matrix = as_matrix(rows(kind))
-    assert dropout(matrix, 0.5, training=False) is matrix
-    assert dropout(matrix, 0.0, training=True) is matrix
-    assert dropout(matrix, 0.5, training=True) is not matrix
 
 
 def test_neighbour_sums_of_sparse_rows_are_those_of_dense_ones() -> None:

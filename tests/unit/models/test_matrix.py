@@ -6,7 +6,7 @@ from support import torch_threads
 from torch import Tensor
 
 from retexo.models import matrix as matrix_module
-from retexo.models.matrix import USE_ONEDNN, as_matrix, matmul
+from retexo.models.matrix import as_matrix, matmul
 
 SHAPES = [(512, 100, 256), (700, 256, 47), (1024, 32, 256), (3001, 1433, 3)]
 """R, F and D of long products."""
@@ -58,18 +58,6 @@ def test_a_long_product_is_that_in_float64(
         torch.testing.assert_close(each.grad.double(), wanted.grad, rtol=1e-4, atol=1e-2)  # type: ignore[union-attr]
 
 
-def test_rows_and_weights_may_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = calls_of(monkeypatch)
-    rows, weight, bias = (each.detach() for each in rows_and_weight((2048, 256, 47)))
-    for some in (rows[::3], rows[5:1500], rows.T.contiguous().T, rows[:1].expand(600, 256)):
-        expected = some.double() @ weight.double() + bias.double()
-        for same in (weight, weight.T.contiguous().T):
-            torch.testing.assert_close(
-                matmul(some, same, bias).double(), expected, rtol=1e-5, atol=1e-3
-            )
-    assert len(calls) == 8
-
-
 def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -86,17 +74,3 @@ def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(
     with torch.autocast("cpu", torch.bfloat16):
         assert matmul(rows, weight).dtype == torch.bfloat16
     assert not calls
-
-
-@pytest.mark.skipif(not USE_ONEDNN, reason="no AVX-512 here")
-def test_onednn_is_the_one_that_torch_convolves_with() -> None:
-    """Without its dilation it would be MKL again, in a process of one thread."""
-    rows, weight, _ = rows_and_weight((4096, 256, 256))
-    with (
-        torch_threads(1),
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
-    ):
-        matmul(rows, weight).sum().backward()
-    names = {event.key for event in profile.key_averages()}
-    assert "aten::mkldnn_convolution" in names, names
-    assert not names & {"aten::mm", "aten::addmm", "aten::bmm", "aten::thnn_conv2d"}, names

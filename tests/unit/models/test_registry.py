@@ -42,18 +42,6 @@ def test_stages_fit_each_other_and_the_graph(name: str) -> None:
     assert [stage.head.out_features for stage in stages[:-1] if stage.head] == [4, 4]
 
 
-@pytest.mark.parametrize(
-    ("hidden_dim", "widths"), [(1, (2, 3)), (2, (2, 3)), (3, (3, 3)), (7, (7, 7))]
-)
-def test_a_hidden_vector_has_room_for_each_of_its_parts(
-    hidden_dim: int, widths: tuple[int, int]
-) -> None:
-    """Own row and aggregate; then features, their aggregate and what the layer before passes on."""
-    model = compose(["model=gcn", f"hidden_dim={hidden_dim}"]).train.model
-    stages = build_stages(Architecture(model, num_features=5, num_classes=4), seed=1)
-    assert tuple(stage.hidden_dim for stage in stages) == widths
-
-
 @pytest.mark.parametrize("name", PLAIN)
 def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
     torch.manual_seed(5)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from partitioning.errors import InputError
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
-from retexo.models.conv.gin import GIN
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
@@ -137,14 +136,6 @@ def test_no_norm() -> None:
         torch.testing.assert_close(first.embed(inputs), torch.relu(first.conv(inputs)))
         without = {key for key in normed.state_dict() if "norm" not in key}
         assert set(first.state_dict()) == without != set(normed.state_dict())
-
-
-def test_gin_without_norm() -> None:
-    torch.manual_seed(0)
-    conv = GIN(WIDTH, 2, 0.0, 6, "none")
-    rows = torch.randn(NODES, WIDTH)
-    wanted = torch.relu(rows @ conv.weight_in + conv.bias_in) @ conv.weight_out + conv.bias_out
-    torch.testing.assert_close(conv(Inputs((rows,), NODES, torch.zeros(0, 0))), wanted)
 
 
 @pytest.mark.parametrize("norm", ["layer", "none"])

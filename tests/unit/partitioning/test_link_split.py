@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_graph, random_graph, run_main, save_npz, split_settings
 
-from partitioning.datasets.node_features import with_features
 from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
+from partitioning.features.kinds import with_features
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.links import link_baselines, score_ranks, spectral_embedding
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
 from partitioning.links.link_split import LinkSplit, find_relation, read_pairs, split_links
 from partitioning.links.spectral_embedding import best_spectral, spectral_rows
-from partitioning.node_names import Names, name_keys
+from partitioning.node_names import Names, hash_names
 
 PARTS = ("train", "val", "test")
 
@@ -268,7 +268,7 @@ def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
     names = ["007", "7", "NA"]
     graph = replace(
         random_graph(3, 4),
-        node_ids=name_keys(np.array(names, object)),
+        node_ids=hash_names(np.array(names, object)),
         node_names=Names.of(names),
     )
     (tmp_path / "val.csv").write_text("src,dst\n007,7\nNA,007\n")

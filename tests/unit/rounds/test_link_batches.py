@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from retexo.models.scorer import Scorer
-from retexo.tasks.link_prediction import LinkSeeds, num_above, rank_among
+from retexo.tasks.link_prediction import LinkSeeds, rank_among
 
 NODES = 40
 
@@ -82,13 +82,3 @@ def test_nodes_that_are_alike_share_a_rank(kind: str, dtype: torch.dtype) -> Non
     for embedded in same:
         own = scorer.pairs(embedded[:9], embedded[9:18])
         assert rank_among(own, scorer.against(embedded[:9], embedded)).tolist() == [251.0] * 9
-
-
-def test_equal_scores_share_a_rank() -> None:
-    own, others = (
-        torch.tensor([1.0, 5.0]),
-        torch.tensor([[0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 1.0, 2.0]]),
-    )
-    assert num_above(own, others).tolist() == [1, 0]
-    assert num_above(own, others, ties=True).tolist() == [3, 0]
-    assert rank_among(own, others).tolist() == [3.0, 1.0]

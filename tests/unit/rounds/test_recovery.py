@@ -177,30 +177,6 @@ def test_a_state_in_the_place_of_another_is_named(
     assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
 
 
-def test_replay_logs_of_two_workers_are_not_mixed_up(tmp_path: Path) -> None:
-    recovery(tmp_path / "0").replay_log.append(1, out([2]))
-    (tmp_path / "1").mkdir()
-    (tmp_path / "0" / "tape").rename(tmp_path / "1" / "tape")
-    assert len(recovery(tmp_path / "1", rank=1).replay_log) == 0
-
-
-def test_numbers_beyond_all_rounds_are_no_saved_rounds(tmp_path: Path) -> None:
-    for rank in range(2):
-        recovery(tmp_path / str(rank), rank=rank).save_round(0, 2, {})
-    whole = tmp_path / "1" / "step0-2.state"
-    (tmp_path / "1" / f"step0-{10**19}.state").write_bytes(whole.read_bytes())
-    assert agreed(tmp_path) == [(0, 2)] * 2
-
-
-def test_when_a_state_is_due(tmp_path: Path) -> None:
-    assert [number for number in range(10) if recovery(tmp_path, every=3).is_due(number)] == [
-        3,
-        6,
-        9,
-    ]
-    assert not any(recovery(tmp_path, every=None).is_due(number) for number in range(10))
-
-
 # --- the replay log ----------------------------------------------------------------------------------------------------
 
 messages = st.lists(

@@ -137,7 +137,6 @@ SPARSE = SparseMatrix.from_scipy(
 )
 STORED_ZERO = SparseMatrix.from_scipy(sp.csr_array((np.zeros(1), [3], [0, 1]), shape=(1, 4)))
 EMPTY = torch.zeros(0, 4)
-WIDE = torch.eye(5)[1:2]
 
 
 def found_rows(
@@ -170,25 +169,6 @@ def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int
     world = len(matrices)
     assert found == [[[bool(bit) for bit in used]]] * world
     assert bytes_sent == [[int(peer != rank) for peer in range(world)] for rank in range(world)]
-
-
-def test_used_rows_of_two_weights_of_other_widths() -> None:
-    found, bytes_sent = found_rows(
-        [[WIDE, DENSE], [], [torch.zeros(3, 5), torch.ones(3, 4)]], [5, 4]
-    )
-    assert found == [[[False, True, False, False, False], [True] * 4]] * 3
-    assert bytes_sent == [[0, 2, 2], [2, 0, 2], [2, 2, 0]]  # 9 bits
-
-
-def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
-    weight = nn.Parameter(torch.zeros(4, 2))
-    (used,) = run_threads(
-        1,
-        lambda comm: find_used_rows(
-            [weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP
-        ),
-    )
-    assert used[weight].tolist() == [False, True, True, False]
 
 
 # --- whole sums --------------------------------------------------------------------------------------------------------
@@ -225,13 +205,6 @@ def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
     for worker, own in zip(added, weight_of(shares)[:, 0], strict=True):
         same = (weight_of(worker.sums)[0] == own).all(dim=1)
         assert same.tolist() == [not used for used in USED]
-
-
-def test_no_row_is_used() -> None:
-    shares = random_shares(2)
-    added = summed_by(shares, Way(used=(False,) * 12))
-    assert torch.equal(added[0].sums[0, 120:], shares[:, 0, 120:].sum(dim=0))
-    assert sent(added) == 2 * (14 + TAIL) * 4
 
 
 # --- rounded sums ------------------------------------------------------------------------------------------------------
@@ -283,21 +256,6 @@ def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
     for _, total in results:
         torch.testing.assert_close(total, results[1][0], rtol=1e-6, atol=0)
     assert not torch.equal(results[1][0], share)
-
-
-def test_bf16_is_added_up_in_fp32() -> None:
-    """1 and 10 times 2^-8: in bfloat16 each of these would be lost on its own."""
-    shares = torch.full((11, 1, Model.SIZE), 2.0**-8)
-    shares[0] = 1.0
-    added = summed_by(shares, Way(wire=torch.bfloat16))
-    assert set(added[0].sums.flatten().tolist()) == {
-        1.0390625
-    }  # 1 + 5 / 128, which bfloat16 holds exactly
-
-
-def test_one_worker_rounds_nothing() -> None:
-    shares = random_shares(1)
-    assert torch.equal(summed_by(shares, Way(wire=torch.bfloat16))[0].sums, shares[0])
 
 
 # --- workers that send nothing ----------------------------------------------------------------------------------------------------
@@ -352,32 +310,6 @@ def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) ->
     torch.testing.assert_close(added[0].sums, shares.sum(dim=0), rtol=1e-10, atol=1e-10)
 
 
-def test_a_small_direction_survives_eight_bits() -> None:
-    """Of a sum with singular values 1 and .003 both come through in the second round, when the first are warm."""
-    generator = torch.Generator().manual_seed(0)
-    left, right = (
-        torch.linalg.qr(torch.randn(size, 2, generator=generator))[0] for size in (384, 256)
-    )
-
-    def work(comm: Communicator) -> Tensor:
-        module = nn.Linear(256, 384, bias=False)
-        flat = FlatParameters(module, torch.zeros(384 * 256))
-        way = AllReduce(comm, GRADIENTS, "int8", NOBODY)
-        reduction = build_reduction(
-            GradientSettings("sync", 1, "int8", "powersgd", 2, False), flat, way
-        )
-        for _ in range(3):
-            flat.gradient.copy_(
-                (left @ torch.diag(torch.tensor([0.5, 0.0015])) @ right.T).flatten()
-            )
-            reduction.reduce(torch.zeros(TAIL))
-        return left.T @ flat.gradient.view(384, 256) @ right
-
-    for found in run_threads(2, work):
-        assert found[0, 0].item() == pytest.approx(1.0, rel=0.01)
-        assert found[1, 1].item() == pytest.approx(0.003, rel=0.1)
-
-
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("used", [None, USED])
 def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> None:
@@ -395,18 +327,6 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
     )
     assert float(owed.abs().max()) > 0.1  # so that there is something to hold
     assert torch.equal(added[0].sums[:, 120:], shares[:, :, 120:].sum(dim=0))  # vectors are exact
-
-
-def test_with_bf16_the_rounding_of_a_share_is_owed_too() -> None:
-    """One worker has shares, so that their sum is what it sent, and is not rounded a second time."""
-    shares = random_shares(2, rounds=20)
-    shares[1] = 0.0
-    added = summed_by(shares, Way(rank=2, wire=torch.bfloat16))
-    assert_agreed(added)
-    applied = weight_of(added[0].sums).sum(dim=0)
-    torch.testing.assert_close(
-        applied + added[0].error, weight_of(shares).sum(dim=(0, 1)), rtol=0, atol=1e-4
-    )
 
 
 @pytest.mark.parametrize(
@@ -435,16 +355,6 @@ def test_matrices_whose_factors_are_not_shorter_go_whole(wire: WireFormat | None
     low, whole = summed_by(shares, Way(rank=6, wire=wire)), summed_by(shares, Way(wire=wire))
     assert torch.equal(low[0].sums, whole[0].sums)
     assert sent(low) == sent(whole)
-
-
-def test_the_right_factor_is_the_start_of_the_next_round() -> None:
-    """Of a sum that does not change, rounds find more and more: the warm start is a power iteration."""
-    share = random_shares(2, dtype=F64)
-    constant = torch.cat((share, torch.zeros(2, 30, Model.SIZE, dtype=F64)), dim=1)
-    added = summed_by(constant, Way(rank=2))
-    applied = weight_of(added[0].sums).cumsum(dim=0)
-    missing = (applied - weight_of(share).sum(dim=(0, 1))).flatten(1).norm(dim=1)
-    assert missing[-1] < 1e-6 * missing[0]  # all that was owed has been paid
 
 
 def test_the_setting_says_how() -> None:

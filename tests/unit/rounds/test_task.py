@@ -76,21 +76,6 @@ def test_nothing_to_count(multi: bool) -> None:
     assert micro_f1(counts.sum(dim=1)) == 0.0
 
 
-@pytest.mark.parametrize("multi", [False, True])
-def test_counts_of_parts_add_up(multi: bool) -> None:
-    task = NodeClassification(4, multi)
-    logits, labels = drawn(50, 4, multi, 1)
-    halves = counted(task, logits[:17], labels[:17]) + counted(task, logits[17:], labels[17:])
-    assert torch.equal(halves, counted(task, logits, labels))
-
-
-@pytest.mark.parametrize("multi", [False, True])
-@pytest.mark.parametrize("count", [0, 50])
-def test_totals_are_the_sums_of_counts(multi: bool, count: int) -> None:
-    task, given = NodeClassification(4, multi), drawn(count, 4, multi, 1)
-    assert torch.equal(task.totals(*given), counted(task, *given).sum(dim=1))
-
-
 def test_loss_sums() -> None:
     logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     assert float(
@@ -112,14 +97,6 @@ def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> 
     assert digits_to_counts(total.tolist()).tolist() == [
         sum(counts) for counts in zip(*workers, strict=True)
     ]
-
-
-def test_digits_hold_what_one_float_does_not() -> None:
-    count = 2**24 + 1
-    assert int(torch.tensor([count]).float()) != count
-    assert digits_to_counts(
-        torch.tensor(counts_to_digits(torch.tensor([count]))).float().tolist()
-    ).tolist() == [count]
 
 
 def test_digits_add_up_over_as_many_workers_as_promised() -> None:

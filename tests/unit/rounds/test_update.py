@@ -98,15 +98,6 @@ def test_a_second_local_update_starts_from_what_was_applied() -> None:
     assert float(own.flat.values[0]) == 1.75
 
 
-@pytest.mark.parametrize("mode", ["sync", "local"])
-def test_without_training_nodes_the_update_is_zero(mode: str) -> None:
-    own = local_optimizer(Line(), [], total=4)
-    own.flat.gradient.fill_(5.0)
-    update_rule = build_update_rule(GradientSettings(mode, 1, "fp32", "none", 4, False), own)
-    assert update_rule.compute() == 0.0
-    assert own.flat.gradient.tolist() == [0.0, 0.0, 0.0]
-
-
 def test_weight_decay_and_arguments_reach_the_optimizer() -> None:
     module = Line()
     settings = train_settings(
@@ -182,23 +173,6 @@ def table_optimizer(num_train: int, total: int, weight_decay: float = 0.5) -> Lo
     return on_worker(flat, optimizer, lambda: [num_train * module.loss()], num_train, total)
 
 
-def test_places_that_are_used() -> None:
-    module = Table()
-    used = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED}).used_entries()
-    assert used is not None
-    assert used.tolist() == [0, 1, 4, 5, 6]
-    none = FlatParameters(
-        module, torch.zeros(7), {module.weight: ~Table.USED & Table.USED}
-    ).used_entries()
-    assert none is not None
-    assert none.tolist() == [6]
-    assert FlatParameters(module, torch.zeros(7)).used_entries() is None
-    assert (
-        FlatParameters(module, torch.zeros(7), {module.weight: Table.USED | True}).used_entries()
-        is None
-    )
-
-
 @pytest.mark.parametrize("num_train", [0, 2])
 def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
     """Only weight decay changes them, on every worker alike, so the sum over all workers is not waited for."""
@@ -216,12 +190,3 @@ def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
     )
     update_rule.apply()
     assert own.flat.values[2:4].tolist() == pytest.approx(decayed.tolist())
-
-
-def test_unused_rows_take_a_synchronous_step_of_weight_decay() -> None:
-    own = table_optimizer(2, total=4)
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
-    update_rule.compute()
-    update_rule.apply()
-    assert own.flat.values[2:4].tolist() == pytest.approx([3.0 * 0.75, 4.0 * 0.75])
-    assert float(own.flat.values[0]) == pytest.approx(1.0 * 0.75 - 0.5 * 2 * 2 / 4)

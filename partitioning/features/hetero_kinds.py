@@ -2,7 +2,7 @@
 
     given         those of the data; for a type without any those of its neighbours, and without these its degrees
     degree        log(1 + d) of the in-degree under every relation into the type, self loops left out
-    random        as of plain graphs (datasets/node_features.py)
+    random        as of plain graphs (features/kinds.py)
     positional    likewise, of the graph of all types together
     neighbours    for every relation from a type with features the mean of the in-neighbours' rows, side by side; types
                   further away hear of them hop after hop
@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.datasets.node_features import WIDTH, positional
 from partitioning.errors import InputError
+from partitioning.features.kinds import WIDTH, positional
 from partitioning.graph_data import (
     EdgeType,
     Features,

@@ -1,0 +1,120 @@
+"""Finds the id column of tables in which no column has a usual name: its values are unique, and the edges refer to it."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from partitioning.datasets import frames
+from partitioning.datasets.frames import read_frames
+from partitioning.datasets.raw import read_npy
+from partitioning.errors import InputError
+from partitioning.features.roles import NAMELESS, find_usual, matches
+from partitioning.graph_data import MASKS
+from partitioning.partition_settings import ColumnSettings
+
+log = logging.getLogger(__name__)
+
+HEAD = 1000
+"""Rows in which a column must have unique values to be looked at further."""
+ENDS = 10_000
+"""Edges whose ends are looked up."""
+
+
+def find_id_column(tables: list[Path], edges: Path, columns: ColumnSettings) -> ColumnSettings:
+    """Return the settings with columns.id set, where a column of the node tables is found to be the id.
+
+    Raises:
+        InputError: two columns may be the id.
+    """
+    candidates: dict[str, Path] = {}
+    for table in tables:
+        names = [name for name in frames.column_names(table) if not NAMELESS.fullmatch(name)]
+        if find_usual("id", names):
+            return columns
+        for name in _unique_in_head(table, names, columns):
+            candidates.setdefault(name, table)
+    if not candidates:
+        return columns
+    ends = [end for end in _read_ends(edges, columns) if end]
+    found = [name for name, table in candidates.items() if _is_referred_to(table, name, ends)]
+    if len(found) > 1:
+        raise InputError(
+            f"{candidates[found[0]]}: the edges may refer to `{found[0]}` or to `{found[1]}`; set columns.id to one of "
+            "them"
+        )
+    if not found:
+        return columns
+    log.info(
+        "%s: column `%s` is taken as id: its values are unique and the edges refer to them (columns.id)",
+        candidates[found[0]],
+        found[0],
+    )
+    return replace(columns, id=found[0])
+
+
+def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> list[str]:
+    """Columns of integers or texts without blanks and duplicates in the first rows."""
+    taken = [
+        *MASKS,
+        columns.split,
+        columns.time,
+        *find_usual("label", names),
+        *find_usual("split", names),
+    ]
+    head = next(read_frames(table, cells=HEAD * len(names)))
+    found = []
+    for name in names:
+        cells = head[name]
+        if not len(cells) or name in taken or matches(name, columns.label) or cells.isna().any():
+            continue
+        is_text = isinstance(cells.iloc[0], str)
+        if (is_text or cells.dtype.kind in "iu") and cells.is_unique:
+            found.append(name)
+    return found
+
+
+def _read_ends(edges: Path, columns: ColumnSettings) -> Iterator[str]:
+    """Both ends of the first edges, as texts."""
+    if edges.suffix == ".npy":
+        for end in np.asarray(read_npy(edges)[:ENDS]).reshape(-1):
+            yield str(end)
+        return
+    names = [name for name in frames.column_names(edges) if not NAMELESS.fullmatch(name)]
+    asked = [getattr(columns, end) for end in ("src", "dst")]
+    ends = [
+        name
+        for role, name_asked in zip(("src", "dst"), asked, strict=True)
+        for name in ([name_asked] if name_asked else find_usual(role, names))
+    ]
+    ends = [name for name in ends if name in names] or (names if names == ["0", "1"] else [])
+    if ends:
+        for _, cells in next(read_frames(edges, text=ends, cells=ENDS * len(names)))[ends].items():
+            for cell in cells.dropna():
+                yield _normalise(str(cell))
+
+
+def _is_referred_to(table: Path, name: str, ends: list[str]) -> bool:
+    """Whether a column is unique, and at least as many ends are among its values as are row numbers."""
+    values: set[str] = set()
+    num_rows = 0
+    for frame in read_frames(table, text=[name], only=[name]):
+        cells = frame[name].dropna()
+        num_rows += len(frame)
+        values.update(_normalise(str(cell)) for cell in cells)
+        if len(values) < num_rows:
+            return False
+    if not ends:
+        return False
+    num_values = sum(end in values for end in ends)
+    num_rows_named = sum(end.isdecimal() and int(end) < num_rows for end in ends)
+    return num_values >= max(num_rows_named, len(ends) / 2)
+
+
+def _normalise(text: str) -> str:
+    """A whole number without .0."""
+    text = text.strip()
+    head, _, tail = text.partition(".")
+    return head if tail.strip("0") == "" and head.lstrip("-").isdecimal() else text

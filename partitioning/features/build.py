@@ -1,0 +1,175 @@
+"""From a loaded graph to its features: encodes its tables, then adds the kinds of `features.kind`."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.features.encoder import EncodedFeatures, State, fit, is_identity
+from partitioning.features.hetero_kinds import kinds_of
+from partitioning.features.hetero_kinds import with_features as with_features_by_type
+from partitioning.features.kinds import with_features
+from partitioning.features.schema import Rows, Schema
+from partitioning.graph_data import Features, GraphData, HeteroGraphData, NodeTable
+from partitioning.partition_settings import FeatureSettings
+from partitioning.thread_pool import BLOCK
+
+log = logging.getLogger(__name__)
+
+Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
+Mask = NDArray[np.bool_]
+States = dict[str, State]
+"""The fitted pipelines by the names of their tables: nodes and edges; nodes/TYPE of several types."""
+
+
+def make_features(
+    graph: Graph, settings: FeatureSettings, train: Mask | None
+) -> tuple[Graph, States]:
+    """Encode the tables, then add the kinds of features."""
+    encoded, states = encode_tables(graph, settings, train)
+    return add_kinds(encoded, settings), states
+
+
+def encode_tables(
+    graph: Graph, settings: FeatureSettings, train: Mask | None
+) -> tuple[Graph, States]:
+    """Encode the features of nodes and edges.
+
+    Args:
+        graph: As a loader returns it.
+        settings: How to encode.
+        train: [N] the training nodes (of the target type), from which the pipeline learns; None: all.
+
+    Returns:
+        The graph with encoded features, and the fitted states.
+    """
+    rows = train if settings.fit == "train" else None
+    made: Any
+    if isinstance(graph, HeteroGraphData):
+        made, states = _encode_types(graph, settings, rows)
+    else:
+        made, states = _encode_plain(graph, settings, rows)
+    return made, states
+
+
+def _encode_types(
+    graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None
+) -> tuple[HeteroGraphData, States]:
+    states: States = {}
+    kinds = kinds_of(settings.kind, list(graph.nodes))
+    nodes = {}
+    for name, table in graph.nodes.items():
+        of_type = rows if name == graph.target else None
+        features, featured, state = _encode_nodes(table, settings, of_type, kinds[name])
+        if isinstance(features, EncodedFeatures):
+            features = features.toarray()
+        nodes[name] = replace(table, features=features, featured=featured, schema=None)
+        if state is not None:
+            states[f"nodes/{name}"] = state
+    return replace(graph, nodes=nodes), states
+
+
+def _encode_plain(
+    graph: GraphData, settings: FeatureSettings, rows: Mask | None
+) -> tuple[GraphData, States]:
+    states: States = {}
+    kinds_of_all = tuple(settings.kind)
+    features, featured, state = _encode_nodes(graph, settings, rows, kinds_of_all)
+    if isinstance(features, EncodedFeatures) and kinds_of_all != ("given",):
+        features = features.toarray()
+    if state is not None:
+        states["nodes"] = state
+    edge_feat: Any = graph.edge_feat
+    if graph.edge_schema is not None and edge_feat is not None:
+        states["edges"] = fit(edge_feat, graph.edge_schema, settings)
+        edge_feat = _encode(edge_feat, graph.edge_schema, states["edges"], None)
+    made = replace(
+        graph,
+        features=features,
+        featured=featured,
+        schema=None,
+        edge_feat=edge_feat,
+        edge_schema=None,
+    )
+    return made, states
+
+
+def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
+    """The graph with the features of `features.kind`; InputError where there are none to be had."""
+    made: Any
+    if isinstance(graph, HeteroGraphData):
+        made = with_features_by_type(graph, settings.kind)
+    else:
+        made = with_features(graph, tuple(settings.kind))
+    return made  # type: ignore[no-any-return]
+
+
+def _encode_nodes(
+    table: GraphData | NodeTable,
+    settings: FeatureSettings,
+    rows: Mask | None,
+    kinds: Collection[str],
+) -> tuple[Features, Mask | None, State | None]:
+    """Encoded features, which nodes have some (None: all), and the fitted state."""
+    features, featured, schema = table.features, table.featured, table.schema
+    if schema is None:
+        return features, featured, None
+    if not {"given", "neighbours"} & set(kinds):
+        schema = replace(schema, columns=())
+    is_table = bool(schema.columns) and all(column.role != "matrix" for column in schema.columns)
+    if (
+        featured is not None
+        and tuple(kinds) == ("given",)
+        and is_table
+        and settings.missing != "error"
+    ):
+        log.warning(
+            "%s: %d of %d nodes have no features; theirs are filled (features=neighbours takes the means of their "
+            "neighbours)",
+            schema.path,
+            int((~featured).sum()),
+            len(featured),
+        )
+        featured = None
+    if settings.missing == "error" and isinstance(features, np.ndarray):
+        _check_blanks(features, schema, featured)
+    used = rows if featured is None else (featured if rows is None else featured & rows)
+    state = fit(features, schema, settings, used)
+    if used is featured:
+        state["fitted_on"] = "all"
+    zeroed = None if featured is None else ~featured
+    return _encode(features, schema, state, zeroed), featured, state
+
+
+def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None:
+    """InputError for the first column with a blank cell, in nodes that have features."""
+    for column in schema.columns:
+        blank = np.isnan(features[:, column.columns]).any(axis=1)
+        if featured is not None:
+            blank &= featured
+        if blank.any():
+            raise InputError(
+                f"{schema.path}: column `{column.name}` is blank in {int(blank.sum())} rows, the first is row "
+                f"{int(blank.argmax())}; fill it, or set features.missing=median"
+            )
+
+
+def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) -> Any:
+    """Features that are encoded when they are read; as they are where the pipeline changes nothing."""
+    if not isinstance(features, np.ndarray) or not schema.columns:
+        return features
+    if is_identity(state, schema) and not _has_blanks(features):
+        return features
+    return EncodedFeatures(features, schema, state, zeroed)
+
+
+def _has_blanks(features: NDArray[np.float32]) -> bool:
+    size = max(1, BLOCK // max(features.shape[1], 1))
+    return any(
+        bool(np.isnan(features[begin : begin + size]).any())
+        for begin in range(0, len(features), size)
+    )

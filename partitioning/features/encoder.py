@@ -1,0 +1,468 @@
+"""Fits the feature pipeline on training nodes and applies it.
+
+Numbers are filled, centred and scaled per column, categories become one-hot columns, and an extra
+column marks the rows whose value is blank. Means and variances are merged over blocks of rows
+(Chan et al. 1979); medians and quartiles are taken from a sample of evenly spaced rows.
+
+N rows, W columns of the raw matrix, F columns after encoding.
+"""
+
+import functools
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.features.schema import Column, Rows, Schema
+from partitioning.partition_settings import FeatureSettings
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Of the stored state."""
+BLOCK = 1 << 20
+"""Numbers of the raw matrix that are encoded at a time."""
+SAMPLE = 1 << 24
+"""Numbers from which medians and quartiles are taken at most; 128 MiB."""
+SIMILAR = 10.0
+"""Columns of a matrix are of similar scales if the largest root mean square is at most this many
+times the smallest."""
+State = dict[str, Any]
+"""A fitted pipeline, as JSON holds it."""
+Values = NDArray[np.float64]
+
+
+# --- fitting ---------------------------------------------------------------------------------------
+
+
+def fit(
+    features: Rows | sp.csr_array,
+    schema: Schema,
+    settings: FeatureSettings,
+    rows: NDArray[np.bool_] | None = None,
+) -> State:
+    """Learn how to encode the columns.
+
+    Args:
+        features: [N, W] raw numbers, NaN where blank; a CSR matrix stays as it is.
+        schema: What the columns hold.
+        settings: How to scale and fill.
+        rows: [N] which rows to learn from; None: all.
+
+    Returns:
+        A JSON value for `encode`.
+    """
+    used = np.arange(features.shape[0]) if rows is None else np.flatnonzero(rows)
+    if isinstance(features, sp.csr_array):
+        columns = [_keep_sparse(schema, settings)]
+    else:
+        table = _FittedRows(features, schema, used)
+        columns = [_fit_column(table, column, settings) for column in schema.columns]
+        _merge_indicators(table, columns)
+    return {
+        "version": VERSION,
+        "fitted_on": "all" if rows is None else "train",
+        "num_rows": len(used),
+        "missing": settings.missing,
+        "roles": schema.roles,
+        "ignored": schema.ignored,
+        "columns": columns,
+    }
+
+
+def _keep_sparse(schema: Schema, settings: FeatureSettings) -> State:
+    if settings.scale not in ("auto", "none"):
+        raise InputError(
+            f"features.scale={settings.scale}: {schema.path} is a sparse matrix, which stays as it is; "
+            "give a dense one, or leave the setting out"
+        )
+    return _column_state(schema.columns[0], "none")
+
+
+def _column_state(column: Column, scale_by: str, **fields: Any) -> State:
+    """The state of a column: without further fields its values stay as they are."""
+    nothing = {"center": None, "scale": None, "fill": None, "indicator": False, "num_blank": 0}
+    state = {"name": column.name, "role": column.role, "width": column.width, "scale_by": scale_by}
+    return state | nothing | fields
+
+
+class _FittedRows:
+    """The rows that the pipeline learns from, and statistics of their columns, [W] each."""
+
+    def __init__(self, features: Rows, schema: Schema, used: NDArray[np.int64]) -> None:
+        self.features, self.schema, self.used = features, schema, used
+        self.offsets = np.zeros(features.shape[1])
+        for column in schema.columns:
+            self.offsets[column.columns] = column.offset
+        step = -(-len(used) * features.shape[1] // SAMPLE)
+        sample = used[:: max(1, step)]
+        self.sample = features[sample].astype(np.float64) + self.offsets
+        self.moments = _Moments.of(self.blocks(), features.shape[1])
+
+    def blocks(self) -> Iterator[Values]:
+        """The rows in the columns' own units, a block at a time."""
+        size = max(1, BLOCK // max(self.features.shape[1], 1))
+        for begin in range(0, len(self.used), size):
+            yield self.features[self.used[begin : begin + size]].astype(np.float64) + self.offsets
+
+    def has_blanks(self, column: Column) -> bool:
+        """Whether any cell of a column is blank, in these rows or others."""
+        size = max(1, BLOCK // column.width)
+        return any(
+            bool(np.isnan(self.features[begin : begin + size, column.columns]).any())
+            for begin in range(0, len(self.features), size)
+        )
+
+    def quantiles(self, column: Column, shares: list[float]) -> Values:
+        """[shares, width] of the sample; 0 for an empty column."""
+        found = np.zeros((len(shares), column.width))
+        for entry in range(column.width):
+            values = self.sample[:, column.first + entry]
+            values = values[~np.isnan(values)]
+            if len(values):
+                found[:, entry] = np.quantile(values, shares)
+        return found
+
+    @functools.cached_property
+    def log_moments(self) -> "_Moments":
+        return _Moments.of(map(_log, self.blocks()), self.features.shape[1])
+
+
+def _fit_column(table: _FittedRows, column: Column, settings: FeatureSettings) -> State:
+    if column.role == "categorical":
+        return _fit_categories(table, column, settings.max_categories)
+    moments = table.moments.take(column)
+    scale_by = _choose_scale(column, moments, settings.scale)
+    is_matrix = column.role in ("matrix", "embedding")
+    if scale_by == "none" and is_matrix and not table.has_blanks(column):
+        return _column_state(column, "none")
+    center = scale = None
+    if scale_by == "robust":
+        low, center, high = table.quantiles(column, [0.25, 0.5, 0.75])
+        scale = np.where(high > low, high - low, moments.deviation)
+    elif scale_by != "none":
+        scaled = table.log_moments.take(column) if scale_by == "log" else moments
+        center, scale = scaled.mean, scaled.deviation
+    if settings.missing == "zero":
+        fill = np.zeros(column.width)
+    else:
+        fill = moments.mean if settings.missing == "mean" else table.quantiles(column, [0.5])[0]
+    num_blank = int(moments.num_blank.max())
+    return _column_state(
+        column,
+        scale_by,
+        center=None if center is None else center.tolist(),
+        scale=None if scale is None else scale.tolist(),
+        fill=fill.tolist(),
+        indicator=num_blank > 0,
+        num_blank=num_blank,
+    )
+
+
+def _fit_categories(table: _FittedRows, column: Column, max_categories: int) -> State:
+    """The most frequent categories, ties in the order of their names; the others share one column."""
+    codes = table.features[table.used, column.first]
+    blank = np.isnan(codes)
+    counts = np.bincount(codes[~blank].astype(np.int64), minlength=len(column.categories))
+    ranked = sorted(
+        np.flatnonzero(counts).tolist(), key=lambda code: (-counts[code], column.categories[code])
+    )
+    kept = sorted(column.categories[code] for code in ranked[:max_categories])
+    return _column_state(
+        column,
+        "none",
+        categories=kept,
+        rest=len(ranked) > max_categories,
+        indicator=bool(blank.any()),
+        num_blank=int(blank.sum()),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """Statistics of several columns, blanks left out; [W] each."""
+
+    count: Values
+    mean: Values
+    squares: Values
+    """Sums of squared distances from the mean."""
+    low: Values
+    high: Values
+    binary: NDArray[np.bool_]
+    """Whether all values are 0 or 1."""
+    num_zeros: Values
+    num_blank: Values
+
+    @classmethod
+    def of(cls, blocks: Iterable[Values], width: int) -> "_Moments":
+        zero = np.zeros(width)
+        infinite = np.full(width, np.inf)
+        found = cls(zero, zero, zero, infinite, -infinite, np.ones(width, np.bool_), zero, zero)
+        for values in blocks:
+            found = found._add(values)
+        return found
+
+    def _add(self, values: Values) -> "_Moments":
+        known = ~np.isnan(values)
+        count = known.sum(axis=0)
+        mean = np.where(known, values, 0).sum(axis=0) / np.maximum(count, 1)
+        squares = np.where(known, (values - mean) ** 2, 0).sum(axis=0)
+        total, delta = self.count + count, mean - self.mean
+        share = count / np.maximum(total, 1)
+        return _Moments(
+            count=total,
+            mean=self.mean + delta * share,
+            squares=self.squares + squares + delta**2 * self.count * share,
+            low=np.fmin(self.low, np.fmin.reduce(values, axis=0)),
+            high=np.fmax(self.high, np.fmax.reduce(values, axis=0)),
+            binary=self.binary & (~known | (values == 0) | (values == 1)).all(axis=0),
+            num_zeros=self.num_zeros + (values == 0).sum(axis=0),
+            num_blank=self.num_blank + len(values) - count,
+        )
+
+    def take(self, column: Column) -> "_Moments":
+        """Those of one column."""
+        return _Moments(*(getattr(self, each.name)[column.columns] for each in fields(self)))
+
+    @property
+    def deviation(self) -> Values:
+        """Standard deviation; 1 where a column is empty or constant."""
+        deviation = np.sqrt(self.squares / np.maximum(self.count, 1))
+        return np.where((self.low < self.high) & (deviation > 0), deviation, 1.0)
+
+    @property
+    def has_similar_scales(self) -> bool:
+        varies = self.low < self.high
+        size = np.sqrt(self.mean**2 + self.squares / np.maximum(self.count, 1))[varies]
+        return len(size) < 2 or bool(size.max() <= SIMILAR * size.min())
+
+
+def _choose_scale(column: Column, moments: _Moments, wanted: str) -> str:
+    """How a column is scaled: standardised, robust, log or none."""
+    is_matrix = column.role in ("matrix", "embedding")
+    if wanted == "none" or (not is_matrix and moments.binary.all()):
+        return "none"
+    if wanted != "auto":
+        return {"standard": "standardised"}.get(wanted, wanted)
+    if not is_matrix:
+        return "standardised"
+    sparse = 2 * moments.num_zeros.sum() > moments.count.sum()
+    if sparse or moments.binary.all() or moments.has_similar_scales:
+        return "none"
+    log.warning(
+        "`%s`: its %d columns differ in scale by more than %g times; each is standardised "
+        "(features.scale=none leaves them)",
+        column.name,
+        column.width,
+        SIMILAR,
+    )
+    return "standardised"
+
+
+def _log(values: Values) -> Values:
+    logarithm: Values = np.sign(values) * np.log1p(np.abs(values))
+    return logarithm
+
+
+def _merge_indicators(table: _FittedRows, columns: list[State]) -> None:
+    """Keep one indicator of several columns that are blank in the same rows, such as joined ones."""
+    seen: set[bytes] = set()
+    for column, state in zip(table.schema.columns, columns, strict=True):
+        if state["indicator"]:
+            rows = (
+                np.isnan(table.features[table.used, column.first + at])
+                for at in range(column.width)
+            )
+            pattern = np.packbits(functools.reduce(np.logical_or, rows)).tobytes()
+            state["indicator"] = pattern not in seen
+            seen.add(pattern)
+
+
+# --- applying --------------------------------------------------------------------------------------
+
+
+class EncodedFeatures:
+    """[N, F] features that are encoded when rows of them are taken; in memory is the raw matrix."""
+
+    def __init__(
+        self, raw: Rows, schema: Schema, state: State, zeroed: NDArray[np.bool_] | None = None
+    ) -> None:
+        """zeroed: [N] rows that become zeros: nodes without features."""
+        self.raw, self.schema, self.state, self.zeroed = raw, schema, state, zeroed
+        self.shape = raw.shape[0], count_columns(state)
+
+    def __getitem__(self, rows: NDArray[Any]) -> Rows:
+        """[n, F] of rows [n]."""
+        made = np.empty((len(rows), self.shape[1]), np.float32)
+        size = max(1, BLOCK // max(self.raw.shape[1], 1))
+        for begin in range(0, len(rows), size):
+            block = slice(begin, begin + size)
+            made[block] = encode(self.state, self.raw[rows[block]], self.schema)
+            if self.zeroed is not None:
+                made[block][self.zeroed[rows[block]]] = 0
+        return made
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def toarray(self) -> Rows:
+        """All rows."""
+        return self[np.arange(len(self))]
+
+
+def count_columns(state: State) -> int:
+    """F: the columns that a fitted pipeline makes."""
+    return sum(_count_values(column) + column["indicator"] for column in state["columns"])
+
+
+def _count_values(column: State) -> int:
+    if column["role"] == "categorical":
+        return len(column["categories"]) + int(column["rest"])
+    return int(column["width"])
+
+
+def is_identity(state: State, schema: Schema) -> bool:
+    """Whether a table without blanks stays as it is."""
+    return all(
+        column["role"] != "categorical" and column["center"] is None and not column["indicator"]
+        for column in state["columns"]
+    ) and not any(column.offset for column in schema.columns)
+
+
+def apply(state: State, features: Rows | sp.csr_array, schema: Schema) -> Any:
+    """Encode another table with a fitted pipeline, by the names of its columns.
+
+    Columns may be in any order; further ones are not used, which the log says.
+
+    Returns:
+        [N, F] EncodedFeatures, or the sparse matrix as it is.
+
+    Raises:
+        InputError: a column is missing, or does not hold what it held when the pipeline was fitted.
+    """
+    names = [column["name"] for column in state["columns"]]
+    missing = [name for name in names if schema.find(name) is None]
+    if missing:
+        found = ", ".join(column.name for column in schema.columns)
+        raise InputError(
+            f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with; add it; found {found}"
+        )
+    for fitted in state["columns"]:
+        _check_column(fitted, schema)
+    extra = [column.name for column in schema.columns if column.name not in names]
+    if extra:
+        log.warning(
+            "%s: columns `%s`: left out, the model was trained without them",
+            schema.path,
+            "`, `".join(extra),
+        )
+    if isinstance(features, sp.csr_array):
+        return features
+    _check_known(state, features, schema)
+    for name, number in count_unknown(state, features, schema).items():
+        log.warning(
+            "%s: column `%s`: %d rows have a category that the model does not know",
+            schema.path,
+            name,
+            number,
+        )
+    return EncodedFeatures(features, schema, state)
+
+
+def _check_column(fitted: State, schema: Schema) -> None:
+    """InputError for a column with numbers instead of categories, or the other way, or of another width."""
+    column = schema.find(fitted["name"])
+    assert column is not None
+    if (fitted["role"] == "categorical") != (column.role == "categorical"):
+        example = f", such as `{column.categories[0]}`" if column.categories else ""
+        remedy = (
+            "mend the values" if column.categories else f"set columns.categorical={column.name}"
+        )
+        raise InputError(
+            f"{schema.path}: column `{column.name}` is {column.role}{example}; it was {fitted['role']} when the "
+            f"model was trained: {remedy}"
+        )
+    if column.width != fitted["width"]:
+        raise InputError(
+            f"{schema.path}: `{column.name}` has {column.width} columns; the model was trained with {fitted['width']}"
+        )
+
+
+def _check_known(state: State, features: Rows, schema: Schema) -> None:
+    """InputError for a blank in a matrix that had none when the pipeline was fitted."""
+    for fitted in state["columns"]:
+        column = schema.find(fitted["name"])
+        if column is not None and fitted["role"] != "categorical" and fitted["fill"] is None:
+            blank = np.isnan(features[:, column.columns]).any(axis=1)
+            if blank.any():
+                raise InputError(
+                    f"{schema.path}: `{column.name}`, row {int(blank.argmax())} has a blank; the model was trained "
+                    "without blanks: fill it"
+                )
+
+
+def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int]:
+    """By column the rows whose category was not seen when the pipeline was fitted."""
+    counts = {}
+    for fitted in state["columns"]:
+        column = schema.find(fitted["name"])
+        if fitted["role"] == "categorical" and column is not None:
+            known = set(fitted["categories"])
+            unknown = [code for code, name in enumerate(column.categories) if name not in known]
+            number = int(np.isin(features[:, column.first], unknown).sum())
+            if number and not fitted["rest"]:
+                counts[column.name] = number
+    return counts
+
+
+def encode(state: State, raw: Rows, schema: Schema) -> Rows:
+    """[n, F] encoded rows of a raw matrix [n, W]."""
+    made = np.empty((len(raw), count_columns(state)), np.float32)
+    first = 0
+    for fitted in state["columns"]:
+        column = schema.find(fitted["name"])
+        assert column is not None
+        values = raw[:, column.columns]
+        end = first + _count_values(fitted)
+        if fitted["role"] == "categorical":
+            made[:, first:end] = _one_hot(fitted, column, values[:, 0])
+        else:
+            made[:, first:end] = _scaled(fitted, column, values)
+        if fitted["indicator"]:
+            made[:, end] = np.isnan(values).any(axis=1)
+            end += 1
+        first = end
+    return made
+
+
+def _scaled(fitted: State, column: Column, raw: Rows) -> NDArray[Any]:
+    """Fill, centre and scale; in float64, because the offset may be large."""
+    if fitted["fill"] is None and fitted["center"] is None:
+        return raw + np.float32(column.offset) if column.offset else raw
+    values = raw.astype(np.float64) + column.offset
+    if fitted["fill"] is not None:
+        values = np.where(np.isnan(values), np.asarray(fitted["fill"]), values)
+    if fitted["center"] is None:
+        return values
+    if fitted["scale_by"] == "log":
+        values = _log(values)
+    scaled: Values = (values - np.asarray(fitted["center"])) / np.asarray(fitted["scale"])
+    return scaled
+
+
+def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
+    """[n, categories and maybe the rest] of codes [n], NaN where blank."""
+    width = _count_values(fitted)
+    places = {name: place for place, name in enumerate(fitted["categories"])}
+    rest = width - 1 if fitted["rest"] else -1
+    place_of = np.array([*(places.get(name, rest) for name in column.categories), -1])
+    place = place_of[np.where(np.isnan(codes), -1, codes).astype(np.int64)]
+    made = np.zeros((len(codes), width), np.float32)
+    known = np.flatnonzero(place >= 0)
+    made[known, place[known]] = 1
+    return made

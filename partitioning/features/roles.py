@@ -1,0 +1,118 @@
+"""Which column of a table has which role: by the settings `columns.*`, else by its name."""
+
+import fnmatch
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from partitioning.errors import InputError
+from partitioning.partition_settings import ColumnSettings
+
+log = logging.getLogger(__name__)
+
+USUAL = {
+    "id": ("id", "nodeid"),
+    "label": ("label", "class"),
+    "split": ("split",),
+    "src": ("src", "source", "from", "fromnodeid", "sourcenodeid", "sourceid", "startid"),
+    "dst": (
+        "dst",
+        "target",
+        "to",
+        "tonodeid",
+        "targetnodeid",
+        "targetid",
+        "endid",
+        "dest",
+        "destination",
+    ),
+    "weight": ("weight", "edgeweight"),
+}
+"""Names by which columns are recognised, in lower case, without punctuation."""
+FEATURE_ROLES = ("numeric", "categorical", "embedding", "date", "ignore")
+"""The roles of feature columns that `columns.*` can set."""
+NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""What pandas calls an index without a name: in a csv, in a csv that it reads again, in parquet."""
+SPLITS = {
+    "train": "train_mask",
+    "training": "train_mask",
+    "val": "val_mask",
+    "valid": "val_mask",
+    "validation": "val_mask",
+    "dev": "val_mask",
+    "test": "test_mask",
+    "testing": "test_mask",
+}
+"""Words of a split column, in lower case."""
+
+
+def find_column(role: str, names: list[str], columns: ColumnSettings, path: Path) -> str | None:
+    """Find the column of a role; None if the table has none.
+
+    Raises:
+        InputError: two columns have usual names of the role.
+    """
+    asked = getattr(columns, role)
+    if asked is not None:
+        return asked if asked in names else None
+    found = find_usual(role, names)
+    if len(found) > 1:
+        raise InputError(
+            f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them"
+        )
+    if found and found[0] != role:
+        log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
+    return found[0] if found else None
+
+
+def find_usual(role: str, names: Iterable[str]) -> list[str]:
+    """The columns whose names are usual for a role."""
+    return [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
+
+
+def find_labels(names: list[str], columns: ColumnSettings, path: Path) -> list[str]:
+    """Find the label columns: several are the columns of a multi-label matrix."""
+    if columns.label is None:
+        found = find_column("label", names, columns, path)
+        return [] if found is None else [found]
+    return [name for name in names if matches(name, columns.label)]
+
+
+def matches(name: str, patterns: Iterable[str] | None) -> bool:
+    """Whether a name is one of these, or fits a pattern such as emb_*."""
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns or ())
+
+
+def requested_role(name: str, columns: ColumnSettings, path: Path) -> str | None:
+    """The role that `columns.*` gives to a feature column; InputError for two."""
+    found = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
+    if len(found) > 1:
+        raise InputError(
+            f"{path}: column `{name}` is in both columns.{found[0]} and columns.{found[1]}; take it out of one"
+        )
+    return found[0] if found else None
+
+
+def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[str]]]) -> None:
+    """InputError for a name or pattern of `columns.*` that no table has; tables: files, names."""
+    asked = {role: getattr(columns, role) for role in ("label", "split", *FEATURE_ROLES)}
+    if not any(asked.values()):
+        return
+    known = dict(tables)
+    names = [name for of_table in known.values() for name in of_table]
+    for role, value in asked.items():
+        for pattern in (value,) if isinstance(value, str) else value or ():
+            if not any(matches(name, [pattern]) for name in names):
+                files = ", ".join(map(str, known)) or "none of the tables"
+                raise InputError(
+                    f"columns.{role}={pattern}: no table has such a column: {files} have {', '.join(names[:40])}"
+                )
+
+
+def without_index(names: list[str], path: Path) -> list[str]:
+    """The columns without the nameless index of pandas, which the log names."""
+    index = [name for name in names if NAMELESS.fullmatch(name)]
+    if index:
+        log.warning("%s: column `%s`, an index without a name: left out", path, index[0])
+    return [name for name in names if name not in index]

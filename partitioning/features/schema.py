@@ -1,0 +1,89 @@
+"""What a loader knows of the feature columns of a table or matrix before they are encoded.
+
+N rows, W columns of the raw matrix.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, or a whole matrix, and where the raw matrix holds it."""
+
+    name: str
+    role: str
+    """numeric, date, boolean, categorical, embedding (a list per row), or matrix."""
+    first: int
+    """Its first column in the raw matrix [N, W]."""
+    width: int = 1
+    offset: float = 0.0
+    """Subtracted from each number, so that float32 holds large ones such as timestamps."""
+    categories: tuple[str, ...] = ()
+    """Categorical: the raw matrix holds positions in this tuple."""
+
+    @property
+    def columns(self) -> slice:
+        """Its columns of the raw matrix."""
+        return slice(self.first, self.first + self.width)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The roles of the columns of a table."""
+
+    path: str
+    """The file, for messages."""
+    columns: tuple[Column, ...]
+    roles: dict[str, list[str]] = field(default_factory=dict)
+    """Columns that are no features, by role: id, label, masks, split, time, src, dst, weight."""
+    ignored: dict[str, str] = field(default_factory=dict)
+    """Columns that are left out, and the reason."""
+
+    @classmethod
+    def of_matrix(cls, path: str, width: int) -> "Schema":
+        return cls(path, (Column("feat", "matrix", 0, width),))
+
+    def find(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def describe(states: dict[str, Any]) -> list[str]:
+    """Lines that say what became of each column, from the fitted states of tables."""
+    return [f"{table}: {line}" for table, state in states.items() for line in _describe(state)]
+
+
+def _describe(state: dict[str, Any]) -> list[str]:
+    lines = []
+    roles = "; ".join(f"{role} {', '.join(names)}" for role, names in state["roles"].items())
+    if roles:
+        lines.append(roles)
+    groups: dict[str, list[str]] = {}
+    for column in state["columns"]:
+        groups.setdefault(_treatment(column), []).append(column["name"])
+    for treatment, names in groups.items():
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        lines.append(f"{treatment}: {', '.join(names[:8])}{more}")
+    for name, reason in state["ignored"].items():
+        lines.append(f"left out: {name or 'the nameless first column'}, {reason}")
+    return lines
+
+
+def _treatment(column: dict[str, Any]) -> str:
+    """How a column is encoded, in words."""
+    role = column["role"]
+    if role == "categorical":
+        rest = " and one for the rest" if column["rest"] else ""
+        return f"categorical ({len(column['categories'])} one-hot columns{rest})"
+    how = {"none": "as given", "log": "log and standardised"}.get(
+        column["scale_by"], column["scale_by"]
+    )
+    blanks = (
+        f", blanks filled, {column['num_blank']} of the fitted rows" if column["num_blank"] else ""
+    )
+    return f"{role} ({how}{blanks})"
