@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.links.id_files import make_id_keys, find_positions, read_ids
+from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
 from retexo.results import predictions

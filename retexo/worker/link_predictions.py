@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.links.id_files import make_id_keys, find_positions, read_ids
+from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from retexo.comm.collectives import ReduceInput
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table

@@ -116,7 +116,7 @@ def test_a_data_set_may_list_a_pair_in_several_of_its_own_sets() -> None:
         (
             [(0, 1), (1, 2), (0, 2)],
             {"edges": (0.4, 0.3, 0.3)},
-            "negatives are asked for where none exist",
+            "no negatives found",
         ),
         ([(0, 1), (1, 2)], {"edges": (0.9, 0.9, 0.3)}, "split.edges"),
         ([(0, 1), (1, 2)], {"by": "time"}, "columns.time"),
@@ -278,7 +278,7 @@ def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
 def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_links(random_graph(30, 120), split_settings(edges=(0.6, 0.1, 0.3)))
     found = link_baselines.baselines(split)
-    monkeypatch.setattr(score_ranks, "CELLS", 40)  # a row at a time
+    monkeypatch.setattr(score_ranks, "MAX_SCORES", 40)  # a row at a time
     assert link_baselines.baselines(split) == found
     expected = by_loops(split)
     for name, scores in expected.items():
