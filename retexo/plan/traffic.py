@@ -34,7 +34,8 @@ from retexo.rounds.graph_info import agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
-from retexo.settings.run_settings import GradientSettings, TrainSettings
+from retexo.settings.communication_settings import GradientSettings
+from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock, Context

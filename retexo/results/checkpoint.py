@@ -21,7 +21,8 @@ from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import OutputHeads, Stage
 from retexo.results.atomic_write import atomic_write, write_json
-from retexo.settings.run_settings import ExchangeSettings, ModelSettings
+from retexo.settings.communication_settings import ExchangeSettings
+from retexo.settings.run_settings import ModelSettings
 
 VERSION = 1
 
