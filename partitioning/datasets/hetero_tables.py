@@ -54,7 +54,7 @@ from partitioning.graph_data import (
     NodeTable,
     Relation,
 )
-from partitioning.node_names import Names, as_names
+from partitioning.node_names import Names, decode_names
 from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     ids = arrays.get("node_id")
     if ids is not None:
         where = f"{file}: array `node_id`"
-        ids = as_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
+        ids = decode_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
             f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"

@@ -30,7 +30,7 @@ from partitioning.errors import InputError
 from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
-from partitioning.node_names import Names, as_names, name_keys
+from partitioning.node_names import Names, decode_names, hash_names
 from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
@@ -105,8 +105,8 @@ def build(
         src, dst, weight = merged(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
     if ids.dtype.kind in "US":
-        texts = as_names(ids, raw.at("node_id"))
-        ids, names = name_keys(texts), Names.of(texts)
+        texts = decode_names(ids, raw.at("node_id"))
+        ids, names = hash_names(texts), Names.of(texts)
     masks: dict[str, Any] = {}
     if not unlabelled:
         masks = dict(check_masks(raw.masks, num_nodes, raw.at, split_index))

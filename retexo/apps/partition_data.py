@@ -27,7 +27,12 @@ from partitioning.errors import InputError
 from partitioning.features.build import States, add_kinds, encode_tables, make_features
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
-from partitioning.links.link_split import LinkSplit, find_relation, of_relation, split_links
+from partitioning.links.link_split import (
+    LinkSplit,
+    find_relation,
+    split_links,
+    to_graph_of_relation,
+)
 from partitioning.partition_settings import PartitionSettings
 from retexo import __version__
 from retexo.apps.partition_report import COVER_LIMIT, print_report
@@ -175,7 +180,7 @@ def _select_relation(
     full_name = find_relation(graph, relation)
     if relation != full_name:
         notes.append(f"task.relation={relation}: {full_name}")
-    return of_relation(graph, full_name), {**request, "task.relation": full_name}
+    return to_graph_of_relation(graph, full_name), {**request, "task.relation": full_name}
 
 
 def _split_pairs(

@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.links.id_files import id_keys, places_of, read_ids
+from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
 from retexo.results import predictions
@@ -115,6 +115,9 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
             known = [
                 directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks
             ]
-            unknown = places_of(np.concatenate(known), id_keys(ids, named=named, where=where)) < 0
+            unknown = (
+                find_positions(np.concatenate(known), make_id_keys(ids, named=named, where=where))
+                < 0
+            )
             if unknown.any() and len(known) == directory.num_parts:
                 raise InputError(f"{where}: the id {ids[unknown][0]} is no node's; take it out")
