@@ -49,7 +49,7 @@ def prepare(
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
-    if checkpoint.answer.alpha < 1 and checkpoint.answer.reach == "computed":
+    if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
             "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
             "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
