@@ -853,17 +853,6 @@ def test_ids_that_are_not_there(place: Path) -> None:
         )
 
 
-def test_parquet_without_its_packages(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install -e '.\[tables\]'"):
-        predict.run(
-            compose([*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]),
-            tmp_path / "out",
-        )
-
-
 def test_embeddings_of_one_layer(place: Path, tmp_path: Path) -> None:
     checkpoint_of(tmp_path / "run", architecture(num_layers=1))
     settings = [
