@@ -1,4 +1,4 @@
-"""The one exception that means: the user gave something that cannot be used."""
+"""The exception for input of users that cannot be used."""
 
 
 class InputError(ValueError):

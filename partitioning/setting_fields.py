@@ -1,6 +1,6 @@
-"""How a setting is defined: once, by a field of a dataclass, with name, default, help text, checks and role.
+"""Defines a setting once, as a field of a dataclass with key, default, help text, checks and role.
 
-The schema of a configuration, `--help`, docs/settings.md and what two runs are compared by are read from these fields.
+The configuration schema, `--help`, docs/settings.md and the comparison of two runs are read from these fields.
 """
 
 import math
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on a value, and how the message for any other value ends."""
+    """A condition on a value, and the end of the message for a value that does not meet it."""
 
     holds: Callable[[Any], bool]
     remedy: str
     choices: tuple[str, ...] = ()
-    """All values, where it lists them."""
+    """All allowed values, where the condition is a list of them."""
 
     def __call__(self, name: str, value: Any) -> None:
-        """None passes: the setting is not given."""
+        """InputError unless the value meets the condition; None passes, the setting is not given."""
         if value is not None and not self.holds(value):
             raise InputError(f"{name}={value}: {self.remedy}")
 
