@@ -1,7 +1,9 @@
-"""Checks of arrays from users: each returns the array in the program's own type, or names the first wrong row.
+"""Checks of arrays from users: each returns the array in the program's own type, or names the first
+wrong row.
 
-Rows are counted from 0. `where` names the file and the array for messages, as in "g.npz: array `src`";
-`at` is a function that returns it for an array's name. N nodes, E directed edges, F features, C classes.
+Rows are counted from 0. `where` names the file and the array for messages, as in "g.npz: array
+`src`"; `at` is a function that returns it for an array's name. N nodes, E directed edges, F
+features, C classes.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,8 @@ MAX_FEATURES = 10_000_000
 MAX_EXACT = 2**53
 """From here on, a float64 can be the rounded value of several integers."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
-"""Bounds of edge weights, so that sums, degrees and their inverses neither over- nor underflow float32."""
+"""Bounds of edge weights, so that sums, degrees and their inverses neither over- nor underflow
+float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,9 @@ class CsrParts:
 def refuse(
     values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
 ) -> None:
-    """InputError for the first row with `wrong`; `first_row` is the number of the first value's row."""
+    """InputError for the first row with `wrong`; `first_row` is the number of the first value's
+    row.
+    """
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(f"{where}: row {first_row + row} is {values[row]}; {expected}")
@@ -58,7 +63,9 @@ def are_whole(values: Array) -> NDArray[np.bool_]:
 
 
 def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
-    """Return integers [K] of any width as int64; `first_row` is the number of the array's first row."""
+    """Return integers [K] of any width as int64; `first_row` is the number of the array's first
+    row.
+    """
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     if array.dtype.kind == "f":
@@ -156,7 +163,9 @@ def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
 
 
 def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | CsrParts:
-    """Return the array `feat` of a file, or the four arrays of a CSR matrix; InputError for both or neither."""
+    """Return the array `feat` of a file, or the four arrays of a CSR matrix; InputError for both or
+    neither.
+    """
     csr = [name for name in CSR if name in arrays]
     if "feat" in arrays and csr:
         raise InputError(
@@ -188,9 +197,11 @@ def check_features(
 def check_dense(
     array: Array, num_nodes: int, where: str, featured: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
-    """[N, F] finite numbers, as float32.
+    """Return numbers [N, F] as finite float32.
 
-    featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay. None: NaN is refused.
+    Args:
+        featured: bool [N], changed to False for rows of NaN only, which become zeros; other NaN
+            stay. None: NaN is refused.
     """
     if array.ndim != 2 or array.shape[1] == 0:
         raise InputError(
@@ -245,7 +256,7 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
-    """Return a CSR matrix [N, F] of finite float32; rows are sorted and duplicate entries added up."""
+    """Return a CSR matrix [N, F] of finite float32; rows are sorted, duplicate entries added up."""
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(
@@ -296,7 +307,9 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
 def check_masks(
     masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return the three masks by name, or an empty dict; node_split.py checks that they do not overlap."""
+    """Return the three masks by name, or an empty dict; node_split.py checks that they do not
+    overlap.
+    """
     if not masks:
         return {}
     missing = [name for name in MASKS if name not in masks]

@@ -2,9 +2,10 @@
 
     python -P -m partitioning.dgl_probe FILE ...
 
-exits with status 0 if the reader does not crash; exceptions of the reader are ignored, the caller gets
-them itself. The process is a new interpreter, because a fork of a process that used OpenMP can wait for
-its threads forever; or a child of the workers' fork server, where it runs, in a tenth of the time.
+exits with status 0 if the reader does not crash; exceptions of the reader are ignored, the caller
+gets them itself. The process is a new interpreter, because a fork of a process that used OpenMP can
+wait for its threads forever; or a child of the workers' fork server, where it runs, in a tenth of
+the time.
 """
 
 import contextlib
@@ -19,11 +20,12 @@ from partitioning.dgl_import import require_dgl
 from partitioning.errors import InputError
 
 START_SECONDS, BYTES_PER_SECOND = 120, 20 << 20
-"""Time limit to start, and to read. DGL reads about 500 MiB per second; a damaged file can make it loop."""
+"""Time limit to start, and to read. DGL reads about 500 MiB per second; a damaged file can make it
+loop."""
 
 
 def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
-    """InputError where DGL's reader crashes on one of the files or does not end, or DGL is missing."""
+    """InputError where DGL's reader crashes on a file or does not end, or DGL is missing."""
     named = ", ".join(map(str, files))
     require_dgl(named)
     if seconds is None:

@@ -1,4 +1,6 @@
-"""Reading files of users with clear errors, checksums, JSON, lock files, and renames that survive a crash."""
+"""Reading files of users with clear errors, checksums, JSON, lock files, and renames that survive a
+crash.
+"""
 
 import contextlib
 import errno
@@ -46,14 +48,15 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Exceptions that readers raise on damaged files; RecursionError and NotImplementedError are RuntimeErrors."""
+"""Exceptions that readers raise on damaged files; RecursionError and NotImplementedError are
+RuntimeErrors."""
 
 
 def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
     """Open a regular file; opening a FIFO would wait for its other end.
 
-    Text is UTF-8, whatever the locale. A file is not written through a symbolic link, which could point
-    out of the folder.
+    Text is UTF-8, whatever the locale. A file is not written through a symbolic link, which could
+    point out of the folder.
 
     Raises:
         OSError: ENXIO for a path that is not a regular file, ELOOP for writing to a link.
@@ -99,7 +102,8 @@ def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
     with open_regular(path) as file:
         if mmap_mode is None:
             return np.load(file, allow_pickle=False)
-        # NumPy maps files by name only. This name is the open file, even if the path is replaced meanwhile.
+        # NumPy maps files by name only. This name is the open file, even if the path is replaced
+        # meanwhile.
         name = f"/proc/self/fd/{file.fileno()}"
         return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
 
@@ -188,7 +192,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_types(read: Any) -> None:
-    """ValueError where JSON gave a field of a dataclass another type, a negative or a huge number."""
+    """ValueError where JSON gave a field another type, a negative or a huge number."""
     hints = get_type_hints(type(read))
     for name in (field.name for field in fields(read)):
         hint, value = hints[name], getattr(read, name)
@@ -214,7 +218,9 @@ def _sync(path: Path) -> None:
 
 
 def rename_durably(unfinished: Path, path: Path) -> None:
-    """Rename a file or folder, replacing a file; afterwards its content and its name are on the disk."""
+    """Rename a file or folder, replacing a file; afterwards its content and its name are on the
+    disk.
+    """
     for each in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
         _sync(each)
     unfinished.replace(path)
@@ -234,7 +240,8 @@ def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
         The file descriptor, for child processes that also hold the lock.
 
     Raises:
-        InputError: another process holds it; the message begins with `where` and names pid, host and start.
+        InputError: another process holds it; the message begins with `where` and names pid, host
+            and start.
     """
     new_folders = [folder for folder in lock.parents if not folder.exists()]  # the innermost first
     lock.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
 """`partition_method=km1`: minimises halo rows by hypergraph partitioning with mt-KaHyPar.
 
-Every node u has a net: u and its distinct out-neighbours, the pins. A part with a pin of u's net that
-does not own u needs the row of u. So a net with pins in c parts costs c - 1 rows per exchange, and the
-connectivity metric km1, the sum of c - 1 over all nets, is exactly the number of halo rows (Catalyurek
-and Aykanat 1999, "Hypergraph-partitioning-based decomposition for parallel sparse-matrix vector
-multiplication"). Edge cuts only approximate it. mt-KaHyPar: Gottesbueren, Heuer, Maas, Sanders and
-Schlag 2024, "Scalable high-quality hypergraph partitioning".
+Every node u has a net: u and its distinct out-neighbours, the pins. A part with a pin of u's net
+that does not own u needs the row of u. So a net with pins in c parts costs c - 1 rows per exchange,
+and the connectivity metric km1, the sum of c - 1 over all nets, is exactly the number of halo rows
+(Catalyurek and Aykanat 1999, "Hypergraph-partitioning-based decomposition for parallel
+sparse-matrix vector multiplication"). Edge cuts only approximate it. mt-KaHyPar: Gottesbueren,
+Heuer, Maas, Sanders and Schlag 2024, "Scalable high-quality hypergraph partitioning".
 
 N nodes and nets (net u belongs to node u), P parts, M candidate nodes.
 """
@@ -33,9 +33,10 @@ _LIBRARY_TOLERANCE = 0.03
 
 _MAX_TRIES = 10
 _EFFORT = 2_000_000
-"""Edges and nodes times parts, over all tries. A small graph is partitioned several times and the result
-with the fewest halo rows is kept: results differ by 10 %, and a try takes at most a second. Larger graphs
-differ less and get one try."""
+"""Edges and nodes times parts, over all tries. A small graph is partitioned several times and the
+result
+with the fewest halo rows is kept: results differ by 10 %, and a try takes at most a second. Larger
+graphs differ less and get one try."""
 
 
 def library() -> Any:
@@ -51,7 +52,9 @@ def library() -> Any:
 
 
 def limit(count: int, num_parts: int) -> int:
-    """Return the most nodes of `count` in one part: TOLERANCE above the even share, at least that rounded up."""
+    """Return the most nodes of `count` in one part: TOLERANCE above the even share, at least that
+    rounded up.
+    """
     return max(math.ceil(count / num_parts), math.floor((1 + TOLERANCE) * count / num_parts))
 
 
@@ -64,16 +67,19 @@ def partition(
 ) -> Ints:
     """Assign each node to a part so that few halo rows are needed.
 
-    mt-KaHyPar balances one weight per node: the nodes. `balance` then moves nodes to meet the other limits.
+    mt-KaHyPar balances one weight per node: the nodes. `balance` then moves nodes to meet the other
+    limits.
     There is no lower bound: a part can lack training nodes or, with many parts, be empty.
 
     Args:
-        train_mask: bool [N]; no part gets more than limit(T, P) of the T training nodes. None: no limit.
-        types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type. None: one type.
+        train_mask: bool [N]; no part gets more than limit(T, P) of the T training nodes. None: no
+            limit.
+        types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type.
+            None: one type.
 
     Returns:
-        int64 [N] in [0, P). It depends on the state of rng and the versions of NumPy and mt-KaHyPar, not on
-        the number of threads.
+        int64 [N] in [0, P). It depends on the state of rng and the versions of NumPy and
+        mt-KaHyPar, not on the number of threads.
     """
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
     tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
@@ -88,7 +94,8 @@ def partition(
 def _attempt(
     graph: GraphData, train_mask: Mask | None, types: Ints, num_parts: int, renumber: Ints
 ) -> tuple[int, Ints]:
-    """Return the number of halo rows and the assignment for one renumbering of the nodes, int64 [N].
+    """Return the number of halo rows and the assignment for one renumbering of the nodes, int64
+    [N].
 
     The deterministic presets of mt-KaHyPar ignore its seed, so the renumbering replaces it.
     """
@@ -106,7 +113,9 @@ def _attempt(
 
 
 def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
-    """Return the nets, int32 [N, N]: entry (u, v) is 1 if v is u or an out-neighbour of u. src, dst int64 [E]."""
+    """Return the nets, int32 [N, N]: entry (u, v) is 1 if v is u or an out-neighbour of u. src, dst
+    int64 [E].
+    """
     everyone = np.arange(num_nodes)
     rows, columns = np.concatenate([src, everyone]), np.concatenate([dst, everyone])
     nets = csr_array(
@@ -118,7 +127,9 @@ def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
 
 
 def halo_rows(nets: csr_array, parts: Ints, num_parts: int) -> int:
-    """Return km1: the sum over all nets of the number of parts with a pin, minus one; parts int64 [N]."""
+    """Return km1: the sum over all nets of the number of parts with a pin, minus one; parts int64
+    [N].
+    """
     return int((_count_pins(nets, parts, num_parts) > 0).sum()) - nets.shape[0]
 
 
@@ -128,11 +139,14 @@ def _count_pins(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int3
 
 
 def _run_mt_kahypar(nets: csr_array, num_parts: int) -> Ints:
-    """Run mt-KaHyPar on the nets; no part is more than _LIBRARY_TOLERANCE above its even share of nodes."""
+    """Run mt-KaHyPar on the nets; no part is more than _LIBRARY_TOLERANCE above its even share of
+    nodes.
+    """
     mtkahypar = library()
     # Calls after the first keep its threads and would print a warning.
     kahypar = mtkahypar.initialize(len(os.sched_getaffinity(0)), print_warnings=False)
-    # Other presets depend on the number of threads, or (DETERMINISTIC) find more halo rows in the same time.
+    # Other presets depend on the number of threads, or (DETERMINISTIC) find more halo rows in the
+    # same time.
     context = kahypar.context_from_preset(mtkahypar.PresetType.DETERMINISTIC_QUALITY)
     context.set_partitioning_parameters(num_parts, _LIBRARY_TOLERANCE, mtkahypar.Objective.KM1)
     context.logging = False
@@ -150,9 +164,11 @@ def pin_lists(nets: csr_array) -> list[list[int]]:
 def balance(
     parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None
 ) -> None:
-    """Change `parts`, int64 [N], until no part exceeds its limits of training nodes and of nodes of a type.
+    """Change `parts`, int64 [N], until no part exceeds its limits of training nodes and of nodes of
+    a type.
 
-    Training nodes move first, then other nodes alone, so that the first result stays. The second step
+    Training nodes move first, then other nodes alone, so that the first result stays. The second
+    step
     always has nodes to move: a part then has at most limit(T, P) <= limit(N, P) training nodes.
     """
     types = np.zeros(len(parts), np.int64) if types is None else types
@@ -166,10 +182,11 @@ def balance(
 def _move_surplus(
     parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movable: Mask
 ) -> None:
-    """Move movable nodes, bool [N], out of parts with too many counted nodes, the cheapest first; changes `parts`.
+    """Move movable nodes, bool [N], out of parts with too many counted nodes, the cheapest first;
+    changes `parts`.
 
-    Each pass moves half of the fullest part's surplus to parts with room; then the costs are computed
-    again. It ends because each pass reduces a surplus and makes none.
+    Each pass moves half of the fullest part's surplus to parts with room; then the costs are
+    computed again. It ends because each pass reduces a surplus and makes none.
     """
     most = limit(int(counted.sum()), num_parts)
     nets_of = nets.T.tocsr()
@@ -192,7 +209,8 @@ def _move_surplus(
 def count_added_rows(
     nets: csr_array, nets_of: csr_array, parts: Ints, source: int, num_parts: int
 ) -> NDArray[np.int32]:
-    """Return the number of halo rows added when a node of part `source` moves to each part, int32 [M, P].
+    """Return the number of halo rows added when a node of part `source` moves to each part, int32
+    [M, P].
 
     Args:
         nets_of: int32 [M, N], the nets of each candidate node.

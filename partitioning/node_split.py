@@ -1,6 +1,8 @@
-"""Splits nodes into training, validation and test nodes: masks of the source, drawn, or from index files.
+"""Splits nodes into training, validation and test nodes: masks of the source, drawn, or from index
+files.
 
-N nodes. Index files have positions 0 ... N-1 in the order of the source, not the source's own node ids.
+N nodes. Index files have positions 0 ... N-1 in the order of the source, not the source's own node
+ids.
 """
 
 import logging
@@ -61,7 +63,9 @@ class Split:
     """Resolved kind, seed and values."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the field `split` of meta.json: resolved settings and the number of nodes in each set."""
+        """Return the field `split` of meta.json: resolved settings and the number of nodes in each
+        set.
+        """
         return {
             **self.description,
             "nodes": {part: int(getattr(self, part).sum()) for part in PARTS},
@@ -71,8 +75,8 @@ class Split:
 def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Split:
     """Split the labelled nodes of a graph by the user's settings, or else by the data set's recipe.
 
-    A setting that is not None replaces the recipe's value if both are of the same kind. Equal settings
-    and seed give equal masks.
+    A setting that is not None replaces the recipe's value if both are of the same kind. Equal
+    settings and seed give equal masks.
 
     Raises:
         InputError: names the setting that cannot be met.
@@ -112,7 +116,9 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
-    """Return the values that this kind uses: the user's, else the recipe's if it is of the same kind."""
+    """Return the values that this kind uses: the user's, else the recipe's if it is of the same
+    kind.
+    """
     others = ("kind", "seed", "drop_unlabelled", *PAIR_SETTINGS)
     names = [field.name for field in fields(settings) if field.name not in others]
     if any(getattr(settings, name) is not None for name in PAIR_SETTINGS):
@@ -163,7 +169,9 @@ def _take_given(graph: GraphData) -> list[Mask]:
 def _draw_per_class(
     graph: GraphData, values: dict[str, Any], rng: np.random.Generator
 ) -> list[Mask]:
-    """Draw the same number of training nodes from each class, then validation and test nodes from the rest."""
+    """Draw the same number of training nodes from each class, then validation and test nodes from
+    the rest.
+    """
     if graph.multilabel:
         raise InputError(
             "split=per_class needs one class per node, and these nodes have several: set split=fraction"
@@ -201,7 +209,9 @@ def _share(name: str, value: Any) -> float:
 def _draw_fraction(
     graph: GraphData, values: dict[str, Any], rng: np.random.Generator
 ) -> list[Mask]:
-    """Draw shares of the labelled nodes. Bounds are rounded, so shares that add up to 1 use every node."""
+    """Draw shares of the labelled nodes. Bounds are rounded, so shares that add up to 1 use every
+    node.
+    """
     shares = [_share(name, values[name]) for name in PARTS]
     if sum(shares) > 1 + 1e-9:
         parts = ", ".join(
@@ -226,7 +236,9 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:
-    """Return the index file of train, val or test that the settings name; None where it does not exist."""
+    """Return the index file of train, val or test that the settings name; None where it does not
+    exist.
+    """
     try:
         return _index_path(name, getattr(settings, name), settings.dir)
     except InputError:
@@ -257,7 +269,8 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
 
 
 def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
-    """Read distinct node positions in [0, N) from an npy array [K] or a csv with one position per line.
+    """Read distinct node positions in [0, N) from an npy array [K] or a csv with one position per
+    line.
 
     A boolean npy array [N] is a mask. A csv may begin with a header line.
 

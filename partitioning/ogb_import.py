@@ -1,4 +1,4 @@
-"""Imports ogb, which takes 3 s, where an OGB graph is loaded or scored. No other module imports it."""
+"""Imports ogb, which takes 3 s, where an OGB graph is loaded. No other module imports it."""
 
 import sys
 from typing import Any

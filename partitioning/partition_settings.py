@@ -1,4 +1,6 @@
-"""The settings of partitioning. Types, defaults, checks and help texts of settings are said here, and nowhere else."""
+"""The settings of partitioning. Types, defaults, checks and help texts of settings are said here,
+and nowhere else.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -39,7 +41,8 @@ SHARE = Check(
 
 @settings_dataclass
 class SyntheticSettings(Checked):
-    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features.
+    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with
+    class-dependent features.
 
     Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
@@ -68,7 +71,9 @@ class SyntheticSettings(Checked):
 
 @settings_dataclass
 class SplitSettings(Checked):
-    """How nodes become training, validation and test nodes; null: as in the data set's published split."""
+    """How nodes become training, validation and test nodes; null: as in the data set's published
+    split.
+    """
 
     kind: str = setting(
         "split.kind",

@@ -16,9 +16,9 @@ REVERSE = "rev_"
 def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
     """Add the reverse (d, rev_NAME, s) of every relation (s, NAME, d) that has none yet.
 
-    A symmetric relation of a type with itself gets none, nor does a relation whose reversed edges are
-    another relation already. PyG adds the reversed edges of a relation of a type with itself to that
-    relation; here they become a relation of their own.
+    A symmetric relation of a type with itself gets none, nor does a relation whose reversed edges
+    are another relation already. PyG adds the reversed edges of a relation of a type with itself to
+    that relation; here they become a relation of their own.
     """
     relations, skipped = dict(graph.relations), []
     for each, relation in graph.relations.items():
@@ -42,7 +42,9 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
 
 
 def _find_reverse(graph: HeteroGraphData, each: EdgeType) -> EdgeType | None:
-    """Return the relation, maybe itself, that has the same edges reversed; None where there is none."""
+    """Return the relation, maybe itself, that has the same edges reversed; None where there is
+    none.
+    """
     wanted = None
     for other, relation in graph.relations.items():
         if (other[0], other[2]) == (each[2], each[0]) and relation.num_edges == graph.relations[

@@ -1,6 +1,7 @@
 """Defines a setting once, as a field of a dataclass with key, default, help text, checks and role.
 
-The configuration schema, `--help`, docs/settings.md and the comparison of two runs are read from these fields.
+The configuration schema, `--help`, docs/settings.md and the comparison of two runs are read from
+these fields.
 """
 
 import math
@@ -23,7 +24,7 @@ class Check:
     """All allowed values, where the condition is a list of them."""
 
     def __call__(self, name: str, value: Any) -> None:
-        """InputError unless the value meets the condition; None passes, the setting is not given."""
+        """InputError for a value that does not meet the condition; None passes."""
         if value is not None and not self.holds(value):
             raise InputError(f"{name}={value}: {self.remedy}")
 
@@ -76,7 +77,8 @@ class Setting:
     per_node: bool = False
     """It may differ between the nodes of a run, and when a run is resumed."""
     compared: bool = True
-    """Whether two runs that differ in it are different experiments, so that a report keeps them apart."""
+    """Whether two runs that differ in it are different experiments, so that a report keeps them
+    apart."""
     is_seed: bool = False
     """It says which draw of an experiment a run is."""
     earlier: Any = None
@@ -106,7 +108,9 @@ def settings_dataclass(cls: type[T]) -> type[T]:
 
 
 def definitions(cls: Any) -> Iterator[tuple[Setting, Any]]:
-    """Every setting of a dataclass with its type, and those of the dataclasses that it has as fields."""
+    """Every setting of a dataclass with its type, and those of the dataclasses that it has as
+    fields.
+    """
     hints = get_type_hints(cls)
     for each in fields(cls):
         if "setting" in each.metadata:
@@ -116,7 +120,9 @@ def definitions(cls: Any) -> Iterator[tuple[Setting, Any]]:
 
 
 class Checked:
-    """Base of the dataclasses of settings: values are checked where one is made; InputError names the setting."""
+    """Base of the dataclasses of settings: values are checked where one is made; InputError names
+    the setting.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
