@@ -36,7 +36,7 @@ from retexo.comm.thread_transport import run_threads
 from retexo.models.hetero_stage import build_network
 from retexo.plan.baselines import Sizes
 from retexo.plan.traffic import architecture_of
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
@@ -128,7 +128,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
     def work(comm: Communicator) -> dict[str, Any]:
         start = time.perf_counter()
         graph = graphs[comm.rank]
-        info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST)
+        info = agree_on_graph_info(comm, graph.partition, directory)
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings.train, info), seed)
         built.wait()

@@ -28,7 +28,7 @@ from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
@@ -171,7 +171,7 @@ class Run:
     ) -> tuple[Any, InferenceResult]:
         settings = self._settings(directory.num_parts)
         info = agree_on_graph_info(
-            comm, graph.partition, directory, NO_DIGEST, training=False, task=task_of(settings)
+            comm, graph.partition, directory, training=False, task=task_of(settings)
         )
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()

@@ -121,6 +121,7 @@ class PlanOptions:
 
     @property
     def phases(self) -> tuple[int, ...]:
+        """The phases in which rows are sent."""
         if self.all_halo_rows:
             return (TRAIN_PHASE,)
         return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)
@@ -150,6 +151,7 @@ def make_plan_from_required_layers(
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
 
     def request(boundary: Boundary, num_inner: int) -> Tensor:
+        """Encode the boundary for the owner of its rows."""
         code = BoundaryCode(
             len(boundary.source), len(boundary.targets), num_inner, options.num_layers
         )
@@ -165,6 +167,7 @@ def make_plan_from_required_layers(
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
 
     def read_request(peer: int, code: BoundaryCode, request: Tensor) -> Boundary:
+        """Decode the boundary that a peer requests."""
         with reading_from(peer, "list of edges"):
             return code.read(request)
 

@@ -29,7 +29,7 @@ from retexo.models.hetero_stage import (
     projected_width,
 )
 from retexo.models.stage import Architecture, Stage
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info, count_classes
+from retexo.rounds.graph_info import agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
@@ -177,12 +177,10 @@ def _dry_run(
     steps: Sequence[StepMessages],
 ) -> int:
     """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
-    graph_info = agree_on_graph_info(
-        comm, graph.partition, directory, NO_DIGEST, task=task_of(settings)
-    )
+    graph_info = agree_on_graph_info(comm, graph.partition, directory, task=task_of(settings))
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
-        hide_shares(comm, graph_info, "")
+        hide_shares(comm, graph_info.num_ranks_by_split, "")
     context = make_context(settings, graph.part, graph_info, comm, stages[0].conv, clock=Clock())
     logits = list(_dry_run_layers(context, stages, steps))
     chosen_scores(context, stages, logits)

@@ -139,6 +139,22 @@ class ClusterSettings(Checked):
         per_node=True,
         compared=False,
     )
+    max_restarts: int | None = setting(
+        "distributed.max_restarts",
+        None,
+        "restarts of all nodes when a process dies or a connection breaks; null: 3 with checkpoint.every, else 0",
+        at_least(0),
+        per_node=True,
+        compared=False,
+    )
+    rejoin_timeout: float = setting(
+        "distributed.rejoin_timeout",
+        300,
+        "seconds that the nodes wait for each other at a restart",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
     launcher_env: LauncherEnv | None = None
     """Set where torchrun or Slurm started this process."""
     run_key: str = ""

@@ -18,7 +18,6 @@ from retexo.results.predictions import Predictions, write_part
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.app_settings import PredictSettings
-from retexo.sites.disclosure import disclosing
 from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import infer
@@ -63,7 +62,7 @@ def run(
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
-        disclosing(job, job.communicator(transport)) as disclosure,
+        job.disclose(job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
@@ -71,18 +70,17 @@ def run(
             comm,
             graph.partition,
             job.directory,
-            job.settings_digest,
             training=False,
             task=task_of(job.settings),
         )
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         if job.settings.gradient.secure:
-            hide_shares(comm, graph_info, job.rendezvous.identity)
+            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
         context = make_inference_context(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
-        disclosure.asked_for = context.num_nodes_disclosed
+        disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         inferred = infer(
             context, [stage.to(context.device) for stage in stages], job.checkpoint.answer
         )

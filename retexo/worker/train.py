@@ -17,7 +17,6 @@ from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
-from retexo.sites.disclosure import disclosing
 from retexo.sites.secure_sums import hide_shares
 from retexo.trainers.context import Clock
 from retexo.trainers.registry import Trainer
@@ -60,18 +59,18 @@ def run(
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        disclosing(job, job.communicator(transport)) as disclosure,
+        job.disclose(job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
         graph_info = agree_on_graph_info(
-            comm, graph.partition, job.directory, job.settings_digest, task=task_of(settings)
+            comm, graph.partition, job.directory, task=task_of(settings)
         )
         architecture = graph.architecture(settings, graph_info)
         stages = build_network(architecture, settings.seed)
         check_same_parameters(comm, stages)
         if settings.gradient.secure:
-            hide_shares(comm, graph_info, job.rendezvous.identity)
+            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         trainer = find_trainer(settings)
         recovery, (layer, number) = _open_recovery(job, comm, trainer)
         log.resume_from(layer, number)
@@ -80,7 +79,7 @@ def run(
             source = job.run_dir if settings.resume == "auto" else settings.resume
             resumed = {"layer": layer, "round": number, "run_dir": str(source)}
             if rank == 0:
-                logger.info("goes on from layer %d, round %d of the run in %s", *resumed.values())
+                logger.info("resumes at layer %d, round %d of the run in %s", *resumed.values())
         with clock.phase("plan"):
             context = make_context(
                 settings,
@@ -95,7 +94,7 @@ def run(
                 recovery=recovery,
             )
         context.directory = job.directory.path
-        disclosure.asked_for = context.num_nodes_disclosed
+        disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(

@@ -181,7 +181,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].partition, directory, "0" * 64, task=task_of(settings)
+            comm, graphs[comm.rank].partition, directory, task=task_of(settings)
         ),
     )
 

@@ -210,7 +210,7 @@ def _train(
     noted: dict[int, list[np.ndarray]],
 ) -> Any:
     partition, recorder = directory.read(comm.rank), Recorder()
-    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    graph_info = agree_on_graph_info(comm, partition, directory)
     architecture = Architecture.of(
         settings.model,
         graph_info.num_features,
@@ -583,7 +583,7 @@ def test_smoothing_is_the_power_of_the_adjacency(
 
     def worker(comm: Communicator) -> tuple[np.ndarray, list[np.ndarray]]:
         partition = directory.read(comm.rank)
-        info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        info = agree_on_graph_info(comm, partition, directory)
         with LOCK:
             conv = build_stages(
                 Architecture(settings.model, info.num_features, info.num_classes), 0

@@ -202,7 +202,7 @@ def _logits(
     train: bool,
 ) -> np.ndarray:
     partition = directory.read(comm.rank)
-    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    graph_info = agree_on_graph_info(comm, partition, directory)
     shape = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     new = build_stages(shape, 0)
     stages = new if train else open_checkpoint(run_dir).stages()
@@ -271,7 +271,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
     def evaluated(comm: Communicator, trained: list[np.ndarray]) -> None:
         partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
         graph_info, stages = (
-            agree_on_graph_info(comm, partition, directory, "0" * 64),
+            agree_on_graph_info(comm, partition, directory),
             checkpoint.stages(),
         )
         context = make_inference_context(
@@ -593,7 +593,7 @@ def sent(
 
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
-        graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        graph_info = agree_on_graph_info(comm, partition, directory)
         context = make_inference_context(
             settings,
             checkpoint,

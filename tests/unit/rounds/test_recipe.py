@@ -128,7 +128,7 @@ def test_the_answers_of_a_network(
 
     def worker(comm: Communicator) -> list[Tensor]:
         partition = directory.read(0)
-        info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        info = agree_on_graph_info(comm, partition, directory)
         context = make_context(
             settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
         )
