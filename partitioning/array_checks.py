@@ -6,6 +6,7 @@ Rows are counted from 0. `where` names the file and the array for messages, as i
 features, C classes.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
 from partitioning.thread_pool import BLOCK, blocks, in_blocks
+
+log = logging.getLogger(__name__)
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
@@ -197,11 +200,10 @@ def check_features(
 def check_dense(
     array: Array, num_nodes: int, where: str, featured: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
-    """Return numbers [N, F] as finite float32.
+    """[N, F] finite numbers, as float32.
 
-    Args:
-        featured: bool [N], changed to False for rows of NaN only, which become zeros; other NaN
-            stay. None: NaN is refused.
+    featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay.
+    None: NaN is refused.
     """
     if array.ndim != 2 or array.shape[1] == 0:
         raise InputError(
@@ -256,7 +258,7 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
-    """Return a CSR matrix [N, F] of finite float32; rows are sorted, duplicate entries added up."""
+    """Return a CSR matrix [N, F] of finite float32; rows are sorted and duplicate entries added up."""
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(
@@ -305,20 +307,49 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
 
 
 def check_masks(
-    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
+    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str], index: int | None = None
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return the three masks by name, or an empty dict; node_split.py checks that they do not
-    overlap.
+    """Return the three masks by name, or nothing. Whether they overlap is checked by node_split.py.
+
+    Without val_mask there are no validation nodes, which the log says.
+
+    Args:
+        masks: [N] each, or [N, K]: K splits.
+        num_nodes: N.
+        at: What to call a mask in a message.
+        index: Which of the K splits; None: there is one.
     """
     if not masks:
         return {}
     missing = [name for name in MASKS if name not in masks]
-    if missing:
-        found = ", ".join(masks)
+    if missing not in ([], ["val_mask"]):
         raise InputError(
-            f"{at(missing[0])} is missing, {found} is there; expected all three or none"
+            f"{at(missing[0])}: `{missing[0]}` is missing, {', '.join(masks)} is there; expected `train_mask`, "
+            "`val_mask` and `test_mask`, or none"
         )
-    return {name: check_mask(masks[name], num_nodes, at(name)) for name in MASKS}
+    made = {
+        name: check_mask(_take_split(array, index, at(name)), num_nodes, at(name))
+        for name, array in masks.items()
+    }
+    if missing:
+        log.warning("`val_mask` is missing: no node is used for validation")
+        made["val_mask"] = np.zeros(num_nodes, np.bool_)
+    return {name: made[name] for name in MASKS}
+
+
+def _take_split(array: Array, index: int | None, where: str) -> Array:
+    """[N] of a mask [N] or [N, K]."""
+    if array.ndim != 2:
+        return array  # one mask serves every split
+    if index is None:
+        raise InputError(
+            f"{where} has {array.shape[1]} masks; set split.index to one of 0 ... {array.shape[1] - 1}"
+        )
+    if index >= array.shape[1]:
+        raise InputError(
+            f"split.index={index}: {where} has {array.shape[1]} masks, counted from 0; choose a lower one"
+        )
+    return array[:, index]
 
 
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
