@@ -1,4 +1,4 @@
-"""Counts and ratios against torchmetrics, and the digits in which counts travel."""
+"""Counts and metrics compared with torchmetrics, and the digits of transmitted counts."""
 
 import math
 
