@@ -19,7 +19,7 @@ from retexo.worker import make_context, train
 from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
-    "read the part": [(train, "read_graph")],
+    "read the part": [(train, "load_graph")],
     "plan": [(make_context, "make_plan")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
     "exchange: decode": [

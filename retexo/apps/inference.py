@@ -10,13 +10,15 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps.find_partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
-from retexo.apps.run_identity import settings_digest, shared_settings, versions
+from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.launch import start_workers
+from retexo.launch.handshake import RunInfo
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
 from retexo.settings.run_settings import ModelSettings, Settings
+from retexo.sites.tls import make_security
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import choose_device
@@ -47,7 +49,7 @@ def prepare(
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
-    if checkpoint.answer.alpha < 1 and checkpoint.answer.reach == "computed":
+    if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
             "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
             "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
@@ -108,16 +110,15 @@ def run_workers(
 ) -> dict[str, Any]:
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with start_workers.connect_nodes(
-        cluster, shared_settings(settings), prepared.directory.digest()
-    ) as node:
+    directory = prepared.directory
+    run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
+    with start_workers.connect_nodes(cluster, run_info, make_security(cluster)) as node:
         job = infer.InferJob(
             settings=settings.train,
-            directory=prepared.directory,
+            directory=directory,
             checkpoint=prepared.checkpoint,
             run_dir=run_dir,
             rendezvous=node.rendezvous,
-            settings_digest=settings_digest(settings),
             predict=predict,
         )
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -127,9 +128,9 @@ def run_workers(
     return {
         "run_id": node.run_id,
         "checkpoint": str(prepared.checkpoint.directory),
-        "partitions": str(prepared.directory.path),
-        "same_partitions": prepared.directory.digest() == prepared.checkpoint.partition_digest,
-        **({} if predict else baselines_of(prepared.directory)),
+        "partitions": str(directory.path),
+        "same_partitions": directory.digest() == prepared.checkpoint.partition_digest,
+        **({} if predict else baselines_of(directory)),
         **result,
         "versions": versions(),
         "settings": settings.resolved,

@@ -28,16 +28,16 @@ from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import InferenceResult, infer
-from retexo.trainers.ranking import Embedded
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
-from retexo.worker.link_predictions import own_scores
+from retexo.worker.link_predictions import score_own_pairs
 from retexo.worker.make_context import task_of
 
 
@@ -102,9 +102,9 @@ class Run:
         if node_ids is not None:
             asked = _ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
         places = order if asked is None else _places(every, order, asked, opened)
-        answer = self.checkpoint.answer
+        heads = self.checkpoint.heads
         all_rows = self.checkpoint.exchange.rounded or (
-            answer.alpha < 1 and answer.reach == "computed"
+            heads.alpha < 1 and heads.reach == "computed"
         )
         found = self._infer(opened, graphs, None if all_rows or asked is None else keys[places])
         return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
@@ -123,8 +123,10 @@ class Run:
 
         def worker(comm: Communicator) -> None:
             context, inferred = self._inferred(comm, opened, graphs[comm.rank], "predict")
-            embedded = Embedded.of(context, self.stages, inferred.by_head, [self.checkpoint.answer])
-            own, found = own_scores(embedded, ids, "pairs", named=named)
+            embedded = EmbeddedNodes.of(
+                context, self.stages, inferred.by_head, [self.checkpoint.heads]
+            )
+            own, found = score_own_pairs(embedded, ids, "pairs", named=named)
             scores[own] = found
 
         run_threads(len(graphs), worker)
@@ -171,12 +173,12 @@ class Run:
     ) -> tuple[Any, InferenceResult]:
         settings = self._settings(directory.num_parts)
         info = agree_on_graph_info(
-            comm, graph.partition, directory, NO_DIGEST, training=False, task=task_of(settings)
+            comm, graph.partition, directory, training=False, task=task_of(settings)
         )
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
         )
-        return context, infer(context, self.stages, self.checkpoint.answer)
+        return context, infer(context, self.stages, self.checkpoint.heads)
 
     @property
     def _scorer(self) -> str:

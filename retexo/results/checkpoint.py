@@ -19,9 +19,10 @@ from partitioning.errors import InputError
 from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
-from retexo.models.stage import Answer, Stage
+from retexo.models.stage import OutputHeads, Stage
 from retexo.results.atomic_write import atomic_write, write_json
-from retexo.settings.run_settings import ExchangeSettings, ModelSettings
+from retexo.settings.communication_settings import ExchangeSettings
+from retexo.settings.run_settings import ModelSettings
 
 VERSION = 1
 
@@ -62,7 +63,7 @@ class Checkpoint:
     multilabel: bool
     partition_digest: str
     """Of the partitions that it was trained on."""
-    answer: Answer
+    heads: OutputHeads
     exchange: ExchangeSettings
     """How the rows that it was trained on were sent."""
     trainer: str | None = None
@@ -105,7 +106,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             architecture,
             bool(content["multilabel"]),
             str(content["partition_digest"]),
-            Answer.from_json(content.get("answer"), architecture.model.num_layers),
+            OutputHeads.from_json(content.get("answer"), architecture.model.num_layers),
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
             content.get("trainer"),
             names,

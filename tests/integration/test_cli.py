@@ -509,7 +509,7 @@ FIELDS = {
     "bytes",
     "peak_memory_bytes",
     "peak_private_bytes",
-    "sent_again_bytes",
+    "restarts",
     "partition_digest",
     "resumed",
 }
