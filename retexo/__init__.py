@@ -75,6 +75,11 @@ def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", **options
     return str(_objects().from_scipy(A, x, y, path, **options))
 
 
+def from_pandas(nodes: Any, edges: Any, path: str | Path = "graph", **options: Any) -> str:
+    """Write two pandas data frames as tables for dataset_name=file, and return the path of their folder."""
+    return str(_objects().from_pandas(nodes, edges, path, **options))
+
+
 def _objects() -> Any:
     from retexo.apps import partition_data
 
