@@ -61,7 +61,7 @@ class TrafficMeter:
         self._sent[tag, peer] += num_bytes
 
     def of_layer(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
-        """What was sent for a layer, as JSON: kind, wave, peer, bytes."""
+        """What was sent for a layer, as JSON: kind, phase, peer, bytes."""
         return [
             [tag.kind, tag.phase, peer, num_bytes]
             for (tag, peer), num_bytes in self._sent.items()
@@ -70,9 +70,9 @@ class TrafficMeter:
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
         """Count what `of_layer` returned in an earlier process; ValueError for a kind that there is none of."""
-        for kind, wave, peer, num_bytes in sent:
+        for kind, phase, peer, num_bytes in sent:
             KINDS.index(kind)
-            self._sent[MessageTag(kind, layer, wave), peer] = num_bytes
+            self._sent[MessageTag(kind, layer, phase), peer] = num_bytes
 
     @property
     def entries(self) -> Mapping[tuple[MessageTag, int], int]:
