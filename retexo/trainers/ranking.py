@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
-from retexo.comm.received import check_places
+from retexo.comm.received import check_node_numbers
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Answer, Stage
@@ -159,7 +159,7 @@ class Embedded:
         ]
         asked = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
         for peer, each in enumerate(asked):
-            check_places(peer, each, len(self.rows))
+            check_node_numbers(peer, each, len(self.rows))
         size = self._row_bytes
         replies = [self._packed(self.rows[each.long()]) for each in asked]
         received = comm.all_to_all(
