@@ -52,7 +52,9 @@ class Names:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the names saved in a folder; None where there are none, InputError for a damaged file."""
+        """Read the names saved in a folder; None where there are none, InputError for a damaged
+        file.
+        """
         if not (folder / FILES[0]).is_file():
             return None
         with reading(
@@ -66,7 +68,7 @@ class Names:
 
 
 def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:
-    """Convert strings or UTF-8 bytes [n] to an object array of str; InputError for invalid Unicode."""
+    """Convert strings or UTF-8 bytes [n] to objects of str; InputError for invalid Unicode."""
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     names = array.astype(object)

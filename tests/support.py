@@ -351,10 +351,13 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
         "test",
         "dir",
         "drop_unlabelled",
+        "stratify",
+        "index",
         "edges",
         "by",
     )
     fields.setdefault("drop_unlabelled", False)
+    fields.setdefault("stratify", False)
     return SplitSettings(
         kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names}
     )

@@ -1,4 +1,4 @@
-"""What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
+"""Common steps of `app=evaluate` and `app=predict`: checkpoint, partitions, workers, results."""
 
 import logging
 import time
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was checked before anything is started."""
+    """Checked input of a run."""
 
     settings: Settings
-    """With the checkpoint's model."""
+    """Settings with the checkpoint's model."""
     checkpoint: Checkpoint
     directory: PartitionDirectory
 
@@ -39,7 +39,7 @@ class Prepared:
 def prepare(
     settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool
 ) -> Prepared:
-    """Open the checkpoint and the partitions; InputError for whatever does not fit, or would be overwritten."""
+    """Open checkpoint and partitions; InputError if they do not fit or output exists."""
     check_unused(run_dir, outputs)
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
@@ -49,7 +49,7 @@ def prepare(
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
-    if checkpoint.answer.alpha < 1 and checkpoint.answer.reach == "computed":
+    if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
             "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
             "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
@@ -60,9 +60,10 @@ def prepare(
 
 
 def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings with the checkpoint's model, and its precision of rows unless the command line has another.
+    """Return settings with the checkpoint's model and, unless given, its precision of rows.
 
-    InputError where the command line names another model, or another trainer than its own.
+    Raises:
+        InputError: The command line names another model, trainer or task.
     """
     trainer = settings.train.trainer.name
     if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
@@ -95,7 +96,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:
-    """The values by their names on the command line."""
+    """Return the model settings by dotted name, and `model` for model.name."""
     common = {
         each.metadata["setting"].key: getattr(model, each.name)
         for each in fields(model)
@@ -108,7 +109,7 @@ def by_setting(model: ModelSettings) -> dict[str, Any]:
 def run_workers(
     prepared: Prepared, run_dir: Path, predict: PredictSettings | None
 ) -> dict[str, Any]:
-    """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
+    """Run inference on this node's partitions; return the content of the result file."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
     directory = prepared.directory
     run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
@@ -138,7 +139,7 @@ def run_workers(
 
 
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
-    """Scores, bytes and times, as app=train prints them."""
+    """Print scores, bytes and times."""
     seconds, counted = result["seconds"], result["bytes"]
     parts = [name for name in ("train", "val", "test") if result["nodes"][name]]
     rows = {

@@ -61,7 +61,7 @@ class TrafficMeter:
         self._sent[tag, peer] += num_bytes
 
     def entries_of(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
-        """Bytes sent for a layer, as JSON: kind, wave, peer, bytes."""
+        """Bytes sent for a layer, as JSON: kind, phase, peer, bytes."""
         return [
             [tag.kind, tag.phase, peer, num_bytes]
             for (tag, peer), num_bytes in self._sent.items()
@@ -70,9 +70,9 @@ class TrafficMeter:
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
         """Add the result of `entries_of` in an earlier process; ValueError for an unknown kind."""
-        for kind, wave, peer, num_bytes in sent:
+        for kind, phase, peer, num_bytes in sent:
             KINDS.index(kind)
-            self._sent[MessageTag(kind, layer, wave), peer] = num_bytes
+            self._sent[MessageTag(kind, layer, phase), peer] = num_bytes
 
     @property
     def entries(self) -> Mapping[tuple[MessageTag, int], int]:

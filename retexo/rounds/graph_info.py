@@ -11,7 +11,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
-from retexo.tasks.task import NodeClassification, Task
+from retexo.rounds.task import Task
 
 SETUP = MessageTag("setup")
 
@@ -84,7 +84,7 @@ def agree_on_graph_info(
     """
     edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
     own = [
-        *(task or NodeClassification).num_seeds(partition),
+        *(count_nodes_in_split if task is None else task.count_seeds)(partition),
         partition.features.shape[1],
         count_classes(partition, directory),
         partition.num_inner,
@@ -133,6 +133,13 @@ def agree_on_graph_info(
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
+
+
+def count_nodes_in_split(partition: Partition) -> list[int]:
+    """Training, validation and test nodes of a partition."""
+    return [
+        int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)
+    ]
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory) -> int:

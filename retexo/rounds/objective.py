@@ -16,8 +16,8 @@ from retexo.models.convolution import Inputs
 from retexo.models.matrix import Matrix, RowIndex
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.task import Task
 from retexo.settings.run_settings import TrainSettings
-from retexo.tasks.task import Task
 
 MAX_CHUNK_ROWS = 1 << 12
 """Rows that go through a stage together on a CPU. Larger chunks leave the caches between
@@ -214,5 +214,5 @@ class LayerObjective:
         for chunk in self.val.chunks:
             place = slice(chunk.start, chunk.stop, self.val_stride)
             logits = self.stage.logits(self.val.inputs(place))
-            counts += self.task.totals(logits, self.val.labels[place])
+            counts += self.task.count(logits, self.val.labels[place])
         return counts

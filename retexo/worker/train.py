@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -11,16 +12,17 @@ from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
-from retexo.models.stage import Answer
+from retexo.models.stage import OutputHeads
 from retexo.results.checkpoint import save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.sites.secure_sums import hide_shares
+from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
+from retexo.trainers.label_propagation import propagate
 from retexo.trainers.registry import Trainer
-from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, load_graph
 from retexo.worker.make_context import make_context, task_of
 from retexo.worker.measure import MemoryWatch, measurements
@@ -102,11 +104,13 @@ def run(
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            answer, scores = chosen_scores(context, stages, trained.logits)
+            heads, scores = choose_and_score(
+                context, stages, trained.logits, partial(propagate, context)
+            )
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
-            _save_model(job, architecture, trainer, answer, multilabel=graph_info.multilabel)
+            _save_model(job, architecture, trainer, heads, multilabel=graph_info.multilabel)
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         return {
             **scores,
@@ -148,7 +152,7 @@ def _save_model(
     job: TrainJob,
     architecture: AnyArchitecture,
     trainer: Trainer,
-    answer: Answer,
+    heads: OutputHeads,
     *,
     multilabel: bool,
 ) -> None:
@@ -156,5 +160,5 @@ def _save_model(
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
-    about |= {"answer": asdict(answer), "exchange_precision": job.settings.exchange.precision}
+    about |= {"answer": asdict(heads), "exchange_precision": job.settings.exchange.precision}
     save_model(job.run_dir / "checkpoint", architecture, about)

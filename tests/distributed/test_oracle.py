@@ -27,10 +27,10 @@ from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
-from retexo.trainers.output_heads import choose_heads
 from retexo.worker.make_context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases

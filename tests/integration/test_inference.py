@@ -50,11 +50,11 @@ from retexo.results.predictions import Predictions, merge, read_table
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import infer
-from retexo.trainers.output_heads import choose_heads
 from retexo.worker.compatibility import Shape
 from retexo.worker.graph import Graph, make_inference_context
 from retexo.worker.make_context import make_context
@@ -217,7 +217,7 @@ def _logits(
         run_dir=run_dir,
     )  # type: ignore[arg-type]
     if not train:
-        return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
+        return infer(context, stages, open_checkpoint(run_dir).heads).logits.numpy()
     answer, logits = choose_heads(
         context, lazy.train(context, stages).logits, partial(propagate, context)
     )
@@ -285,7 +285,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
             clock=Clock(),
         )
         known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
-        logits = infer(context, stages, checkpoint.answer).logits.numpy()
+        logits = infer(context, stages, checkpoint.heads).logits.numpy()
         np.testing.assert_array_equal(logits[known], trained[comm.rank][known])
 
     trained = run_workers(3, train_or_load, tmp_path, directory, tmp_path, [settings], True)
@@ -604,7 +604,7 @@ def sent(
             use=use,
             clock=Clock(),
         )
-        infer(context, stages, checkpoint.answer)
+        infer(context, stages, checkpoint.heads)
         return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}

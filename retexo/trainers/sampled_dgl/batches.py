@@ -89,7 +89,7 @@ class Batches:
         with self.client.count_as("metrics"):
             for nodes, wanted in zip(*pieces, strict=True):
                 if len(nodes):
-                    counts += self.share.task.totals(self._logits(nodes), wanted)
+                    counts += self.share.task.count(self._logits(nodes), wanted)
         return counts
 
     def gradient(self) -> tuple[float, Tensor]:

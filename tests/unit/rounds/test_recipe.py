@@ -1,4 +1,6 @@
-"""What a network of +experiment=exact answers, against closed forms on dense matrices: stages, and smoothing."""
+"""Predictions of +experiment=exact compared with closed forms on dense matrices: stages and
+smoothing.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch.nn.functional import layer_norm, leaky_relu
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.models.stage import Answer, Architecture, Stage, build_stages
+from retexo.models.stage import Architecture, OutputHeads, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import infer
@@ -26,7 +28,7 @@ EYE = torch.eye(NODES, dtype=torch.float64)
 
 
 def counts() -> Tensor:
-    """[to, from], without self loops."""
+    """Number of edges [to, from], without self loops."""
     count = torch.zeros(NODES, NODES, dtype=torch.float64)
     ends = torch.from_numpy(GRAPH.dst), torch.from_numpy(GRAPH.src)
     count.index_put_(ends, torch.ones(len(GRAPH.src), dtype=torch.float64), accumulate=True)
@@ -54,7 +56,9 @@ def answered(hidden: Tensor, stage: Any) -> Tensor:
 
 
 def linear(model: str, stages: list[Any]) -> list[Tensor]:
-    """Halves [X, A X], then thirds [A X, X, A q], each with weights of its own; q = A x W goes on before all else."""
+    """Halves [X, A X], then thirds [A X, X, A q], each with its own weights; q = A X W is passed
+    on.
+    """
     aggregate, passed, answers = AGGREGATES[model], X, []
     for layer, stage in enumerate(stages):
         conv, beside = (
@@ -76,7 +80,7 @@ def linear(model: str, stages: list[Any]) -> list[Tensor]:
 
 
 def gat(model: str, stages: list[Any]) -> list[Tensor]:
-    """X W + the mean of the heads, then X W + h W + the mean of the heads; h goes on."""
+    """X W + mean of heads, then X W + h W + mean of heads; h is passed on."""
     passed, answers = X, []
     for layer, stage in enumerate(stages):
         conv = stage.conv
@@ -132,7 +136,12 @@ def test_the_answers_of_a_network(
         context = make_context(
             settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
         )
-        given = [Answer((0,)), Answer((2,)), Answer((1, 2)), Answer((0, 1, 2), ALPHA, STEPS)]
+        given = [
+            OutputHeads((0,)),
+            OutputHeads((2,)),
+            OutputHeads((1, 2)),
+            OutputHeads((0, 1, 2), ALPHA, STEPS),
+        ]
         return [infer(context, stages, answer).logits for answer in given]
 
     mean = sum(values) / LAYERS

@@ -1,4 +1,4 @@
-"""What a worker saves of a run: states, the replay log, and what damage does to them."""
+"""Recovery states and the replay log, and the effects of damage."""
 
 import logging
 import resource
@@ -23,7 +23,7 @@ from retexo.rounds.recovery import Recovery
 
 RUN, OTHER = "ab" * 32, "cd" * 32
 START = len(FORMAT_VERSION) + 32
-"""Bytes before the records of a replay log."""
+"""Bytes before the first record of a replay log."""
 
 
 def recovery(
@@ -33,7 +33,7 @@ def recovery(
 
 
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
-    """Where each of the workers in folder/0, folder/1 ... would go on."""
+    """Where each worker in folder/0, folder/1, ... would continue."""
 
     def work(comm: Communicator) -> tuple[int, int]:
         return recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
@@ -117,7 +117,7 @@ def test_the_last_two_rounds_are_saved(tmp_path: Path) -> None:
 def test_workers_agree_on_the_newest_that_all_have(
     first: list[Any], second: list[Any], goes_on: tuple[int, int], tmp_path: Path
 ) -> None:
-    """An entry is a step, or a layer that has ended."""
+    """An entry is a saved round or a finished layer."""
     for rank, entries in enumerate((first, second)):
         saved = recovery(tmp_path / str(rank), rank=rank)
         for entry in entries:
@@ -225,7 +225,7 @@ def out(values: list[int]) -> Pieces:
 def test_what_came_while_records_were_written_comes_again(
     between_nodes: bool, tmp_path: Path
 ) -> None:
-    """Large messages between nodes, each written while the next is on its way, and small ones among them."""
+    """Large messages between nodes, written while the next is in transit, mixed with small ones."""
     sizes = [1 << 21, 3, 1 << 20, 0, 5, 1 << 21]
 
     def work(comm: Communicator) -> list[list[Tensor]]:
@@ -279,7 +279,9 @@ def test_a_replay_log_of_another_run_is_empty(
 
 
 def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
-    """A record announces more than the next record holds. Sizes above all memory are refused before."""
+    """A record announces more than the next record holds. Sizes above all memory are rejected
+    earlier.
+    """
 
     def work(comm: Communicator) -> None:
         comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
