@@ -27,6 +27,7 @@ USED_BY = {
     "per_class": ("train_per_class", "num_val", "num_test"),
     "fraction": PARTS,
     "files": (*PARTS, "dir"),
+    "none": (),
 }
 """The settings, besides kind and seed, that each kind of split reads."""
 PAIR_SETTINGS = ("edges", "by")
@@ -75,6 +76,9 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
     """
     kind = recipe.kind if settings.kind == "default" else settings.kind
     values = _resolve(kind, settings, recipe)
+    if kind == "none":
+        nobody = np.zeros(graph.num_nodes, np.bool_)
+        return Split(nobody, nobody, nobody, {"kind": kind})
     if kind == "given":
         masks = _given(graph)
     elif kind == "files":

@@ -73,8 +73,9 @@ class SplitSettings(Checked):
     kind: str = setting(
         "split.kind",
         "default",
-        "the data set's published split; the masks in the data; N per class; shares of the labelled nodes; index files",
-        one_of("default", "given", "per_class", "fraction", "files"),
+        "the data set's published split; the masks in the data; N per class; shares of the labelled "
+        "nodes; index files; none: a graph to predict, which needs no labels",
+        one_of("default", "given", "per_class", "fraction", "files", "none"),
         is_group=True,
         of_partitioner=True,
     )
@@ -247,6 +248,12 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
+    spec: str | None = setting(
+        "features.spec",
+        None,
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them; null: fit one",
+        of_partitioner=True,
+    )
 
 
 @settings_dataclass
@@ -356,6 +363,11 @@ class DatasetSettings(Checked):
         return self.unknown == "drop"
 
     @property
+    def may_lack_labels(self) -> bool:
+        """Whether the graph needs no labels: links are learned, or it is only predicted."""
+        return self.links or self.split.kind == "none"
+
+    @property
     def links(self) -> bool:
         """Whether pairs of nodes are learned."""
         return self.task == LINKS
@@ -450,6 +462,6 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
             request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
     if dataset.name == "file":
         for name, value in asdict(dataset.features).items():
-            if name != "kind":
+            if name not in ("kind", "spec"):
                 request[f"features.{name}"] = value
     return request

@@ -83,7 +83,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         raw = read_folder(
             path,
             settings.columns,
-            unlabelled=settings.links,
+            unlabelled=settings.may_lack_labels,
             drop_unknown=settings.drop_unknown,
         )
     elif settings.drop_unknown:
@@ -91,7 +91,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             "edges.unknown=drop: only tables of edges have it; remove it, or take these edges out"
         )
     elif path.suffix == ".npz":
-        raw = read_npz(path, unlabelled=settings.links)
+        raw = read_npz(path, unlabelled=settings.may_lack_labels)
     elif path.suffix in (".bin", ".dgl"):
         graph = open_dgl(path)
         if len(graph.ntypes) != 1 or len(graph.etypes) != 1:
@@ -104,6 +104,8 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             else ""
         )
         raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
+    if settings.split.kind == "none":
+        raw = replace(raw, label=None, masks={})
     return build(
         replace(raw, name=stem_of(path.resolve())),
         settings.labels,

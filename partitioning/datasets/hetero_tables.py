@@ -262,15 +262,20 @@ def build(
     settings: DatasetSettings,
 ) -> HeteroGraphData:
     """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
-    target = next(iter(types)) if settings.links else _target(types, settings.target)
-    if settings.links:  # classes are not read
+    if settings.links:
+        target = next(iter(types))
+    else:
+        target = _target(types, settings.target, unlabelled=settings.may_lack_labels)
+    if settings.may_lack_labels:  # classes are not read
         labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
     else:
         labels = read_labels(
             types[target].values["label"], types[target].where["label"], settings.labels
         )
     masks: dict[str, Any] = {
-        each: types[target].values[each] for each in MASKS if each in types[target].values
+        each: types[target].values[each]
+        for each in MASKS
+        if each in types[target].values and not settings.may_lack_labels
     }
     masks = dict(
         check_masks(
@@ -292,13 +297,19 @@ def build(
     )
 
 
-def _target(types: Mapping[str, RawNodes], asked: str | None) -> str:
-    """The one type with labels, or the one of several that is asked for."""
+def _target(types: Mapping[str, RawNodes], asked: str | None, *, unlabelled: bool) -> str:
+    """The one type with labels, or the one of several that is asked for; `unlabelled`: it needs none."""
     labelled = [name for name, raw in types.items() if "label" in raw.values]
     known = f"with labels: {', '.join(labelled) or 'none'}"
     if asked is not None and asked not in types:
         raise InputError(
             f"target={asked}: there is no such type of nodes, only {', '.join(types)}; {known}"
+        )
+    if unlabelled and asked is not None:
+        return asked
+    if unlabelled and not labelled:
+        raise InputError(
+            f"split=none: set target=TYPE to the type of nodes to predict: {', '.join(types)}"
         )
     if asked not in (None, *labelled) or not labelled:
         who = (

@@ -162,7 +162,9 @@ def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 def _no_labels(raw: RawGraph) -> Labels:
     ends = (int(end.max(initial=-1)) + 1 for end in (raw.src, raw.dst) if end.dtype.kind in "iu")
-    rows = raw.features.shape[0] if isinstance(raw.features, np.ndarray) else 0
+    features = raw.features
+    rows = len(features.indptr) - 1 if isinstance(features, CsrParts) else 0
+    rows = len(features) if isinstance(features, np.ndarray) else rows
     num_nodes = max(0, rows, *ends) if raw.node_id is None else len(raw.node_id)
     return Labels(np.full(num_nodes, -1, np.int64), 0)
 

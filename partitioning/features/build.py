@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.features.encoder import EncodedFeatures, State, fit, is_identity
+from partitioning.features.encoder import EncodedFeatures, State, apply, fit, is_identity
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
 from partitioning.features.schema import Rows, Schema
+from partitioning.features.spec import read_spec
 from partitioning.graph_data import Features, GraphData, HeteroGraphData, NodeTable
 from partitioning.partition_settings import FeatureSettings
 from partitioning.thread_pool import BLOCK
@@ -29,7 +30,7 @@ States = dict[str, State]
 def make_features(
     graph: Graph, settings: FeatureSettings, train: Mask | None
 ) -> tuple[Graph, States]:
-    """Encode the tables, then add the kinds of features."""
+    """Encode the tables, then add the kinds of features; `train` as in encode_tables."""
     encoded, states = encode_tables(graph, settings, train)
     return add_kinds(encoded, settings), states
 
@@ -47,24 +48,27 @@ def encode_tables(
     Returns:
         The graph with encoded features, and the fitted states.
     """
-    rows = train if settings.fit == "train" else None
+    is_split = train is not None and bool(train.any())
+    rows = train if settings.fit == "train" and is_split else None
+    stored = None if settings.spec is None else read_spec(settings.spec)
     made: Any
     if isinstance(graph, HeteroGraphData):
-        made, states = _encode_types(graph, settings, rows)
+        made, states = _encode_types(graph, settings, rows, stored)
     else:
-        made, states = _encode_plain(graph, settings, rows)
+        made, states = _encode_plain(graph, settings, rows, stored)
     return made, states
 
 
 def _encode_types(
-    graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None
+    graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None, stored: States | None
 ) -> tuple[HeteroGraphData, States]:
     states: States = {}
     kinds = kinds_of(settings.kind, list(graph.nodes))
     nodes = {}
     for name, table in graph.nodes.items():
         of_type = rows if name == graph.target else None
-        features, featured, state = _encode_nodes(table, settings, of_type, kinds[name])
+        fitted = _stored_state(stored, f"nodes/{name}", table, settings)
+        features, featured, state = _encode_nodes(table, settings, of_type, kinds[name], fitted)
         if isinstance(features, EncodedFeatures):
             features = features.toarray()
         nodes[name] = replace(table, features=features, featured=featured, schema=None)
@@ -74,19 +78,27 @@ def _encode_types(
 
 
 def _encode_plain(
-    graph: GraphData, settings: FeatureSettings, rows: Mask | None
+    graph: GraphData, settings: FeatureSettings, rows: Mask | None, stored: States | None
 ) -> tuple[GraphData, States]:
     states: States = {}
     kinds_of_all = tuple(settings.kind)
-    features, featured, state = _encode_nodes(graph, settings, rows, kinds_of_all)
+    fitted = _stored_state(stored, "nodes", graph, settings)
+    features, featured, state = _encode_nodes(graph, settings, rows, kinds_of_all, fitted)
     if isinstance(features, EncodedFeatures) and kinds_of_all != ("given",):
         features = features.toarray()
     if state is not None:
         states["nodes"] = state
     edge_feat: Any = graph.edge_feat
     if graph.edge_schema is not None and edge_feat is not None:
-        states["edges"] = fit(edge_feat, graph.edge_schema, settings)
-        edge_feat = _encode(edge_feat, graph.edge_schema, states["edges"], None)
+        if stored is None:
+            states["edges"] = fit(edge_feat, graph.edge_schema, settings)
+            edge_feat = _encode(edge_feat, graph.edge_schema, states["edges"], None)
+        elif "edges" in stored:
+            states["edges"] = stored["edges"]
+            edge_feat = apply(stored["edges"], edge_feat, graph.edge_schema)
+        else:
+            log.warning("%s: left out, the model was trained without it", graph.edge_schema.path)
+            edge_feat = None
     made = replace(
         graph,
         features=features,
@@ -108,13 +120,29 @@ def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
     return made  # type: ignore[no-any-return]
 
 
+def _stored_state(
+    stored: States | None, name: str, table: GraphData | NodeTable, settings: FeatureSettings
+) -> State | None:
+    """The stored pipeline of a table; None where one is to be fitted, or nothing is to be encoded."""
+    if stored is None or table.schema is None:
+        return None
+    if name not in stored:
+        raise InputError(
+            f"features.spec={settings.spec}: has no pipeline for {table.schema.path} ({name}), only "
+            f"for {', '.join(stored) or 'none'}; leave features.spec out where the model was trained "
+            "on other features"
+        )
+    return stored[name]
+
+
 def _encode_nodes(
     table: GraphData | NodeTable,
     settings: FeatureSettings,
     rows: Mask | None,
     kinds: Collection[str],
+    fitted: State | None,
 ) -> tuple[Features, Mask | None, State | None]:
-    """Encoded features, which nodes have some (None: all), and the fitted state."""
+    """Encoded features, which nodes have some (None: all), and the state, `fitted` if there is one."""
     features, featured, schema = table.features, table.featured, table.schema
     if schema is None:
         return features, featured, None
@@ -137,11 +165,16 @@ def _encode_nodes(
         featured = None
     if settings.missing == "error" and isinstance(features, np.ndarray):
         _check_blanks(features, schema, featured)
+    zeroed = None if featured is None else ~featured
+    if fitted is not None:
+        encoded = apply(fitted, features, schema)
+        if zeroed is not None and isinstance(encoded, EncodedFeatures):
+            encoded.zeroed = zeroed
+        return encoded, featured, fitted
     used = rows if featured is None else (featured if rows is None else featured & rows)
     state = fit(features, schema, settings, used)
     if used is featured:
         state["fitted_on"] = "all"
-    zeroed = None if featured is None else ~featured
     return _encode(features, schema, state, zeroed), featured, state
 
 
