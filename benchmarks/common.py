@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,12 @@ from retexo.comm.thread_transport import run_threads
 from retexo.models.hetero_stage import build_network
 from retexo.plan.baselines import Sizes
 from retexo.plan.traffic import architecture_of
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings
+from retexo.tasks.output_heads import choose_heads
+from retexo.tasks.scores import score_nodes
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
-from retexo.trainers.output_heads import choose_heads
-from retexo.worker.evaluate import final_scores
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.make_context import make_context
 from retexo.worker.measure import measurements
@@ -128,7 +127,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
     def work(comm: Communicator) -> dict[str, Any]:
         start = time.perf_counter()
         graph = graphs[comm.rank]
-        info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST)
+        info = agree_on_graph_info(comm, graph.partition, directory)
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings.train, info), seed)
         built.wait()
@@ -137,12 +136,12 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         chosen = choose_heads(context, trained.logits, partial(propagate, context))
-        scores = final_scores(context, chosen[1])
+        scores = score_nodes(context, chosen[1])
         measured = measurements(
             comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers
         )
         return {
-            **{name: asdict(score) for name, score in scores.items()},
+            **scores,
             "rounds": trained.rounds,
             **measured,
         }

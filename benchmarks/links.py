@@ -190,8 +190,8 @@ def rank(num_nodes: int, threads: int) -> None:
 
     from retexo.comm.thread_transport import run_threads
     from retexo.models.scorer import Scorer
-    from retexo.models.stage import Answer
-    from retexo.trainers import ranking
+    from retexo.models.stage import OutputHeads
+    from retexo.tasks import ranking
 
     torch.set_num_threads(threads)
     rows, pairs = torch.randn(num_nodes, 64), torch.randint(num_nodes, (2048, 2))
@@ -227,8 +227,9 @@ def rank(num_nodes: int, threads: int) -> None:
         context: Any = SimpleNamespace(
             comm=comm, partition=partition, settings=settings, graph_info=info
         )
-        return ranking.ranks(
-            ranking.Embedded.of(context, [stage], [rows], [Answer((0,), paths=0.5)]), "test"
+        return ranking.rank_pairs(
+            ranking.EmbeddedNodes.of(context, [stage], [rows], [OutputHeads((0,), paths=0.5)]),
+            "test",
         )
 
     start = time.perf_counter()

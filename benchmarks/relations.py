@@ -33,7 +33,8 @@ from partitioning.node_split import Split
 from retexo.results.statistics import paired_difference
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
-from retexo.tasks.task import NodeClassification, score
+from retexo.tasks.metrics import compute_score
+from retexo.tasks.node_classification import NodeClassification
 
 MODELS = ("rgcn", "hetero_sage", "rgat")
 METHODS = ("logistic", *(f"PyG_{model}" for model in MODELS), *MODELS)
@@ -63,8 +64,8 @@ def settings_of(graph: Path, seed: int, folder: str, model: str = "rgcn", *more:
 
 def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int) -> float:
     task, chosen = NodeClassification(num_classes, multilabel=False), torch.from_numpy(mask)
-    counts = task.counts(task.predictions(logits[chosen]), labels[chosen])
-    return score(counts, int(mask.sum()), multilabel=False).macro_f1
+    counts = task.count_by_class(task.predict(logits[chosen]), labels[chosen])
+    return compute_score(counts, int(mask.sum()), multilabel=False).macro_f1
 
 
 def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:

@@ -28,12 +28,14 @@ from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import MessageTag
 from retexo.launch import fork_server, start_workers
+from retexo.launch.handshake import RunInfo
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.stage import Architecture, build_stages
 from retexo.rounds.round_message import RoundMessage
 from retexo.settings.compose import compose
 from retexo.sites.credentials import read_credentials
+from retexo.sites.tls import StreamTls
 
 ROUNDS = 200
 WORKERS = 4
@@ -87,13 +89,16 @@ def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -
 
 
 def messages_alone(
-    rank: int, job: tuple[Rendezvous, list[int]], parent: Connection, streams: Streams | None
+    rank: int,
+    job: tuple[Rendezvous, list[int], Path | None],
+    parent: Connection,
+    streams: Streams | None,
 ) -> None:
     """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
-    meeting, sizes = job
-    if meeting.credentials is not None:
-        own = meeting.credentials / f"site{rank}"
-        meeting = replace(meeting, credentials=read_credentials(own, rank, WORKERS))
+    meeting, sizes, keys = job
+    if keys is not None:
+        own = read_credentials(keys / f"site{rank}", rank, WORKERS)
+        meeting = replace(meeting, security=StreamTls(own))
     torch.set_num_threads(1)
     with connected(meeting, rank, streams) as transport:
         comm = Communicator(transport)
@@ -112,16 +117,17 @@ def message_seconds(backend: str, folder: Path) -> float:
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + RoundMessage.TAIL for stage in stages]
     fork_server.warm_up()
-    with start_workers.connect_nodes(settings.cluster, {}, "") as node:
+    with start_workers.connect_nodes(settings.cluster, RunInfo({}, "")) as node:
         meeting = (
             replace(node.rendezvous, parts_per_node=1)
             if backend in BETWEEN_NODES
             else node.rendezvous
         )
-        if backend == "tls":
-            meeting = replace(meeting, credentials=credentials(folder / "keys"))
+        keys = credentials(folder / "keys") if backend == "tls" else None
         return float(
-            start_workers.run_workers(range(WORKERS), messages_alone, (meeting, sizes), node)[0]
+            start_workers.run_workers(range(WORKERS), messages_alone, (meeting, sizes, keys), node)[
+                0
+            ]
         )
 
 

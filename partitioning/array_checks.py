@@ -5,6 +5,7 @@ Rows are counted from 0. `where` names file and array, as in "g.npz: array `src`
 N nodes, E directed edges, F features, C classes.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
 from partitioning.thread_pool import BLOCK, blocks, in_blocks
+
+log = logging.getLogger(__name__)
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
@@ -292,18 +295,49 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
 
 
 def check_masks(
-    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
+    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str], index: int | None = None
 ) -> dict[str, NDArray[np.bool_]]:
-    """The three masks by name, or nothing; whether they overlap is looked at when they are used (node_split.py)."""
+    """Return the three masks by name, or nothing. Whether they overlap is checked by node_split.py.
+
+    Without val_mask there are no validation nodes, which the log says.
+
+    Args:
+        masks: [N] each, or [N, K]: K splits.
+        num_nodes: N.
+        at: What to call a mask in a message.
+        index: Which of the K splits; None: there is one.
+    """
     if not masks:
         return {}
     missing = [name for name in MASKS if name not in masks]
-    if missing:
-        found = ", ".join(masks)
+    if missing not in ([], ["val_mask"]):
         raise InputError(
-            f"{at(missing[0])} is missing, {found} is there; expected all three or none"
+            f"{at(missing[0])}: `{missing[0]}` is missing, {', '.join(masks)} is there; expected `train_mask`, "
+            "`val_mask` and `test_mask`, or none"
         )
-    return {name: check_mask(masks[name], num_nodes, at(name)) for name in MASKS}
+    made = {
+        name: check_mask(_take_split(array, index, at(name)), num_nodes, at(name))
+        for name, array in masks.items()
+    }
+    if missing:
+        log.warning("`val_mask` is missing: no node is used for validation")
+        made["val_mask"] = np.zeros(num_nodes, np.bool_)
+    return {name: made[name] for name in MASKS}
+
+
+def _take_split(array: Array, index: int | None, where: str) -> Array:
+    """[N] of a mask [N] or [N, K]."""
+    if array.ndim != 2:
+        return array  # one mask serves every split
+    if index is None:
+        raise InputError(
+            f"{where} has {array.shape[1]} masks; set split.index to one of 0 ... {array.shape[1] - 1}"
+        )
+    if index >= array.shape[1]:
+        raise InputError(
+            f"split.index={index}: {where} has {array.shape[1]} masks, counted from 0; choose a lower one"
+        )
+    return array[:, index]
 
 
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:

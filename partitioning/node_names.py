@@ -1,4 +1,4 @@
-"""Names of nodes: strings of any length, in one array of bytes."""
+"""Names of nodes: strings of any length, stored in one array of bytes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class Names:
     """The names of N nodes."""
 
     text: NDArray[np.uint8]
-    """All of them in UTF-8, one after the other."""
+    """The UTF-8 encoded names, one after the other."""
     ends: NDArray[np.int64]
-    """[N] where each ends in `text`."""
+    """[N] end of each name in `text`."""
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
@@ -34,7 +34,7 @@ class Names:
         return len(self.ends)
 
     def take(self, rows: NDArray[np.int64]) -> "Names":
-        """Those of some nodes, int64 [n]."""
+        """Return the names of some nodes, int64 [n]."""
         sizes = np.diff(self.ends, prepend=0)[rows]
         ends = np.cumsum(sizes)
         return Names(
@@ -52,7 +52,7 @@ class Names:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Those in a folder, None where there are none; InputError for a damaged file."""
+        """Read the names saved in a folder; None where there are none, InputError for a damaged file."""
         if not (folder / FILES[0]).is_file():
             return None
         with reading(
@@ -65,8 +65,8 @@ class Names:
         return names
 
 
-def as_names(array: NDArray[Any], where: str) -> NDArray[Any]:
-    """Texts or bytes in UTF-8, [n], as str, object [n]; InputError for the first that is no Unicode text."""
+def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Convert strings or UTF-8 bytes [n] to an object array of str; InputError for invalid Unicode."""
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     names = array.astype(object)
@@ -81,8 +81,11 @@ def as_names(array: NDArray[Any], where: str) -> NDArray[Any]:
     return names
 
 
-def name_keys(names: NDArray[Any]) -> NDArray[np.int64]:
-    """A number below 2**63 for each name, object [n]: half of SipHash. Two of 2**20 names share one once in 2**24."""
+def hash_names(names: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a number below 2**63 for each name, object [n]: 63 bits of SipHash.
+
+    Among 2**20 names, two share a number with probability 2**-24.
+    """
     try:
         from pandas.util import hash_array
     except ImportError:

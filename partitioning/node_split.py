@@ -26,6 +26,7 @@ USED_BY = {
     "given": (),
     "per_class": ("train_per_class", "num_val", "num_test"),
     "fraction": PARTS,
+    "time": PARTS,
     "files": (*PARTS, "dir"),
     "none": (),
 }
@@ -85,10 +86,13 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
         masks = _from_files(graph, values)
     else:
         rng = np.random.default_rng(settings.seed)
-        masks = (
-            _per_class(graph, values, rng) if kind == "per_class" else _fraction(graph, values, rng)
-        )
+        if kind == "per_class":
+            masks = _per_class(graph, values, rng)
+        else:
+            masks = _fraction(graph, values, _nodes_in_order(graph, settings, kind, rng))
         values = {"seed": settings.seed, **values}
+        if settings.stratify:
+            values["stratify"] = True
     unlabelled = sum(int((mask & ~graph.labelled).sum()) for mask in masks)
     if unlabelled and settings.drop_unlabelled:
         log.info("split=%s: %d nodes without a label are taken out", kind, unlabelled)
@@ -111,7 +115,15 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
     """The fields that this kind reads: the user's, else the recipe's if it is of the same kind."""
-    others = ("kind", "seed", "drop_unlabelled", *PAIR_SETTINGS)
+    others = ("kind", "seed", "drop_unlabelled", "stratify", "index", *PAIR_SETTINGS)
+    if settings.stratify and kind != "fraction":
+        raise InputError(
+            f"split.stratify=true has no meaning with split={kind}: remove it, or set split=fraction"
+        )
+    if settings.index is not None and kind != "given":
+        raise InputError(
+            f"split.index={settings.index} has no meaning with split={kind}: remove it, or set split=given"
+        )
     names = [field.name for field in fields(settings) if field.name not in others]
     if any(getattr(settings, name) is not None for name in PAIR_SETTINGS):
         raise InputError(
@@ -194,8 +206,46 @@ def _share(name: str, value: Any) -> float:
     return float(value)
 
 
-def _fraction(graph: GraphData, values: dict[str, Any], rng: np.random.Generator) -> list[Mask]:
-    """Shares of the labelled nodes; the bounds are rounded, so shares that add up to 1 leave no node out."""
+def _nodes_in_order(
+    graph: GraphData, settings: SplitSettings, kind: str, rng: np.random.Generator
+) -> Ids:
+    """Order the labelled nodes: by time, in random order, or so that each prefix has the shares of all classes."""
+    nodes = rng.permutation(np.flatnonzero(graph.labelled))
+    if kind == "time":
+        return nodes[np.argsort(_times(graph, nodes), kind="stable")]
+    if not settings.stratify:
+        return nodes
+    if graph.multilabel:
+        raise InputError("split.stratify=true needs one class per node; these nodes have several")
+    classes = graph.labels[nodes].astype(np.int64)
+    sizes = np.bincount(classes)
+    by_class = np.argsort(classes, kind="stable")
+    rank = np.empty(len(nodes))
+    rank[by_class] = np.concatenate([np.arange(size) for size in sizes])
+    return nodes[np.argsort((rank + rng.random(len(nodes))) / sizes[classes], kind="stable")]
+
+
+def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
+    if graph.node_time is None:
+        raise InputError(
+            f"split=time: {graph.name} has no times of nodes; set columns.time to the column of nodes that has them"
+        )
+    times = graph.node_time[nodes]
+    blank = np.isnan(times)
+    if blank.any():
+        node = graph.shown_ids[int(nodes[blank].min())]
+        raise InputError(
+            f"split=time: {int(blank.sum())} labelled nodes have no time, node {node} for instance; fill it, or take "
+            "their labels out"
+        )
+    return times
+
+
+def _fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list[Mask]:
+    """Shares of the labelled nodes in an order.
+
+    The bounds are rounded, so shares that add up to 1 leave no node out.
+    """
     shares = [_share(name, values[name]) for name in PARTS]
     if sum(shares) > 1 + 1e-9:
         parts = ", ".join(
@@ -204,7 +254,6 @@ def _fraction(graph: GraphData, values: dict[str, Any], rng: np.random.Generator
         raise InputError(
             f"{parts}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
         )
-    nodes = rng.permutation(np.flatnonzero(graph.labelled))
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64)
     train, val, rest = np.split(nodes, bounds[:2])
     return [_mask(graph.num_nodes, ids) for ids in (train, val, rest[: bounds[2] - bounds[1]])]

@@ -44,23 +44,23 @@ class SyntheticSettings(Checked):
     Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
 
-    nodes: int = setting("synthetic.nodes", 10_000, "nodes", at_least(1), MAX_COUNT)
-    edges: int = setting("synthetic.edges", 100_000, "undirected edges", at_least(0), MAX_COUNT)
-    features: int = setting(
-        "synthetic.features", 64, "width of a feature row", at_least(1), MAX_COUNT
+    nodes: int = setting("synthetic.nodes", 10_000, "number of nodes", at_least(1), MAX_COUNT)
+    edges: int = setting(
+        "synthetic.edges", 100_000, "number of undirected edges", at_least(0), MAX_COUNT
     )
-    classes: int = setting("synthetic.classes", 8, "classes", at_least(1), MAX_COUNT)
+    features: int = setting("synthetic.features", 64, "number of features", at_least(1), MAX_COUNT)
+    classes: int = setting("synthetic.classes", 8, "number of classes", at_least(1), MAX_COUNT)
     homophily: float = setting(
-        "synthetic.homophily", 0.7, "share of the edges within a class", within(0, 1)
+        "synthetic.homophily", 0.7, "share of edges within a class", within(0, 1)
     )
-    seed: int = setting("synthetic.seed", "${seed}", "of the graph", *SEED, is_seed=True)
+    seed: int = setting("synthetic.seed", "${seed}", "seed of the graph", *SEED, is_seed=True)
     types: int = setting(
-        "synthetic.types", 5, "synthetic_hetero: types of nodes", at_least(1), at_most(1000)
+        "synthetic.types", 5, "synthetic_hetero: number of node types", at_least(1), at_most(1000)
     )
     relations: int = setting(
         "synthetic.relations",
         6,
-        "synthetic_hetero: relations, their reverse ones not counted",
+        "synthetic_hetero: number of relations, without reverse ones",
         at_least(1),
         at_most(1000),
     )
@@ -73,37 +73,47 @@ class SplitSettings(Checked):
     kind: str = setting(
         "split.kind",
         "default",
-        "the data set's published split; the masks in the data; N per class; shares of the labelled "
-        "nodes; index files; none: a graph to predict, which needs no labels",
-        one_of("default", "given", "per_class", "fraction", "files", "none"),
+        "default: published split of the data set; given: masks in the data; per_class: a "
+        "number of nodes per class; fraction: shares of the labelled nodes; time: the same, the "
+        "oldest nodes for training (columns.time); files: files of node indices; none: a graph to "
+        "predict, whose labels and masks are not read",
+        one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
     )
     seed: int = setting(
-        "split.seed", "${seed}", "of a drawn split", *SEED, is_seed=True, of_partitioner=True
+        "split.seed", "${seed}", "seed of a random split", *SEED, is_seed=True, of_partitioner=True
     )
     train_per_class: int | None = setting(
         "split.train_per_class",
         None,
-        "per_class: nodes of each class for training",
+        "per_class: training nodes per class",
         at_least(0),
         of_partitioner=True,
     )
     num_val: int | None = setting(
-        "split.num_val", None, "per_class: for validation", at_least(0), of_partitioner=True
+        "split.num_val",
+        None,
+        "per_class: number of validation nodes",
+        at_least(0),
+        of_partitioner=True,
     )
     num_test: int | None = setting(
-        "split.num_test", None, "per_class: for the test", at_least(0), of_partitioner=True
+        "split.num_test", None, "per_class: number of test nodes", at_least(0), of_partitioner=True
     )
     train: Any = setting(
         "split.train",
         None,
-        "fraction: share in [0, 1]; files: node indices (npy, csv)",
+        "training nodes; fraction, time: share in [0, 1]; files: file of node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
-    val: Any = setting("split.val", None, "likewise", SHARE, of_partitioner=True)
-    test: Any = setting("split.test", None, "likewise", SHARE, of_partitioner=True)
+    val: Any = setting(
+        "split.val", None, "validation nodes, given like split.train", SHARE, of_partitioner=True
+    )
+    test: Any = setting(
+        "split.test", None, "test nodes, given like split.train", SHARE, of_partitioner=True
+    )
     dir: str | None = setting(
         "split.dir",
         None,
@@ -113,27 +123,41 @@ class SplitSettings(Checked):
     drop_unlabelled: bool = setting(
         "split.drop_unlabelled",
         False,
-        "take nodes without a label out of the masks",
+        "remove nodes without a label from the split",
+        of_partitioner=True,
+    )
+    stratify: bool = setting(
+        "split.stratify",
+        False,
+        "fraction: the same shares of each class",
+        of_partitioner=True,
+    )
+    index: int | None = setting(
+        "split.index",
+        None,
+        "given: which of several masks per node, counted from 0",
+        at_least(0),
         of_partitioner=True,
     )
     edges: tuple[float, ...] | None = setting(
         "split.edges",
         None,
-        "task=link_prediction: shares of training, validation and test pairs; null: the data's "
+        "link prediction: shares of training, validation and test edges; null: the data's "
         "own split, else [0.85, 0.05, 0.1]",
         of_partitioner=True,
     )
     by: str | None = setting(
         "split.by",
         None,
-        "likewise: source, or its type: of each source's pairs; time: the first train; null: all",
+        "link prediction: take the shares of each source's edges (source) or in order of "
+        "time (time); null: of all edges",
         of_partitioner=True,
     )
 
 
 @settings_dataclass
 class ColumnSettings(Checked):
-    """Roles of columns in the tables of dataset_name=file; null: found by rule, which the log says.
+    """Columns of tables (dataset_name=file). null: found by rule, reported in the log.
 
     Lists may hold patterns such as emb_*.
     """
@@ -141,77 +165,80 @@ class ColumnSettings(Checked):
     id: str | None = setting(
         "columns.id",
         None,
-        "ids of the nodes; null: id, node_id ..., or a column of unique values that the edges refer to",
+        "column of node ids; null: id, node_id or a similar name, or a column of unique "
+        "values that the edges refer to",
         of_partitioner=True,
     )
     label: tuple[str, ...] | None = setting(
         "columns.label",
         None,
-        "classes of the nodes, or several columns of 0 and 1 (multi-label); null: label, class",
+        "column of node labels, or several columns of 0 and 1 (multi-label); null: label or class",
         of_partitioner=True,
     )
     src: str | None = setting(
         "columns.src",
         None,
-        "sources of the edges; null: src, source, from ...",
+        "column of edge sources; null: src, source or from",
         of_partitioner=True,
     )
     dst: str | None = setting(
         "columns.dst",
         None,
-        "destinations of the edges; null: dst, target, to ...",
+        "column of edge destinations; null: dst, target or to",
         of_partitioner=True,
     )
     weight: str | None = setting(
-        "columns.weight", None, "weights of the edges; null: weight", of_partitioner=True
+        "columns.weight", None, "column of edge weights; null: weight", of_partitioner=True
     )
     time: str | None = setting(
         "columns.time",
         None,
-        "times, numbers or dates: of the edges for split.by=time, of the nodes for split=time",
+        "column of times, numbers or dates: of edges for split.by=time, of nodes for split=time",
         of_partitioner=True,
     )
     split: str | None = setting(
         "columns.split",
         None,
-        "which split a node is in: train, val (valid) or test; null: split",
+        "column with the split of a node: train, val (valid) or test; null: split",
         of_partitioner=True,
     )
     numeric: tuple[str, ...] | None = setting(
-        "columns.numeric", None, "features that are numbers", of_partitioner=True
+        "columns.numeric", None, "numeric feature columns", of_partitioner=True
     )
     categorical: tuple[str, ...] | None = setting(
         "columns.categorical",
         None,
-        "features that become one-hot columns, numbers such as postal codes, too",
+        "feature columns to encode as one-hot, also numbers such as postal codes",
         of_partitioner=True,
     )
     embedding: tuple[str, ...] | None = setting(
         "columns.embedding",
         None,
-        "numeric features that are scaled as one matrix: only if their scales differ",
+        "numeric feature columns that are scaled together, and only if their scales differ",
         of_partitioner=True,
     )
     date: tuple[str, ...] | None = setting(
         "columns.date",
         None,
-        "dates that become features, in seconds since 1970; other dates are left out",
+        "date columns to use as features, in seconds since 1970; other dates are ignored",
         of_partitioner=True,
     )
     ignore: tuple[str, ...] | None = setting(
-        "columns.ignore", None, "columns that are left out", of_partitioner=True
+        "columns.ignore", None, "columns to ignore", of_partitioner=True
     )
 
 
 @settings_dataclass
 class FeatureSettings(Checked):
-    """How features are made; `features=KIND` is short for features.kind=KIND."""
+    """Node features. `features=KIND` is short for features.kind=KIND."""
 
     kind: Any = setting(
         "features.kind",
         "given",
-        "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; "
-        "of the place in the graph; those of the data, or the mean of neighbours' (docs/data.md); or {TYPE: ...}",
+        "node features, one kind or a list of kinds that are concatenated: given (in the "
+        "data), degree, random (drawn from the node's id, never sent), positional, "
+        "neighbours (given, or the mean of the neighbours'); {TYPE: ...} for heterogeneous "
+        "graphs (docs/data.md)",
         KINDS,
         earlier=["given"],
         of_partitioner=True,
@@ -219,8 +246,9 @@ class FeatureSettings(Checked):
     scale: str = setting(
         "features.scale",
         "auto",
-        "numeric columns of tables; auto: standard, and a matrix only if the scales of its columns differ; standard: "
-        "mean 0, deviation 1; robust: by median and quartiles; log: of logarithms",
+        "scaling of numeric columns of tables; auto: standard, embeddings only if their "
+        "scales differ; standard: mean 0 and deviation 1; robust: by median and quartiles; "
+        "log: standard scaling of logarithms",
         one_of("auto", "standard", "robust", "log", "none"),
         earlier="none",
         of_partitioner=True,
@@ -228,7 +256,8 @@ class FeatureSettings(Checked):
     missing: str = setting(
         "features.missing",
         "median",
-        "what blank cells of numeric columns become, beside a column that marks them; error: they are refused",
+        "value for missing cells of numeric columns, which an extra column marks; error: "
+        "refuse them",
         one_of("median", "mean", "zero", "error"),
         earlier="error",
         of_partitioner=True,
@@ -236,7 +265,7 @@ class FeatureSettings(Checked):
     fit: str = setting(
         "features.fit",
         "train",
-        "the nodes from which means, medians and categories are taken",
+        "nodes from which means, medians and categories are computed",
         one_of("train", "all"),
         of_partitioner=True,
     )
@@ -263,27 +292,28 @@ class DatasetSettings(Checked):
     task: str = setting(
         "task._target_",
         TASKS[0],
-        "or task=link_prediction: links; classes of nodes",
+        "task; set it by task=node_classification or task=link_prediction",
         one_of(*TASKS),
     )
-    name: str = setting("dataset_name", "reddit", "the data set, see README.md")
+    name: str = setting("dataset_name", "reddit", "data set; docs/partitioning.md lists all")
     dir: str = setting(
         "dataset_dir",
         "../retexo-datasets/",
-        "folder of downloaded data sets",
+        "folder for downloaded data sets",
         per_node=True,
         compared=False,
     )
     file: str | None = setting(
         "dataset_file",
         None,
-        "dataset_name=file: an npz, tables, or a DGL graph file (docs/data.md); dataset_name=parts: this site's folder",
+        "with dataset_name=file: npz file, folder of tables, or DGL graph file "
+        "(docs/data.md); with dataset_name=parts: folder of this site",
         per_node=True,
     )
     max_gib: float = setting(
         "dataset_max_gib",
         4.0,
-        "GiB by which a zip or npz file of the data may grow when it is unpacked",
+        "GiB that a zip or npz file may have when unpacked, beyond its own size",
         at_least(0),
         FINITE,
         per_node=True,
@@ -292,29 +322,30 @@ class DatasetSettings(Checked):
     symmetrize: bool | None = setting(
         "symmetrize",
         None,
-        "add the reverse of each edge; null: as the data set needs it",
+        "add the reverse of every edge; null: the data set's default",
         of_partitioner=True,
     )
     columns: ColumnSettings
     labels: str = setting(
         "labels",
         "auto",
-        "dataset_name=file: one class per node, or several; auto: a matrix of 0 and 1 has several",
+        "with dataset_name=file: one class per node or several; auto: several if the labels "
+        "are a matrix of 0 and 1",
         one_of("auto", "multiclass", "multilabel"),
         of_partitioner=True,
     )
     duplicates: str = setting(
         "duplicates",
         "keep",
-        "dataset_name=file: an edge that is listed k times counts k times; or merge: once, with "
-        "the sum of its weights",
+        "with dataset_name=file: keep counts an edge as often as it is listed; merge counts "
+        "it once, with the sum of its weights",
         one_of("keep", "merge"),
         of_partitioner=True,
     )
     unknown: str = setting(
         "edges.unknown",
         "refuse",
-        "dataset_name=file: tables of edges with ids that no node has; drop: leave these edges out, and say how many",
+        "with dataset_name=file: refuse edges whose ids belong to no node, or drop and count them",
         one_of("refuse", "drop"),
         earlier="refuse",
         of_partitioner=True,
@@ -323,13 +354,13 @@ class DatasetSettings(Checked):
     target: str | None = setting(
         "target",
         None,
-        "heterogeneous graphs: the node type that is learned; null: the one with labels",
+        "heterogeneous graphs: node type to classify; null: the type with labels",
         of_partitioner=True,
     )
     reverse: bool = setting(
         "relations.reverse",
         True,
-        "heterogeneous graphs: add the reverse rev_NAME of every relation that has none",
+        "heterogeneous graphs: add a reverse relation rev_NAME to every relation without one",
         of_partitioner=True,
     )
     synthetic: SyntheticSettings
@@ -338,14 +369,15 @@ class DatasetSettings(Checked):
     relation: str | None = setting(
         "task.relation",
         None,
-        "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION, or RELATION where it is unique",
+        "link prediction on heterogeneous graphs: SOURCE__RELATION__DESTINATION, or "
+        "RELATION if that is unique",
         of_partitioner=True,
     )
     spectral: int = setting(
         "task.spectral",
         128,
-        "links: width of the spectral embedding of training pairs, whose products may answer; "
-        "validation chooses it, a half or a quarter of it; 0: none",
+        "link prediction: largest width of the spectral embedding that may add to the "
+        "score; validation chooses the width; 0: none",
         at_least(0),
         at_most(1024),
         of_partitioner=True,
@@ -353,19 +385,19 @@ class DatasetSettings(Checked):
     paths: bool = setting(
         "task.paths",
         True,
-        "links: paths of two, weighted as Adamic-Adar has them, may answer",
+        "link prediction: let common neighbours, weighted as by Adamic and Adar, add to the score",
         of_partitioner=True,
     )
+
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether the graph may lack labels and masks: it is only predicted."""
+        return self.split.kind == "none"
 
     @property
     def drop_unknown(self) -> bool:
         """Whether edges with an end that is no node are left out."""
         return self.unknown == "drop"
-
-    @property
-    def may_lack_labels(self) -> bool:
-        """Whether the graph needs no labels: links are learned, or it is only predicted."""
-        return self.links or self.split.kind == "none"
 
     @property
     def links(self) -> bool:
@@ -381,64 +413,71 @@ class PartitionSettings(Checked):
     dir: str = setting(
         "partition_dir",
         "data/partitions",
-        "where partition directories are",
+        "folder of partition directories",
         per_node=True,
         compared=False,
     )
     method: str = setting(
         "partition_method",
         "random",
-        "how nodes are assigned to parts",
+        "how nodes are assigned to partitions: at random, by METIS, by hypergraph "
+        "partitioning (km1), or from a file",
         one_of("random", "metis", "km1", "file"),
         of_partitioner=True,
     )
     objective: str = setting(
         "part_obj",
         "vol",
-        "metis: minimises communication volume, or cut edges",
+        "metis: minimise communication volume or cut edges",
         one_of("vol", "cut"),
         of_partitioner=True,
     )
     file: str | None = setting(
         "partition_file",
         None,
-        "file: the part of each node, an integer array [nodes], npy or csv",
+        "partition_method=file: partition of each node, an integer array [nodes] (npy, csv)",
         of_partitioner=True,
     )
     num_partitions: int = setting(
         "num_partitions",
         4,
-        "parts, which is also the number of workers",
+        "number of partitions and of workers",
         at_least(1),
         at_most(MAX_PARTITIONS),
     )
     balance_train: bool | None = setting(
         "partition.balance_train",
         None,
-        "balance the training nodes over the parts; null: for metis and km1",
+        "balance training nodes over partitions; null: true for metis and km1",
         of_partitioner=True,
     )
     seed: int = setting(
-        "partition.seed", "${seed}", "of the partitioning", *SEED, is_seed=True, of_partitioner=True
+        "partition.seed",
+        "${seed}",
+        "seed of the assignment to partitions",
+        *SEED,
+        is_seed=True,
+        of_partitioner=True,
     )
     dgl_files: bool | None = setting(
         "partition.dgl_files",
         None,
-        "write what dgl.distributed.load_partition reads, too, a second copy; null: where DGL is installed",
+        "also write the files that dgl.distributed.load_partition reads; null: true if DGL "
+        "is installed",
         of_partitioner=True,
         compared=False,
     )
     overwrite: bool = setting(
         "overwrite",
         False,
-        "replace a partition directory made with other settings",
+        "replace a partition directory that was made with other settings",
         of_partitioner=True,
         compared=False,
     )
     verify: bool = setting(
         "verify",
         False,
-        "app=partition_data: check the directory that is there, and write nothing",
+        "app=partition_data: check an existing partition directory and write nothing",
         of_partitioner=True,
         compared=False,
     )

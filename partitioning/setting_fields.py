@@ -1,6 +1,7 @@
-"""How a setting is defined: once, by a field of a dataclass, with name, default, help text, checks and role.
+"""Definition of a setting: a dataclass field with name, default, help text, checks and role.
 
-The schema of a configuration, `--help`, docs/settings.md and what two runs are compared by are read from these fields.
+Configuration schema, `--help`, docs/settings.md and the comparison of runs are made from these
+fields.
 """
 
 import math
@@ -15,15 +16,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on a value, and how the message for any other value ends."""
+    """A condition on a value, and the remedy for the message about any other value."""
 
     holds: Callable[[Any], bool]
     remedy: str
     choices: tuple[str, ...] = ()
-    """All values, where it lists them."""
+    """All allowed values, if they are listed."""
 
     def __call__(self, name: str, value: Any) -> None:
-        """None passes: the setting is not given."""
+        """Raise InputError unless the value is None or fulfils the condition."""
         if value is not None and not self.holds(value):
             raise InputError(f"{name}={value}: {self.remedy}")
 
@@ -52,37 +53,34 @@ def within(least: float, most: float) -> Check:
 
 
 FINITE = Check(math.isfinite, "must be finite")
-SEED = (
-    at_least(0),
-    at_most(2**32 - 1),
-)  # torch and numpy take larger ones, but not each of their generators
+SEED = (at_least(0), at_most(2**32 - 1))  # the range of NumPy's legacy generators
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The definition of a setting, but for its type, which is that of the field."""
+    """Definition of a setting. Its type is the type of the field."""
 
     key: str
-    """Dotted name on the command line; GROUP.* for whatever else is given in that group."""
+    """Dotted name on the command line; GROUP.* collects undeclared settings of a group."""
     default: Any
-    """A JSON value; "${NAME}" for that of another setting. With None the setting may be null."""
+    """JSON value; "${NAME}" refers to another setting. None makes the setting optional."""
     help: str
     checks: tuple[Check, ...] = ()
-    """Of the value, or of each entry of a list."""
+    """Checks of the value, or of each entry of a list."""
     is_group: bool = False
-    """Set by a file of conf/GROUP, as GROUP=FILE; GROUP is then its name for users."""
+    """Chosen as GROUP=FILE from conf/GROUP; users know it as GROUP."""
     per_layer: bool = False
-    """A list with one entry per layer."""
+    """Whether it is a list with one entry per layer."""
     per_node: bool = False
-    """It may differ between the nodes of a run, and when a run is resumed."""
+    """Whether it may differ between nodes, and from the run that is resumed."""
     compared: bool = True
-    """Whether two runs that differ in it are different experiments, so that a report keeps them apart."""
+    """Whether reports separate runs that differ in it."""
     is_seed: bool = False
-    """It says which draw of an experiment a run is."""
+    """Whether it is a random seed: reports average over it."""
     earlier: Any = None
-    """Its value in checkpoints and runs from before it existed, where that is not the default."""
+    """Value in stored runs that are older than the setting, if not the default."""
     of_partitioner: bool = False
-    """Only whoever sees the whole graph can act on it."""
+    """Used only when partitioning."""
 
     @property
     def name(self) -> str:
@@ -90,23 +88,23 @@ class Setting:
 
     @property
     def before(self) -> Any:
-        """Its value in a run from before it existed."""
+        """Value in stored runs that are older than the setting."""
         return self.default if self.earlier is None else self.earlier
 
 
 def setting(key: str, default: Any, help: str, *checks: Check, **flags: Any) -> Any:
-    """A field of a dataclass of settings; for the arguments see `Setting`."""
+    """Return a dataclass field for a setting; the arguments are the fields of `Setting`."""
     return field(metadata={"setting": Setting(key, default, help, checks, **flags)})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting,))
 def settings_dataclass(cls: type[T]) -> type[T]:
-    """A frozen dataclass; type checkers see that a field made by `setting` has to be given."""
+    """Make a frozen dataclass. Type checkers treat fields made by `setting` as required."""
     return dataclass(frozen=True)(cls)
 
 
 def definitions(cls: Any) -> Iterator[tuple[Setting, Any]]:
-    """Every setting of a dataclass with its type, and those of the dataclasses that it has as fields."""
+    """Yield every setting of a dataclass and of its nested dataclasses, with its type."""
     hints = get_type_hints(cls)
     for each in fields(cls):
         if "setting" in each.metadata:
@@ -116,7 +114,7 @@ def definitions(cls: Any) -> Iterator[tuple[Setting, Any]]:
 
 
 class Checked:
-    """Base of the dataclasses of settings: values are checked where one is made; InputError names the setting."""
+    """Base of settings dataclasses. Instances check their values; InputError names the setting."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -127,7 +125,7 @@ class Checked:
 
 
 def check(defined: Setting, value: Any) -> None:
-    """InputError for a value that a check of the setting refuses."""
+    """Raise InputError if a value fails a check of its setting."""
     for entry in value if isinstance(value, tuple) else (value,):
         for condition in defined.checks:
             condition(defined.name, entry)

@@ -85,6 +85,7 @@ def ids_to_mask(ids: IndexArray, count: int) -> Mask:
     found = np.zeros(count, bool)
 
     def mark(block: slice) -> None:
+        """Mark the ids of one block."""
         found[ids[block]] = True
 
     in_blocks(mark, len(ids), BLOCK_SIZE)

@@ -1,9 +1,13 @@
-"""What can go wrong once workers run; mistakes of the user's that show before are partitioning.errors.InputError."""
+"""Errors of a running program. Unusable input raises partitioning.errors.InputError instead."""
 
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message names the rank or setting and the remedy. Exit status 1."""
 
 
+class Interrupted(TrainingError):
+    """A process died or a connection broke; a restart may cure it."""
+
+
 class Stopped(RuntimeError):
-    """A worker was told to end, and all of them have kept how far they came."""
+    """A worker received a signal to end, and all workers have saved their state."""

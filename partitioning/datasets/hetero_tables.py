@@ -54,7 +54,7 @@ from partitioning.graph_data import (
     NodeTable,
     Relation,
 )
-from partitioning.node_names import Names, as_names
+from partitioning.node_names import Names, decode_names
 from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     ids = arrays.get("node_id")
     if ids is not None:
         where = f"{file}: array `node_id`"
-        ids = as_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
+        ids = decode_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
             f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"
@@ -264,9 +264,11 @@ def build(
     """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
     if settings.links:
         target = next(iter(types))
+    elif settings.is_unlabelled and settings.target is not None:
+        target = settings.target
     else:
-        target = _target(types, settings.target, unlabelled=settings.may_lack_labels)
-    if settings.may_lack_labels:  # classes are not read
+        target = _target(types, settings.target)
+    if settings.links or settings.is_unlabelled:  # classes are not read
         labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
     else:
         labels = read_labels(
@@ -275,11 +277,14 @@ def build(
     masks: dict[str, Any] = {
         each: types[target].values[each]
         for each in MASKS
-        if each in types[target].values and not settings.may_lack_labels
+        if each in types[target].values and not settings.is_unlabelled
     }
     masks = dict(
         check_masks(
-            masks, types[target].num_nodes, lambda each: types[target].where.get(each, each)
+            masks,
+            types[target].num_nodes,
+            lambda each: types[target].where.get(each, each),
+            settings.split.index,
         )
     )
     nodes = {each: _node_table(raw) for each, raw in types.items()}
@@ -297,19 +302,13 @@ def build(
     )
 
 
-def _target(types: Mapping[str, RawNodes], asked: str | None, *, unlabelled: bool) -> str:
-    """The one type with labels, or the one of several that is asked for; `unlabelled`: it needs none."""
+def _target(types: Mapping[str, RawNodes], asked: str | None) -> str:
+    """The one type with labels, or the one of several that is asked for."""
     labelled = [name for name, raw in types.items() if "label" in raw.values]
     known = f"with labels: {', '.join(labelled) or 'none'}"
     if asked is not None and asked not in types:
         raise InputError(
             f"target={asked}: there is no such type of nodes, only {', '.join(types)}; {known}"
-        )
-    if unlabelled and asked is not None:
-        return asked
-    if unlabelled and not labelled:
-        raise InputError(
-            f"split=none: set target=TYPE to the type of nodes to predict: {', '.join(types)}"
         )
     if asked not in (None, *labelled) or not labelled:
         who = (

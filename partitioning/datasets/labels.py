@@ -26,7 +26,7 @@ from partitioning.array_checks import (
 from partitioning.datasets.csv_files import BLANK
 from partitioning.datasets.frames import Coded
 from partitioning.errors import InputError
-from partitioning.node_names import as_names
+from partitioning.node_names import decode_names
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def _numbered(array: Array, where: str) -> Labels:
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per node")
     if array.ndim == 1 and array.dtype.kind in "OUS":
-        text = array if array.dtype == object else as_names(array, where)
+        text = array if array.dtype == object else decode_names(array, where)
         blank = np.fromiter((name is None or name == "" for name in text), bool, len(text))
         return _named(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":

@@ -6,7 +6,7 @@ N nodes.
 import numpy as np
 
 from partitioning.array_checks import Array, Ints, check_unique, refuse
-from partitioning.node_names import Names, name_keys
+from partitioning.node_names import Names, hash_names
 
 
 class Nodes:
@@ -39,7 +39,7 @@ class Nodes:
         if ids.dtype != object:
             return ids
         self._names.append(ids)
-        return name_keys(ids)
+        return hash_names(ids)
 
     def all_names(self) -> Names | None:
         return (
@@ -66,7 +66,7 @@ class Nodes:
 
         if self._names and wanted.dtype != object:
             wanted = wanted.astype(str).astype(object)
-        keys = name_keys(wanted) if wanted.dtype == object else wanted
+        keys = hash_names(wanted) if wanted.dtype == object else wanted
         rows: Ints = self.index.get_indexer(
             pd.Index(keys)
         )  # a tenth of the time of np.searchsorted

@@ -1,15 +1,13 @@
-"""The partition directory: arrays that any reader of npy opens, and DGL's own files beside them where they are wanted.
+"""The partition directory: npy files that any program can read and, where wanted, DGL's own files.
 
     PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS/
         meta.json                          counts, task, split, request, versions, checksums (see Meta)
-        part0/*.npy                        the part, an array a file (see npy_files.py)
-        NAME-METHOD-OBJECTIVE-PARTS.json   with partition.dgl_files: DGL's partition config
-        part0/*.dgl                        and its files (see dgl_files.py), for `dgl.distributed.load_partition`
+        part0/...                          npy files, one array each (see npy_files.py)
+        NAME-METHOD-OBJECTIVE-PARTS.json   DGL's partition config, with partition.dgl_files (see dgl_config.py)
+        part0/*.dgl                        DGL's files, for `dgl.distributed.load_partition` (see dgl_files.py)
         part1/ ...
 
-A directory of version 1, which has DGL's files alone, one made by DGL's `partition_graph` (no meta.json), or by the
-public Retexo code (a meta.json without a version), is read where DGL is installed; what it does not say (degrees of
-halo nodes, the number of classes) the workers agree on when they start.
-
-N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nodes.
+Directories with DGL's files alone are read where DGL is installed: those of version 1 of this program,
+of DGL's `partition_graph` (no meta.json) and of the public Retexo code (a meta.json without a version).
+The workers agree at the start on what such a directory lacks: degrees of halo nodes, number of classes.
 """

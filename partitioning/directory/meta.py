@@ -1,4 +1,4 @@
-"""meta.json of a partition directory: counts, task, split, request, versions, checksums."""
+"""meta.json of a partition directory: counts, task, split, request, versions, checksums; read and checked."""
 
 import hashlib
 import json
@@ -20,15 +20,15 @@ from partitioning.file_io import check_types, file_checksum, read_json
 from partitioning.graph_data import MASKS
 
 VERSION = 2
-"""Of directories whose parts are arrays; 1 had DGL's files alone."""
+"""Format version: npy files. Version 1 had DGL's files alone."""
 NODE_TENSORS = ("feat", "label", "orig_id", *MASKS, "in_deg", "out_deg")
-"""What node_feat.dgl held."""
+"""The tensors of node_feat.dgl in version 1."""
 CHUNK = 1 << 20
 """Rows of a tensor that are hashed at a time."""
 
 
 def check_class_names(names: list[Any], num_classes: int) -> None:
-    """ValueError unless these are different names or integers, one for each class; or none."""
+    """ValueError unless these are distinct names or integers, one for each class, or an empty list."""
     if not all(isinstance(name, str) or type(name) is int for name in names):
         raise ValueError("class_names has something else than names and integers")
     if names and (len(names) != num_classes or len(set(names)) < len(names)):
@@ -38,7 +38,7 @@ def check_class_names(names: list[Any], num_classes: int) -> None:
 
 
 def _check_links(links: Mapping[str, Any]) -> None:
-    """ValueError for a field of `links` that nobody can have written."""
+    """ValueError for a field of `links` of a wrong type."""
     evaluator, relations = links.get("evaluator", ""), links.get("relations", [])
     if not (isinstance(evaluator, str) and re.fullmatch(r"(hits@\d{1,9}|mrr)?", evaluator)):
         raise ValueError(f"links.evaluator is {evaluator!r}")
@@ -71,12 +71,14 @@ def _is_intact(path: Path, checksum: str) -> bool:
 
 
 def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """sha256 (hex) of what DGL's files of a part hold, in a directory of version 1, whatever their bytes.
+    """Return the sha256 (hex) of the tensors in DGL's files of a partition, for directories of version 1.
+
+    The bytes of the files themselves differ between equal partitions.
 
     Args:
-        nodes: int64 [I + H] ids in the partitioned graph, the inner ones first.
+        nodes: int64 [I + H] ids in the partitioned graph, the inner nodes first.
         src, dst: int64 [E] local ids.
-        tensors: those of the inner nodes, by their names in NODE_TENSORS.
+        tensors: data of the inner nodes, with the names NODE_TENSORS.
 
     Raises:
         KeyError: a tensor is missing.
@@ -97,7 +99,7 @@ def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str
 
 @dataclass(frozen=True)
 class Meta:
-    """meta.json: what `train` has to know of the data, and what shows that nothing changed since."""
+    """meta.json: what training needs to know of the data, and checksums that show changes."""
 
     version: int
     name: str
@@ -111,54 +113,54 @@ class Meta:
     cut_edges: int
     parts: list[PartCounts]
     request: dict[str, Any]
-    """The settings that made this directory, by their names on the command line."""
+    """The settings that decide the content, by command-line name (retexo/apps/partition_request.py)."""
     split: dict[str, Any]
     versions: dict[str, str]
     checksums: dict[str, str]
-    """sha256 of every other file, by its path in the directory."""
+    """sha256 of every other file, by path in the directory."""
     cover_rows: int | None = None
-    """Rows that an exchange sends at least, where a partial sum may stand in for several of them; None: not counted."""
+    """Rows of one exchange if partial sums replace rows wherever that saves rows; None: not counted."""
     notes: list[str] = field(default_factory=list)
-    """What was left out, or read in a way that may not be meant."""
+    """Warnings while the data were loaded: what was left out, or may be misread."""
     links: dict[str, Any] = field(default_factory=dict)
-    """With task=link_prediction: pairs by set, what left the graph, the scores of what needs no training."""
+    """With task=link_prediction: number of pairs, removed edges, scores of baselines without training."""
     class_names: list[Any] = field(default_factory=list)
-    """Names or integers; none: 0 ... num_classes - 1."""
+    """Names or integers; empty for 0 ... num_classes - 1."""
     features: dict[str, Any] = field(default_factory=dict)
-    """The fitted feature pipeline of each table (partitioning/features/encoder.py); none: features are as given."""
+    """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features as given."""
 
     def digest(self) -> str:
-        """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
+        """Return the sha256 (hex) of all that decides the partitions: equal if and only if they are."""
         content = {
             name: value
             for name, value in asdict(self).items()
             if name not in ("checksums", "cover_rows", "notes")
         }
         for name in ("class_names", "links", "features"):
-            if not content[name]:  # as before there were any
+            if not content[name]:  # keeps the digest of versions without these fields
                 del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:
-        """The first file, of those whose path in the directory begins and ends so, that is missing or was changed."""
+        """Return the first missing or changed file whose path in the directory begins and ends so."""
         concerned = {
             file: checksum
             for file, checksum in self.checksums.items()
             if file.startswith(begin) and file.endswith(end)
         }
         paths = [directory / file for file in concerned]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib computes in many at a time
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib releases Python's lock
             intact = pool.map(_is_intact, paths, concerned.values())
             return next(
                 (path for path, is_intact in zip(paths, intact, strict=True) if not is_intact), None
             )
 
     def check(self) -> None:
-        """ValueError for what does not fit together."""
+        """ValueError for fields that contradict each other."""
 
     @classmethod
     def read(cls, directory: Path) -> "Meta | None":
-        """Read meta.json; None where there is none of ours (DGL's own or the public Retexo code's directory)."""
+        """Read meta.json; None where there is none, or that of the public Retexo code."""
         path = directory / "meta.json"
         if not os.path.lexists(path):
             return None
@@ -192,16 +194,17 @@ class Meta:
 
 @dataclass(frozen=True)
 class HeteroMeta(Meta):
-    """Of a heterogeneous graph; nodes and edges of all types together are counted above, num_features is the target's.
+    """meta.json of a heterogeneous graph.
 
-    A relation is written SOURCE__RELATION__DESTINATION.
+    The counts of Meta add up all types and relations; num_features is the target's. A relation is written
+    SOURCE__RELATION__DESTINATION.
     """
 
     target: str = ""
     types: dict[str, Any] = field(default_factory=dict)
-    """By type: `features`, its width; `nodes` and `halo`, lists of the parts' counts."""
+    """By type: `features`, the number of features; `nodes` and `halo`, one count for each partition."""
     relations: dict[str, Any] = field(default_factory=dict)
-    """By relation: `edges`, a list of the parts' counts, self loops left out; `cut`, those between two parts."""
+    """By relation: `edges`, one count for each partition, without self loops; `cut`, edges between two."""
 
     def check(self) -> None:
         for name, fields in (

@@ -1,4 +1,7 @@
-"""What a partition directory holds, as the rest of the program sees it."""
+"""One partition in memory, as the rest of the program uses it: of a plain or of a heterogeneous graph.
+
+I inner nodes of a partition (of one type), H halo nodes, F features, E edges, K edge features, C classes.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +14,12 @@ from torch import Tensor
 from partitioning.graph_data import EdgeType
 
 HALO_IDS = "halo_ids.npy"
-"""In a part's folder: int64 [H] ids of the data set, where features are made from them."""
+"""File in a partition's folder: int64 [H] ids of the data set, where features are computed from ids."""
 
 
 @dataclass(frozen=True)
 class PartCounts:
-    """What one part holds."""
+    """Counts of one partition, in meta.json."""
 
     nodes: int
     edges: int
@@ -26,8 +29,8 @@ class PartCounts:
     val: int
     test: int
     content: str
-    """sha256 (hex) that stands for all arrays; in a directory of version 1 for what DGL's files hold, which have memory
-    addresses in them, too: equal parts, other bytes."""
+    """sha256 (hex) of the checksums of all npy files; in version 1, of the tensors in DGL's files, whose
+    bytes also contain memory addresses."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +47,35 @@ class EdgeStatistics:
 
 @dataclass(frozen=True, eq=False)
 class UnresolvedHalo:
-    """What a site that read only its own folder knows of its halo nodes; which rows they are, their owners know."""
+    """The halo of a site: it knows the ids of its halo nodes, but not their rows at the owners.
+
+    The workers resolve it at the start (retexo/sites/resolve_halo.py).
+    """
 
     ids: Tensor
-    """int64 [H] in the order of the halo: by owner, then ascending, as owners order their rows."""
+    """int64 [H] by owner, then ascending, which is the order of the owner's rows."""
     file: Path
-    """Where the ids come from."""
+    """The file with the ids, for messages."""
     sites: tuple[str, ...]
     """Names of the owners, by rank."""
     kind: str = ""
-    """Their type, in a heterogeneous graph."""
+    """Their node type; "" in a plain graph."""
     ledger: Path | None = None
-    """Folder of the account of what others ask this site for; None in a dry run, which gives nothing."""
+    """Folder of the ledger of rows that other sites asked for; None in a dry run, which sends none."""
 
     @property
     def where(self) -> str:
-        """What a message begins with."""
+        """Begin of messages."""
         return f"{self.file}: {self.kind}" if self.kind else str(self.file)
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """One part as a worker sees it. Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1."""
+    """One partition of a plain graph.
+
+    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. The halo has each node owned by another
+    partition that is the source of an edge into this one.
+    """
 
     rank: int
     num_parts: int
@@ -83,44 +93,44 @@ class Partition:
     val_mask: Tensor
     test_mask: Tensor
     node_ids: Tensor
-    """int64 [I] ids of the data set; of the partitioned graph where the directory does not keep them."""
+    """int64 [I] ids of the data set; ids in the partitioned graph where a foreign directory has none."""
     halo_owner: Tensor
-    """int64 [H] the part that owns each halo node, ascending."""
+    """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] its local id there; ascending within an owner. -1 as long as there is `unresolved_halo`."""
+    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is set."""
     in_degree: Tensor
-    """int64 [I] in the whole graph, self loops left out; float64 with weights."""
+    """int64 [I] in the whole graph, without self loops; float64 sums with weights."""
     out_degree: Tensor | None
-    """int64 [I + H] in the whole graph, self loops left out; None where the directory does not say."""
+    """int64 [I + H] in the whole graph, without self loops; None where the directory lacks it."""
     self_loops: int
-    """Edges from a node to itself that were left out of src and dst."""
+    """Number of edges from a node to itself, which are left out of src and dst."""
     unresolved_halo: UnresolvedHalo | None = None
-    """What the owners have to be asked at the start; None where a partition directory knows it."""
+    """What a site has to ask the owners at the start; None in a partition directory."""
     asked_for: tuple[Tensor, ...] | None = None
-    """Of a site, by rank the inner nodes, int64 ascending, that another has named, and whose rows alone it may get."""
+    """Of a site, by rank: inner nodes, int64 ascending, that another site asked for. It gets only their rows."""
     halo_features: Tensor | None = None
-    """float32 [H, F], where they need not be sent: made from the nodes' ids."""
+    """float32 [H, F], where features are computed from ids and need not be sent; else None."""
     edge_weight: Tensor | None = None
-    """float32 [E] from 0 on; degrees are sums of them then, float64. None for ones."""
+    """float32 [E], not negative; None: all weights are 1."""
     edge_feat: Tensor | None = None
-    """float32 [E, K]; None for none."""
+    """float32 [E, K]; None: no edge features."""
     edge_relation: Tensor | None = None
-    """int64 [E] number of its relation in a heterogeneous graph, whose links are learned; None of others."""
+    """int64 [E] number of each edge's relation, for links of a heterogeneous graph; else None."""
     num_relations: int = 0
     links: Mapping[str, Tensor] | None = None
-    """Pairs by set, int64 [n, 2] ids in the partitioned graph whose sources are inner nodes: train, val, test, val_neg,
-    test_neg; `candidates`, [n, 2] the nodes that can be an end, twice each, none where all can; `pool`, [M, 2] the same
-    in all parts: nodes, and how many training pairs each is the end of; `spectral`, float32 [I, K]; and `neighbours`,
-    [E, 3] with a weight each (partitioning.links.adamic_adar)."""
+    """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids in the
+    partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be destinations,
+    each twice, empty where all can; `pool` [M, 2]: nodes and the number of training pairs that end there,
+    the same in all partitions; `spectral`: float32 [I, K]; `neighbours` [E, 3]: see links/adamic_adar.py."""
     first_id: int = 0
-    """Of the inner nodes there, with links."""
+    """Id of the first inner node in the partitioned graph; set with links."""
 
     @property
     def multilabel(self) -> bool:
         return self.labels.ndim == 2
 
-    def of_edges(self, kept: Tensor) -> Self:
-        """With some of the edges alone, bool [E]; degrees stay."""
+    def keep_edges(self, kept: Tensor) -> Self:
+        """Return the partition with the edges of a mask, bool [E]; degrees stay."""
         weight, feat = (
             None if data is None else data[kept] for data in (self.edge_weight, self.edge_feat)
         )
@@ -134,8 +144,12 @@ class Partition:
             edge_relation=relation,
         )
 
-    def sum_at(self, ends: Tensor, count: int) -> Tensor:
-        """The edges at each of `count` nodes, int64, or the sums of their weights, float64; ends: `src` or `dst`."""
+    def sum_edges_at(self, ends: Tensor, count: int) -> Tensor:
+        """Count the edges at each of `count` nodes, int64, or add up their weights, float64.
+
+        Args:
+            ends: `src` or `dst`.
+        """
         return torch.bincount(
             ends, None if self.edge_weight is None else self.edge_weight.double(), minlength=count
         )
@@ -143,9 +157,10 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class PartNodes:
-    """The nodes of one type. Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1.
+    """The nodes of one type in a partition.
 
-    The halo has the nodes owned elsewhere that are the source of an edge into this part, of any relation, each once.
+    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. A halo node occurs once, whatever the
+    number of relations in which it is a source.
     """
 
     features: Tensor
@@ -153,9 +168,9 @@ class PartNodes:
     node_ids: Tensor
     """int64 [I] ids of the data set."""
     halo_owner: Tensor
-    """int64 [H] the part that owns each halo node, ascending."""
+    """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] its local id there; ascending within an owner. This and the next as Partition has them."""
+    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is set."""
     unresolved_halo: UnresolvedHalo | None = None
     asked_for: tuple[Tensor, ...] | None = None
 
@@ -170,19 +185,22 @@ class PartNodes:
 
 @dataclass(frozen=True, eq=False)
 class PartEdges:
-    """The edges of one relation into a part, by destination and then by source; no self loops."""
+    """The edges of one relation into a partition, sorted by destination, then source; no self loops."""
 
     src: Tensor
     """int32 [E] local id within the source type."""
     dst: Tensor
-    """int32 [E] local id within the destination type, an inner node; all its in-edges are here."""
+    """int32 [E] local id within the destination type: an inner node, all of whose in-edges are here."""
     edge_weight: Tensor | None = None
     """float32 [E] from 0 on; None for ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeteroPartition:
-    """One part. All parts have the same types and relations in the same order, also where a part has none of one."""
+    """One partition of a heterogeneous graph.
+
+    All partitions have the same types and relations in the same order, even without nodes or edges.
+    """
 
     rank: int
     num_parts: int
@@ -191,12 +209,12 @@ class HeteroPartition:
     nodes: dict[str, PartNodes]
     relations: dict[EdgeType, PartEdges]
     labels: Tensor
-    """Of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
+    """Labels of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
     self_loops: int
-    """Edges from a node to itself that were left out."""
+    """Number of edges from a node to itself, which are left out."""
 
     @property
     def multilabel(self) -> bool:

@@ -1,12 +1,15 @@
-"""Directories of PyG's torch_geometric.distributed.Partitioner, with the labels and masks that it leaves out.
+"""Reads directories of PyG's torch_geometric.distributed.Partitioner, by torch.load with weights_only.
 
-    META.json, node_map.pt                          num_parts; int64 [N] the part of each node
-    part_0/graph.pt, node_feats.pt                  row, col, edge_id of the in-edges; global_id, x of the part's nodes
-    edge_attr.pt, edge_weight.pt                    [E], to be saved beside them, where there are any: weights_only does
-                                                    not read PyG's edge_feats.pt
-    label.pt, {train,val,test}_mask.pt              [N], to be saved beside them: torch.save(data.y, DIR + "/label.pt")
+    META.json, node_map.pt              num_parts; int64 [N] the partition of each node
+    part_0/graph.pt, node_feats.pt      row, col, edge_id of the in-edges; global_id, x of the nodes
 
-N nodes of the graph, I inner nodes of a part, H its halo nodes, E edges. Read by torch.load with weights_only.
+The Partitioner leaves out labels and masks, and its edge_feats.pt cannot be read with weights_only. The
+user saves them beside its files, for instance by torch.save(data.y, DIR + "/label.pt"):
+
+    label.pt, train_mask.pt, val_mask.pt, test_mask.pt    [N]
+    edge_attr.pt, edge_weight.pt                          [E], where edges have features or weights
+
+N nodes of the graph, I inner nodes of a partition, H halo nodes, E edges.
 """
 
 import logging
@@ -27,25 +30,29 @@ from partitioning.graph_data import EDGE_NAMES, MASKS
 log = logging.getLogger(__name__)
 
 DESCRIPTION = "META.json"
-OF_NODES = {"label": "y", **{name: name for name in MASKS}}
-"""Files of all nodes, and what data calls them."""
-EMPTY = 1 << 11
-"""Bytes of an edge_feats.pt that holds nothing, at most."""
+NODE_FILES = {"label": "y", **{name: name for name in MASKS}}
+"""Names of the files with data of all nodes -> attributes of PyG's Data."""
+MAX_EMPTY_BYTES = 1 << 11
+"""An edge_feats.pt of at most this size holds nothing."""
 
 
 def files_of(path: Path, part: int) -> list[Path]:
-    """What a part is read from."""
+    """Return the files that a partition is read from."""
     edges = (path / f"{name}.pt" for name in ("edge_attr", "edge_weight"))
     return [
         path / f"part_{part}" / "graph.pt",
         path / f"part_{part}" / "node_feats.pt",
         *filter(Path.is_file, edges),
-        *(path / f"{name}.pt" for name in ("node_map", *OF_NODES)),
+        *(path / f"{name}.pt" for name in ("node_map", *NODE_FILES)),
     ]
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
-    """The description with a checksum of the parts of the nodes, and the bounds of the parts' ids."""
+    """Read META.json and node_map.pt.
+
+    Returns:
+        The description with the checksum of node_map.pt, and the bounds [P + 1] of the partitions' ids.
+    """
     config = read_json(path / DESCRIPTION)
     parts = config.get("num_parts")
     if config.get("is_hetero") is not False or type(parts) is not int or parts < 1:
@@ -63,9 +70,9 @@ def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
 
 
 def _load(path: Path) -> Any:
-    if path.stem in OF_NODES and not path.is_file():
+    if path.stem in NODE_FILES and not path.is_file():
         raise InputError(
-            f"{path}: missing; PyG's partitions have no labels and masks: torch.save(data.{OF_NODES[path.stem]}, PATH)"
+            f"{path}: missing; PyG's partitions have no labels and masks: torch.save(data.{NODE_FILES[path.stem]}, PATH)"
         )
     with (
         reading(path, "file of torch.save", "partition again with torch_geometric"),
@@ -97,7 +104,7 @@ def read_part(path: Path, part: int, bounds: list[int]) -> ForeignPart:
         np.int32
     )
     tensors = {"feat": x[torch.from_numpy(np.argsort(held))], "orig_id": torch.from_numpy(inner)}
-    for name in OF_NODES:
+    for name in NODE_FILES:
         values = _load(path / f"{name}.pt")
         check_length(values, len(order), f"{path}/{name}.pt")
         tensors[name] = values[torch.from_numpy(inner)]
@@ -110,7 +117,7 @@ def read_part(path: Path, part: int, bounds: list[int]) -> ForeignPart:
         if (path / f"{name}.pt").is_file():
             edges[EDGE_NAMES[name]] = _load(path / f"{name}.pt")[graph["edge_id"]]
     theirs = path / f"part_{part}" / "edge_feats.pt"
-    if "edge_feat" not in edges and theirs.is_file() and theirs.stat().st_size > EMPTY:
+    if "edge_feat" not in edges and theirs.is_file() and theirs.stat().st_size > MAX_EMPTY_BYTES:
         log.warning(
             "%s: left out; to use it, torch.save(data.edge_attr, '%s/edge_attr.pt')", theirs, path
         )

@@ -1,4 +1,4 @@
-"""Where runs of equal numbers begin, as the entries of each row in a list that is sorted by row; how many they are."""
+"""Row pointers and degrees of a sorted list of rows, as in the CSR format; computed in several threads."""
 
 from typing import Any
 
@@ -11,49 +11,56 @@ from partitioning.thread_pool import BLOCK, in_blocks
 
 
 def runs(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each of R runs of equal values [n] begins, and the end, int64 [R + 1]."""
-    begins = in_blocks(lambda block: _begins(values, block), len(values), BLOCK)
+    """Return the start of each of R runs of equal values [n], and n, int64 [R + 1]."""
+    starts = in_blocks(lambda block: _find_starts(values, block), len(values), BLOCK)
     return np.concatenate(
-        (np.zeros(min(1, len(values)), np.int64), *begins, np.full(1, len(values)))
+        (np.zeros(min(1, len(values)), np.int64), *starts, np.full(1, len(values)))
     )
 
 
-def _begins(values: NDArray[Any], block: slice) -> NDArray[np.int64]:
-    """Places in a block, behind the first of all, where a value is another than before."""
+def _find_starts(values: NDArray[Any], block: slice) -> NDArray[np.int64]:
+    """Return the positions in a block, but for position 0, whose value differs from the one before."""
     after = values[block.start + 1 : block.stop + 1]
-    place: NDArray[np.int64] = np.flatnonzero(after != values[block][: len(after)])
-    place += block.start + 1
-    return place
+    positions: NDArray[np.int64] = np.flatnonzero(after != values[block][: len(after)])
+    positions += block.start + 1
+    return positions
 
 
 def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
-    """int64 [num_rows + 1] of the rows of E entries, int [E] in [0, num_rows); None where they do not ascend.
+    """Return the CSR row pointers of sorted entries, int64 [num_rows + 1]; None for unsorted ones.
 
-    The entries of row v are row_pointers[v] ... row_pointers[v + 1] - 1.
+    The entries of row v are pointers[v] ... pointers[v + 1] - 1.
+
+    Args:
+        rows: int [E] in [0, num_rows), the row of each entry.
     """
     row = rows.numpy()
 
-    def begins(block: slice) -> NDArray[np.int64] | None:
-        """None where a lower row begins."""
-        place = _begins(row, block)
-        return place if bool((row[place[1:]] > row[place[:-1]]).all()) else None
+    def find_sorted_starts(block: slice) -> NDArray[np.int64] | None:
+        """Return the starts of the block's rows; None where the rows are not sorted."""
+        starts = _find_starts(row, block)
+        return starts if bool((row[starts[1:]] > row[starts[:-1]]).all()) else None
 
     found = [np.zeros(min(1, len(row)), np.int64)]
-    for place in in_blocks(begins, len(row), BLOCK):
-        if place is None:
+    for block_starts in in_blocks(find_sorted_starts, len(row), BLOCK):
+        if block_starts is None:
             return None
-        found.append(place)
-    begin = np.concatenate(found)
-    of_begin = row[begin]
-    if not (of_begin[1:] > of_begin[:-1]).all():
+        found.append(block_starts)
+    starts = np.concatenate(found)
+    nonempty_rows = row[starts]
+    if not (nonempty_rows[1:] > nonempty_rows[:-1]).all():
         return None
     pointers = np.zeros(num_rows + 1, np.int64)
-    pointers[of_begin + 1] = np.diff(begin, append=len(row))
+    pointers[nonempty_rows + 1] = np.diff(starts, append=len(row))
     return torch.from_numpy(np.cumsum(pointers, out=pointers))
 
 
 def degrees(rows: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
-    """How many of the entries, int [E], each row has, int64 [num_rows]; with weights [E] their sums, float64."""
+    """Count the entries of each row, int64 [num_rows]; with weights [E], add them up, float64 [num_rows].
+
+    Args:
+        rows: int [E] in [0, num_rows), the row of each entry.
+    """
     pointers = row_pointers(rows, num_rows) if weight is None else None
     if pointers is not None:
         return pointers.diff()

@@ -1,4 +1,4 @@
-"""Checking a partition directory as a whole, without training on it."""
+"""Checks a whole partition directory, for `app=partition_data verify=true`."""
 
 from pathlib import Path
 
@@ -7,12 +7,13 @@ from partitioning.errors import InputError
 
 
 def verify_directory(path: Path) -> dict[int, str]:
-    """Check every part: the checksums of its files, and its content against meta.json where there is one.
+    """Check the files of each partition by their checksums, and its content against meta.json.
 
-    Returns what is wrong with each damaged part; empty where all is as it was written.
+    Returns:
+        The damage of each damaged partition; empty for an intact directory.
 
     Raises:
-        InputError: it is no partition directory, or what describes it is damaged.
+        InputError: it is no partition directory, or its description is damaged.
     """
     directory = find([path], None)
     damages = {}

@@ -1,1 +1,1 @@
-"""Link prediction: which pairs of nodes train, validate and are tested, and what is left of the graph then."""
+"""Link prediction, before training: split of the pairs, baselines, and embeddings from the graph alone."""

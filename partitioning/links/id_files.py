@@ -1,4 +1,4 @@
-"""Files of ids of nodes, as the data set gives them: integers, or names."""
+"""Reads files of node ids, integers or names as in the data set, and finds the nodes by id."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from partitioning.array_checks import check_integers
 from partitioning.datasets.frames import column_names, integers_of, read_frames
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
-from partitioning.node_names import name_keys
+from partitioning.node_names import hash_names
 
-HEADERS = (
+HEADER_NAMES = (
     "src",
     "dst",
     "source",
@@ -29,7 +29,11 @@ HEADERS = (
 
 
 def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
-    """[n, columns] of an npy, or of a csv, which may have a header; InputError names setting and file."""
+    """Read ids [n, columns] from an npy file, or from a csv with or without a header.
+
+    Raises:
+        InputError: names the setting and the file.
+    """
     where = f"{setting}={path}"
     if path.suffix not in (".npy", ".csv") or not path.is_file():
         raise InputError(f"{where}: expected a .npy or .csv file of ids")
@@ -52,14 +56,14 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
 def _has_header(path: Path, columns: int) -> bool:
     with open_regular(path, "r", encoding="utf-8") as file:
         names = [cell.strip().strip('"').lower() for cell in file.readline().split(",")[:columns]]
-    return all(name in HEADERS for name in names)
+    return all(name in HEADER_NAMES for name in names)
 
 
-def id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
-    """What stands for the ids in a partition directory, int64 of the same shape."""
+def make_id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
+    """Return the numbers that represent ids in a partition directory, int64: the ids, or hashes of names."""
     flat = ids.reshape(-1)
     if named:
-        return name_keys(flat.astype(str).astype(object)).reshape(ids.shape)
+        return hash_names(flat.astype(str).astype(object)).reshape(ids.shape)
     try:
         numbers = flat.astype(np.int64) if flat.dtype == object else flat
         whole = numbers is flat or bool((numbers == flat).all())
@@ -70,10 +74,10 @@ def id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
     return check_integers(numbers, where).reshape(ids.shape)
 
 
-def places_of(known: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each key is in `known`, [N] of distinct ones; -1 where it is not."""
+def find_positions(known: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the position of each key in `known`, distinct keys [N]; -1 for an unknown key."""
     if not len(known):
         return np.full(keys.shape, -1)
     order = np.argsort(known)
-    place = np.minimum(np.searchsorted(known, keys, sorter=order), len(known) - 1)
-    return np.where(known[order[place]] == keys, order[place], -1).astype(np.int64)
+    position = np.minimum(np.searchsorted(known, keys, sorter=order), len(known) - 1)
+    return np.where(known[order[position]] == keys, order[position], -1).astype(np.int64)

@@ -1,21 +1,29 @@
-"""What needs no training: common neighbours, Adamic-Adar, cosine of features, spectral embeddings; scored as a network.
+"""Baselines of link prediction without training, scored like a network on the test pairs.
 
-N nodes, n rows.
+Common neighbours, Adamic-Adar, cosine similarity of features, the spectral embedding; and for a relation
+of a heterogeneous graph popularity and item-based k-nearest neighbours. N nodes, n rows.
 """
 
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.links.adamic_adar import adamic_adar, adjacency_of
+from partitioning.links.adamic_adar import adamic_adar, make_adjacency
 from partitioning.links.link_split import LinkSplit
-from partitioning.links.score_ranks import Floats, Ints, Scorer, of_ranks, pair_scores, ranks
+from partitioning.links.score_ranks import (
+    Floats,
+    Ints,
+    Scorer,
+    measure_ranks,
+    rank_rows,
+    score_rows,
+)
 
 MAX_CELLS = 1 << 34
-"""Scores beyond which a random sample of the rows is ranked."""
+"""With more scores than this, only a random sample of the rows is ranked."""
 
 
 def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
-    """MRR, Hits@K and AUC of the test rows, by method."""
+    """Return MRR, Hits@K and AUC of the test rows, by method."""
     rows, negatives, num_nodes = split.rows["test"], split.rows["test_neg"], split.graph.num_nodes
     if not len(rows):
         return {}
@@ -25,27 +33,29 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
     ends = split.known()
     known = sp.csr_array((np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes))
     found, candidates = {}, split.rows["candidates"][:, 0]
-    for name, scores in _methods(split).items():
-        places, positive = ranks(scores, ranked, known, candidates)
+    for name, scores in _make_scorers(split).items():
+        found_ranks, positive = rank_rows(scores, ranked, known, candidates)
         found[name] = {
-            **of_ranks(places),
-            "auc": auc(positive, pair_scores(scores, negatives, num_nodes)),
+            **measure_ranks(found_ranks),
+            "auc": auc(positive, score_rows(scores, negatives, num_nodes)),
         }
     return found
 
 
 def auc(positive: Floats, negative: Floats) -> float:
-    """How often a positive pair scores more than a negative one; ties count half."""
+    """Return the area under the ROC curve; equal scores of a positive and a negative count half."""
     if not len(positive) or not len(negative):
         return float("nan")
     ordered = np.sort(negative)
-    below, upto = (np.searchsorted(ordered, positive, side=side) for side in ("left", "right"))
-    return float((below + upto).mean() / 2 / len(negative))
+    num_below, num_upto = (
+        np.searchsorted(ordered, positive, side=side) for side in ("left", "right")
+    )
+    return float((num_below + num_upto).mean() / 2 / len(negative))
 
 
-def _methods(split: LinkSplit) -> dict[str, Scorer]:
+def _make_scorers(split: LinkSplit) -> dict[str, Scorer]:
     graph, num_nodes = split.graph, split.graph.num_nodes
-    adjacency = adjacency_of(graph)
+    adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency
     features = sp.csr_array(graph.features)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
@@ -59,20 +69,20 @@ def _methods(split: LinkSplit) -> dict[str, Scorer]:
             else (dense[nodes] @ dense.T).astype(np.float64)
         )
 
-    methods: dict[str, Scorer] = {
+    scorers: dict[str, Scorer] = {
         "common neighbours": lambda nodes: (adjacency[nodes] @ adjacency).toarray(),
         "Adamic-Adar": lambda nodes: (adjacency[nodes] @ adamic).toarray(),
         "feature cosine": cosine,
     }
     if split.spectral.shape[1]:
-        methods["spectral"] = lambda nodes: (split.spectral[nodes] @ split.spectral.T).astype(
+        scorers["spectral"] = lambda nodes: (split.spectral[nodes] @ split.spectral.T).astype(
             np.float64
         )
     if len(split.rows["candidates"]):
         train = split.rows["train"]
-        held = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))
-        times = np.asarray(held.sum(axis=0)).ravel()
-        by_item = sp.csr_array(held @ sp.diags_array(1 / np.sqrt(np.maximum(times, 1))))
-        methods["popularity"] = lambda nodes: np.tile(times.astype(np.float64), (len(nodes), 1))
-        methods["item-kNN"] = lambda nodes: ((held[nodes] @ by_item.T) @ by_item).toarray()
-    return methods
+        rows = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))
+        num_rows = np.asarray(rows.sum(axis=0)).ravel()
+        by_item = sp.csr_array(rows @ sp.diags_array(1 / np.sqrt(np.maximum(num_rows, 1))))
+        scorers["popularity"] = lambda nodes: np.tile(num_rows.astype(np.float64), (len(nodes), 1))
+        scorers["item-kNN"] = lambda nodes: ((rows[nodes] @ by_item.T) @ by_item).toarray()
+    return scorers

@@ -1,4 +1,4 @@
-"""`app=hub`: the one reachable port of nodes that only open connections (retexo.sites.hub). It owns no data."""
+"""`app=hub`: joins the connections of nodes behind firewalls (retexo.sites.hub). It has no data."""
 
 import logging
 from pathlib import Path
@@ -16,12 +16,16 @@ logger = logging.getLogger(__name__)
 
 
 def run(settings: Settings, run_dir: Path) -> Any:
-    """Serve until it is ended. InputError where it has no credentials, or cannot listen."""
+    """Serve until a signal ends the process.
+
+    Raises:
+        InputError: it has no credentials, or cannot listen.
+    """
     cluster = settings.train.cluster
     if cluster.hub is None or cluster.credentials is None:
         raise InputError(
             "app=hub: needs distributed.hub=ADDRESS:PORT, where it listens, and distributed.credentials=FOLDER; it is "
-            "the member behind all nodes"
+            "the last member, after all nodes"
         )
     credentials = read_credentials(Path(cluster.credentials), cluster.num_nodes, cluster.num_nodes)
     address, port = cluster.hub_address

@@ -1,4 +1,4 @@
-"""What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
+"""Common steps of `app=evaluate` and `app=predict`: checkpoint, partitions, workers, results."""
 
 import logging
 import time
@@ -10,14 +10,16 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps.find_partitions import has_partitions, open_local, with_parts_found
 from retexo.apps.resume import check_unused
-from retexo.apps.run_identity import settings_digest, shared_settings, versions
+from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.launch import start_workers
+from retexo.launch.handshake import RunInfo
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
 from retexo.settings.run_settings import ModelSettings, Settings
+from retexo.sites.tls import make_security
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import choose_device
@@ -27,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was checked before anything is started."""
+    """Checked input of a run."""
 
     settings: Settings
-    """With the checkpoint's model."""
+    """Settings with the checkpoint's model."""
     checkpoint: Checkpoint
     directory: PartitionDirectory
 
@@ -38,7 +40,7 @@ class Prepared:
 def prepare(
     settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool
 ) -> Prepared:
-    """Open the checkpoint and the partitions; InputError for whatever does not fit, or would be overwritten."""
+    """Open checkpoint and partitions; InputError if they do not fit or output exists."""
     check_unused(run_dir, outputs)
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
@@ -50,7 +52,7 @@ def prepare(
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
-    if checkpoint.answer.alpha < 1 and checkpoint.answer.reach == "computed":
+    if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
             "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
             "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
@@ -61,9 +63,10 @@ def prepare(
 
 
 def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings with the checkpoint's model, and its precision of rows unless the command line has another.
+    """Return settings with the checkpoint's model and, unless given, its precision of rows.
 
-    InputError where the command line names another model, or another trainer than its own.
+    Raises:
+        InputError: The command line names another model, trainer or task.
     """
     trainer = settings.train.trainer.name
     if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
@@ -122,7 +125,7 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:
-    """The values by their names on the command line."""
+    """Return the model settings by dotted name, and `model` for model.name."""
     common = {
         each.metadata["setting"].key: getattr(model, each.name)
         for each in fields(model)
@@ -135,18 +138,17 @@ def by_setting(model: ModelSettings) -> dict[str, Any]:
 def run_workers(
     prepared: Prepared, run_dir: Path, predict: PredictSettings | None
 ) -> dict[str, Any]:
-    """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
+    """Run inference on this node's partitions; return the content of the result file."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with start_workers.connect_nodes(
-        cluster, shared_settings(settings), prepared.directory.digest()
-    ) as node:
+    directory = prepared.directory
+    run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
+    with start_workers.connect_nodes(cluster, run_info, make_security(cluster)) as node:
         job = infer.InferJob(
             settings=settings.train,
-            directory=prepared.directory,
+            directory=directory,
             checkpoint=prepared.checkpoint,
             run_dir=run_dir,
             rendezvous=node.rendezvous,
-            settings_digest=settings_digest(settings),
             predict=predict,
         )
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -156,9 +158,9 @@ def run_workers(
     return {
         "run_id": node.run_id,
         "checkpoint": str(prepared.checkpoint.directory),
-        "partitions": str(prepared.directory.path),
-        "same_partitions": prepared.directory.digest() == prepared.checkpoint.partition_digest,
-        **({} if predict else baselines_of(prepared.directory)),
+        "partitions": str(directory.path),
+        "same_partitions": directory.digest() == prepared.checkpoint.partition_digest,
+        **({} if predict else baselines_of(directory)),
         **result,
         "versions": versions(),
         "settings": settings.resolved,
@@ -166,7 +168,7 @@ def run_workers(
 
 
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
-    """Scores, bytes and times, as app=train prints them."""
+    """Print scores, bytes and times."""
     seconds, counted = result["seconds"], result["bytes"]
     parts = [name for name in ("train", "val", "test") if result["nodes"][name]]
     rows = {

@@ -1,11 +1,10 @@
-"""From Python, in a script or a notebook: what `retexo` does, and a trained run to predict with (docs/python.md).
+"""Python interface: run apps, and predict with a trained model (docs/python.md).
 
     run = retexo.load_run("outputs/2026-01-31/12-00-00")
     table = run.predict("data/partitions/cora-random-vol-4", node_ids=[31336, 1061127])
     table.classes, table.probabilities
 
-A loaded run is one process without a process group: the parts of the directory are threads that exchange rows as the
-workers of app=predict do.
+A loaded run has one process: each partition is a thread that exchanges rows like a worker.
 """
 
 import json
@@ -28,23 +27,23 @@ from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info
+from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import InferenceResult, infer
-from retexo.trainers.ranking import Embedded
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
-from retexo.worker.link_predictions import own_scores
+from retexo.worker.link_predictions import score_own_pairs
 from retexo.worker.make_context import task_of
 
 
 def run(
     settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None
 ) -> Any:
-    """What the app returns that `retexo` runs with these settings; retexo/__init__.py says how they are given."""
+    """Run an app and return its result; see `retexo.run`."""
     overrides = (
         [f"{name}={_text(value)}" for name, value in flatten(settings).items()]
         if isinstance(settings, Mapping)
@@ -54,7 +53,7 @@ def run(
 
 
 def _text(value: Any) -> str:
-    """A value as Hydra reads it on the command line."""
+    """Format a value as an override of Hydra."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, str | Path):
@@ -63,7 +62,7 @@ def _text(value: Any) -> str:
 
 
 def load_run(checkpoint_dir: str | Path) -> "Run":
-    """The model that app=train left in a run directory; InputError where there is none, or it is damaged."""
+    """Load the model of a run directory; InputError if it is missing or damaged."""
     checkpoint = open_checkpoint(Path(checkpoint_dir))
     return Run(checkpoint, checkpoint.stages())
 
@@ -102,9 +101,9 @@ class Run:
         if node_ids is not None:
             asked = _ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
         places = order if asked is None else _places(every, order, asked, opened)
-        answer = self.checkpoint.answer
+        heads = self.checkpoint.heads
         all_rows = self.checkpoint.exchange.rounded or (
-            answer.alpha < 1 and answer.reach == "computed"
+            heads.alpha < 1 and heads.reach == "computed"
         )
         found = self._infer(opened, graphs, None if all_rows or asked is None else keys[places])
         return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
@@ -123,8 +122,10 @@ class Run:
 
         def worker(comm: Communicator) -> None:
             context, inferred = self._inferred(comm, opened, graphs[comm.rank], "predict")
-            embedded = Embedded.of(context, self.stages, inferred.by_head, [self.checkpoint.answer])
-            own, found = own_scores(embedded, ids, "pairs", named=named)
+            embedded = EmbeddedNodes.of(
+                context, self.stages, inferred.by_head, [self.checkpoint.heads]
+            )
+            own, found = score_own_pairs(embedded, ids, "pairs", named=named)
             scores[own] = found
 
         run_threads(len(graphs), worker)
@@ -150,7 +151,8 @@ class Run:
     def _infer(
         self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None
     ) -> Predictions:
-        """Of all nodes, part after part; NaN for nodes that were not asked for."""
+        """Return the predictions of all nodes, partition by partition; NaN where none was asked
+        for."""
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
@@ -171,16 +173,16 @@ class Run:
     ) -> tuple[Any, InferenceResult]:
         settings = self._settings(directory.num_parts)
         info = agree_on_graph_info(
-            comm, graph.partition, directory, NO_DIGEST, training=False, task=task_of(settings)
+            comm, graph.partition, directory, training=False, task=task_of(settings)
         )
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
         )
-        return context, infer(context, self.stages, self.checkpoint.answer)
+        return context, infer(context, self.stages, self.checkpoint.heads)
 
     @property
     def _scorer(self) -> str:
-        """Of a model for links; else empty."""
+        """Link prediction scores; empty for other models."""
         return getattr(self.checkpoint.architecture, "scorer", "")
 
     def _settings(self, num_parts: int) -> TrainSettings:
@@ -196,7 +198,7 @@ class Run:
 
 
 def _asking(graph: Graph, asked: Tensor) -> Graph:
-    """The graph with the nodes that are asked for as its only test nodes: rows go where these need them."""
+    """Return the graph with the requested nodes as its only test nodes."""
     nodes = graph.partition
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
     test_mask = torch.isin(nodes.node_ids, asked)
@@ -204,7 +206,7 @@ def _asking(graph: Graph, asked: Tensor) -> Graph:
 
 
 def _ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
-    """Ids in the shape in which they are given, str or int64; InputError for what is none."""
+    """Check ids and return them as str or int64 in their shape."""
     ids = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
     if ids.dtype.kind == "i" and not named:
         return ids.astype(np.int64)
@@ -237,7 +239,7 @@ def _places(
     asked: NDArray[Any],
     directory: PartitionDirectory,
 ) -> NDArray[np.int64]:
-    """Where the ids that are asked for are among all of them, int64 [n]."""
+    """Return the positions of the requested ids, int64 [n]."""
     places = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
     unknown = asked[every[order[places]] != asked] if len(every) else asked
     if len(unknown):

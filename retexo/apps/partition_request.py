@@ -56,6 +56,12 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     recipe = datasets.recipe(dataset.name)
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    for name, default in (
+        ("stratify", False),
+        ("index", None),
+    ):  # directories made before lack them
+        if split[name] == default:
+            del split[name]
     pair_split = {f"split.{name}": split.pop(name) for name in node_split.PAIR_SETTINGS}
     if pair_split["split.edges"] is not None:
         pair_split["split.edges"] = list(pair_split["split.edges"])  # as in JSON

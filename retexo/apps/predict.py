@@ -1,4 +1,4 @@
-"""`app=predict`: class, probabilities and, on request, embeddings of every node, by its id in the data set."""
+"""`app=predict`: class, probabilities and optionally embeddings of every node by its id."""
 
 import logging
 import shutil
@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.links.id_files import id_keys, places_of, read_ids
+from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
 from retexo.results import predictions
@@ -23,9 +23,11 @@ logger = logging.getLogger(__name__)
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Predict, and return what predictions.json of the run directory says; node 0 writes it, and joins the parts.
+    """Predict, and return the content of predictions.json; node 0 writes it and merges the parts.
 
-    Raises InputError before anything is started, TrainingError when a worker fails.
+    Raises:
+        InputError: Before any process is started.
+        TrainingError: A worker failed.
     """
     wanted, cluster = settings.predict, settings.train.cluster
     predictions.check_format(wanted.format)
@@ -76,7 +78,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def _remove(run_dir: Path, outputs: Sequence[str]) -> None:
-    """Remove predictions that are not complete: some parts without the others are of no use."""
+    """Remove incomplete predictions."""
     for path in (run_dir / name for name in outputs):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -85,7 +87,7 @@ def _remove(run_dir: Path, outputs: Sequence[str]) -> None:
 
 
 def _check_links(settings: Settings) -> None:
-    """InputError where it is not said which pairs are wanted; or some are, of a model of classes."""
+    """Raise InputError if the settings predict.* do not fit the task."""
     wanted = settings.predict
     given = {
         name: getattr(wanted, name)
@@ -103,7 +105,7 @@ def _check_links(settings: Settings) -> None:
 
 
 def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
-    """InputError for an unknown id, where all parts are at hand; else a worker finds it."""
+    """Raise InputError for an unknown id. If parts are on other nodes, a worker does that."""
     for setting, columns in (("pairs", 2), ("nodes", 1)):
         path = getattr(settings.predict, setting)
         if path is not None:
@@ -115,6 +117,9 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
             known = [
                 directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks
             ]
-            unknown = places_of(np.concatenate(known), id_keys(ids, named=named, where=where)) < 0
+            unknown = (
+                find_positions(np.concatenate(known), make_id_keys(ids, named=named, where=where))
+                < 0
+            )
             if unknown.any() and len(known) == directory.num_parts:
                 raise InputError(f"{where}: the id {ids[unknown][0]} is no node's; take it out")

@@ -1,4 +1,4 @@
-"""Whether `app=train` begins anew or goes on, and with what: the setting `resume`."""
+"""The setting `resume`: whether `app=train` begins anew or continues an interrupted run."""
 
 import hashlib
 import json
@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 
 RUN_FILE = Path("state", "run.json")
 DONE_FILE = Path("done.json")
-"""The summary of a run that is done, on a node that has no summary.json in its run directory."""
+"""The summary of a finished run on nodes that do not write summary.json."""
 OUTPUTS = ("summary.json", str(DONE_FILE), "metrics.jsonl", "checkpoint", str(RUN_FILE))
 FILES = ("summary.json", str(DONE_FILE), "config.json", "metrics.jsonl", str(RUN_FILE))
 FOLDERS = ("checkpoint", "state")
 REMEDIES = {
-    "threads": "set cluster.threads={there}: with another number the results are not the same, bit for bit",
-    "partitions": "use the partition directory that it was started with",
-    "retexo": "go on with retexo {there}",
-    "torch": "go on with torch {there}",
+    "threads": "set cluster.threads={there}: another number changes the last bits of the results",
+    "partitions": "use the partition directory that the run was started with",
+    "retexo": "use retexo {there}",
+    "torch": "use torch {there}",
 }
 
 
 def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
-    """InputError where a run directory holds any of these files or folders."""
+    """InputError if a run directory holds any of these files or folders."""
     for name in outputs:
         if (run_dir / name).exists():
             raise InputError(
                 f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory"
-                + (", or go on with that run: resume=auto" if (run_dir / RUN_FILE).exists() else "")
+                + (", or resume that run: resume=auto" if (run_dir / RUN_FILE).exists() else "")
             )
 
 
@@ -61,10 +61,13 @@ def continue_job(settings: Settings, run_dir: Path) -> Settings:
 
 
 def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The summary of a run that resume=auto finds done; None where there is something to do.
+    """With resume=auto, the summary of a run that is finished already; else None.
+
+    Args:
+        settings: those that are the same on every node.
 
     Raises:
-        InputError: it was made with other settings than these, the shared ones.
+        InputError: the run had other settings.
     """
     path = run_dir / "summary.json"
     if not path.is_file():
@@ -83,30 +86,30 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
 
 
 def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
-    """Keep on another node than 0 that the run is done: the same command, given again, then ends at once."""
+    """Note on another node than 0 that the run is finished. The same command then ends at once."""
     if not (run_dir / "summary.json").exists():  # nodes may share a directory
         write_json(run_dir / DONE_FILE, summary)
 
 
 def _check_kinds(run_dir: Path, ranks: range) -> None:
-    """InputError for a folder in the place of a file that this run writes, or the reverse."""
+    """InputError for a folder with the name of a file that this run writes, or the reverse."""
     states = [f"state/rank{rank}" for rank in ranks]
     for name in (*FILES, *(f"{state}/tape" for state in states), *FOLDERS, *states):
         path, is_folder = run_dir / name, name in (*FOLDERS, *states)
         if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
             kind = "a folder" if is_folder else "a regular file"
             raise InputError(
-                f"{path}: has to be {kind}; take it away, or choose another hydra.run.dir"
+                f"{path}: has to be {kind}; remove it, or choose another hydra.run.dir"
             )
 
 
 def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
-    """InputError for a run directory that is used, and for a `resume` that names none with a state."""
+    """InputError for a run directory in use, and for a `resume` that names one without a state."""
     _check_kinds(run_dir, ranks)
     if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(
-            f"resume={resume}: has no state/run.json to go on from; give the run directory of an app=train that was "
-            "interrupted (one that is done keeps no state)"
+            f"resume={resume}: has no state/run.json to resume from; give the run directory of an interrupted "
+            "app=train (a finished run keeps no state)"
         )
     if resume == "auto" and (run_dir / RUN_FILE).is_file():
         return
@@ -115,13 +118,27 @@ def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
         logger.info("resume=auto: %s holds no state, so this run begins anew", run_dir)
 
 
+def count_saved(resume: str | None, run_dir: Path, ranks: range) -> int | None:
+    """The states saved by the worker with the fewest; None without a description of the run."""
+    source = _source(resume, run_dir)
+    if resume is None or not (source / RUN_FILE).is_file():
+        return None
+    return min(len(list((source / "state" / f"rank{rank}").glob("*.state"))) for rank in ranks)
+
+
 def prepare(
     resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]
 ) -> str:
-    """Bring the state to go on from to run_dir, and describe it there; the identity of the run, hex SHA-256.
+    """Copy the state to resume from to run_dir and describe the run there.
 
-    run, settings: of a run that begins anew. One that goes on keeps the description that its state was made with, which
-    `check_same` has found to be equal: an earlier version may have had fewer settings.
+    A resumed run keeps the description of its state, which `check_same` found to be equal: an
+    earlier version may have had fewer settings.
+
+    Args:
+        run, settings: the description of a new run.
+
+    Returns:
+        The identity of the run, a SHA-256 in hex.
     """
     source = _source(resume, run_dir)
     if resume is not None and (source / RUN_FILE).is_file():
@@ -141,11 +158,11 @@ def prepare(
 
 
 def _remove_leftover(run_dir: Path, ranks: range) -> None:
-    """Remove states without run.json: nothing says which run they are of. One was killed before it began."""
+    """Remove states without run.json: it is unknown which run they belong to."""
     for folder in (run_dir / "state" / f"rank{rank}" for rank in ranks):
         if folder.exists():
             logger.warning(
-                "%s: without %s, of a run that was killed before it began; removed",
+                "%s: has no %s, so its run was killed before it began; removed",
                 folder,
                 RUN_FILE.name,
             )
@@ -157,7 +174,7 @@ def _source(resume: str | None, run_dir: Path) -> Path:
 
 
 def _recorded(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`run` and `settings` of the run that a state is of; InputError where they cannot be read."""
+    """`run` and `settings` of a saved run; InputError if they cannot be read."""
     path = source / RUN_FILE
     try:
         found = read_json(path)
@@ -171,9 +188,9 @@ def _recorded(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def check_same(
     resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    """InputError where a state to go on from was made with anything else in `run`, or with other settings.
+    """InputError if the state to resume from was made with another `run` or other settings.
 
-    A setting that the state does not know, because it is of an earlier version, had its default.
+    A setting that an earlier version did not have counts as its default.
     """
     source = _source(resume, run_dir)
     if resume is None or not (source / RUN_FILE).is_file():
@@ -202,7 +219,7 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
             here, there = shortest(here), shortest(there)
         if here != there:
             raise InputError(
-                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as it was to go on with "
+                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as it was to resume "
                 "that run, or begin anew without resume"
             )
 

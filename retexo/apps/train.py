@@ -1,102 +1,240 @@
-"""`app=train`: train a GNN over a partition directory, one worker a partition."""
+"""`app=train`: train a GNN over a partition directory, with one worker per partition.
+
+When a process dies or a connection breaks, all nodes restart from the last round that all of them
+have saved.
+"""
 
 import logging
 import shutil
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import open_local, with_parts_found
-from retexo.apps.run_identity import settings_digest, shared_settings, versions
+from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
-from retexo.errors import TrainingError
+from retexo.errors import Interrupted, TrainingError
 from retexo.launch import start_workers
+from retexo.launch.handshake import RunInfo
+from retexo.launch.rendezvous import Node, TimeLimit
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.run_log import check_logger
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
+from retexo.sites.tls import make_security
 from retexo.trainers.registry import check
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_RESTARTS = 3
+"""distributed.max_restarts where rounds are saved."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before the first restart; each pause is twice the one before, up to the longest."""
+RETRY_PAUSE = 1.0
+"""Seconds before nodes try again to connect at a restart."""
+
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Train, and return what summary.json of the run directory says; node 0 writes it.
+    """Train and return the content of summary.json, which node 0 writes into the run directory.
 
-    Raises InputError before anything is started, TrainingError when a worker fails.
+    Raises:
+        InputError: before anything is started.
+        TrainingError: a worker failed.
     """
     check(settings.train)
     settings = with_parts_found(settings)
     shared = shared_settings(settings)
     source = settings.train.resume
     is_new_job = settings.is_multirun_job and source is None
-    done = resume.finished("auto" if is_new_job else source, run_dir, shared)
-    if done is not None:
-        logger.info("%s: this run is done already", run_dir)
-        return done
+    finished = resume.finished("auto" if is_new_job else source, run_dir, shared)
+    if finished is not None:
+        logger.info("%s: this run is finished already", run_dir)
+        return finished
     if is_new_job:
         settings = resume.continue_job(settings, run_dir)
         source = settings.train.resume
-    resume.check_place(source, run_dir, settings.train.cluster.local_ranks)
-    choose_device(settings.train.cluster.device, 0)
+    cluster = settings.train.cluster
+    resume.check_place(source, run_dir, cluster.local_ranks)
+    choose_device(cluster.device, 0)
     check_logger(settings.train.logger)
     directory = open_local(settings)
-    cluster = settings.train.cluster
-    same = {
+    description = {
         "partitions": directory.content_digest(cluster.local_ranks),
         "threads": num_threads(cluster),
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
-    resume.check_same(source, run_dir, same, shared)
-    with start_workers.connect_nodes(cluster, shared, directory.digest()) as node:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        kept = settings.train.checkpoint.keep
-        identity = (
-            resume.prepare(source, run_dir, cluster.local_ranks, same, shared) if kept else ""
-        )
-        job = TrainJob(
-            settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity
-        )
-        if cluster.local_index(cluster.local_ranks.start) == 0:
-            write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
-        summary = {
-            **baselines_of(directory),
-            "status": "running",
-            "run_id": node.run_id,
-            "versions": versions(),
-            "settings": settings.resolved,
-            "partition_digest": directory.digest(),
-        }
-        _write_summary(cluster, run_dir, summary)
-        try:
-            results = start_workers.run_workers(cluster.local_ranks, main, job, node)
-        except BaseException as error:
-            with suppress(TrainingError):  # of a full disk the first error is enough
-                _write_summary(
-                    cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)}
-                )
-            raise
-    result = results[cluster.local_ranks.start]
-    result["seconds"]["total"] = time.time() - settings.started
-    summary = {**summary, "status": "done", **result}
-    _write_summary(cluster, run_dir, summary)
-    if cluster.node_rank != 0 and kept:
+    resume.check_same(source, run_dir, description, shared)
+    training = Training(settings, run_dir, directory, description, shared)
+    with start_workers.terminate_as_exit():
+        summary = training.run()
+    if cluster.node_rank != 0 and settings.train.checkpoint.keep:
         resume.note_done(run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     else:
         scored = ", ".join(
-            f"{name} {value:.4f}" for name, value in list(result.get("test", {}).items())[:1]
+            f"{name} {value:.4f}" for name, value in list(summary.get("test", {}).items())[:1]
         )
         print(f"node {cluster.node_rank}: done, test {scored}; node 0 has the results")
     return summary
+
+
+@dataclass(eq=False)
+class Training:
+    """A run on this node, with its restarts."""
+
+    settings: Settings
+    run_dir: Path
+    directory: PartitionDirectory
+    description: dict[str, Any]
+    """What a resumed run has to have in common with its state, besides the settings."""
+    shared: dict[str, Any]
+    """Settings that are the same on every node."""
+    causes: list[str] = field(default_factory=list)
+    """Of the restarts so far."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Last content of summary.json; empty before the nodes have connected."""
+
+    @property
+    def cluster(self) -> ClusterSettings:
+        return self.settings.train.cluster
+
+    @property
+    def keeps_state(self) -> bool:
+        return self.settings.train.checkpoint.keep
+
+    @property
+    def max_restarts(self) -> int:
+        if self.cluster.max_restarts is not None:
+            return self.cluster.max_restarts
+        return 0 if self.settings.train.checkpoint.every is None else DEFAULT_RESTARTS
+
+    @property
+    def resume_from(self) -> str | None:
+        """The setting `resume`; a restart always resumes the state in the run directory."""
+        return "auto" if self.causes and self.keeps_state else self.settings.train.resume
+
+    def run(self) -> dict[str, Any]:
+        """Run, and restart after a curable failure; the summary."""
+        try:
+            while True:
+                try:
+                    return self._attempt()
+                except Interrupted as error:
+                    if not self.summary or len(self.causes) >= self.max_restarts:
+                        raise
+                    self.causes.append(str(error))
+                self._pause()
+        except BaseException as error:
+            if self.summary:
+                with suppress(TrainingError):  # with a full disk the first error is enough
+                    self._write_summary(status="failed", error=_reason(error))
+            raise
+
+    def _attempt(self) -> dict[str, Any]:
+        with ExitStack() as stack:
+            node = self._connect(stack)
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            job = self._make_job(node)
+            if self.cluster.local_index(self.cluster.local_ranks.start) == 0:
+                write_json(
+                    self.run_dir / "config.json",
+                    {"run_id": node.run_id, **self.settings.resolved},
+                )
+            self.summary = {
+                **baselines_of(self.directory),
+                "status": "running",
+                "run_id": node.run_id,
+                "versions": versions(),
+                "settings": self.settings.resolved,
+                "partition_digest": self.directory.digest(),
+                "restarts": {"count": len(self.causes), "causes": self.causes},
+            }
+            self._write_summary()
+            results = start_workers.run_workers(
+                self.cluster.local_ranks,
+                main,
+                job,
+                node,
+                may_restart=len(self.causes) < self.max_restarts,
+            )
+        result = results[self.cluster.local_ranks.start]
+        result["seconds"]["total"] = time.time() - self.settings.started
+        self._write_summary(status="done", **result)
+        return self.summary
+
+    def _connect(self, stack: ExitStack) -> Node:
+        """Connect to the other nodes; `stack` closes the connections."""
+        security = make_security(self.cluster)
+        if not self.causes:
+            return stack.enter_context(
+                start_workers.connect_nodes(self.cluster, self._run_info(), security)
+            )
+        deadline = time.monotonic() + self.cluster.rejoin_timeout
+        while True:
+            limit = TimeLimit("distributed.rejoin_timeout", max(1.0, deadline - time.monotonic()))
+            try:
+                return stack.enter_context(
+                    start_workers.connect_nodes(self.cluster, self._run_info(), security, limit)
+                )
+            except Interrupted as error:
+                if time.monotonic() + RETRY_PAUSE >= deadline:
+                    raise
+                logger.warning("the nodes did not connect and try again: %s", error)
+                time.sleep(RETRY_PAUSE)
+            except (InputError, TrainingError) as error:
+                raise TrainingError(f"{error}; restarted because {self.causes[-1]}") from error
+
+    def _run_info(self) -> RunInfo:
+        return RunInfo(
+            self.shared,
+            self.directory.digest(),
+            self.directory.remedy,
+            resumes=self.resume_from is not None,
+            num_saved=resume.count_saved(self.resume_from, self.run_dir, self.cluster.local_ranks),
+        )
+
+    def _make_job(self, node: Node) -> TrainJob:
+        identity = ""
+        if self.keeps_state:
+            identity = resume.prepare(
+                self.resume_from,
+                self.run_dir,
+                self.cluster.local_ranks,
+                self.description,
+                self.shared,
+            )
+        settings = replace(self.settings.train, resume=self.resume_from)
+        return TrainJob(settings, self.directory, self.run_dir, node.rendezvous, identity)
+
+    def _pause(self) -> None:
+        """Wait before a restart, so that a node or connection has time to recover."""
+        number = len(self.causes)
+        seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (number - 1))
+        logger.warning(
+            "%s: restart %d of %d in %g s, from the last round that all nodes have saved",
+            self.causes[-1],
+            number,
+            self.max_restarts,
+            seconds,
+        )
+        time.sleep(seconds)
+
+    def _write_summary(self, **changes: Any) -> None:
+        """Update the summary; node 0 writes it."""
+        self.summary |= changes
+        if self.cluster.node_rank == 0:
+            write_json(self.run_dir / "summary.json", self.summary)
 
 
 def _class_rows(summary: dict[str, Any]) -> dict[str, str]:
@@ -108,22 +246,21 @@ def _class_rows(summary: dict[str, Any]) -> dict[str, str]:
 
 
 def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
-    """From where the run went on; nothing of one that began anew."""
+    """Where a resumed run continued."""
     if resumed is None or resumed["layer"] == resumed["round"] == 0:
         return {}
-    return {"went on from": "layer {layer}, round {round} of {run_dir}".format(**resumed)}
+    return {"resumed at": "layer {layer}, round {round} of {run_dir}".format(**resumed)}
+
+
+def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
+    count = restarts["count"]
+    return {"restarts": f"{count} (summary.json has the causes)"} if count else {}
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"terminated ({start_workers.name_of_signal(error)})"
     return str(error) or type(error).__name__
-
-
-def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, Any]) -> None:
-    """Node 0 writes what is written once."""
-    if cluster.node_rank == 0:
-        write_json(run_dir / "summary.json", summary)
 
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
@@ -133,6 +270,7 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         **(link_rows(summary) if settings.train.task.links else _class_rows(summary)),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         **_resumed_row(summary["resumed"]),
+        **_restart_row(summary["restarts"]),
         "seconds (training, total)": f"{seconds['train']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
         "results": str(run_dir),

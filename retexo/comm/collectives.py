@@ -1,6 +1,6 @@
-"""The only messages that workers exchange; each is counted, by what it is for.
+"""Collectives, the only messages between workers. The traffic meter counts each by its purpose.
 
-All of them are made of one primitive, the all-to-all: what a worker sends to each of the others, and gets from each.
+All of them are built from one primitive, an all-to-all of messages of different lengths.
 """
 
 import contextlib
@@ -18,11 +18,10 @@ from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic_meter import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
-from retexo.comm.transport import PeerLost, Pieces, Transport, joined
-from retexo.sites.masks import PairwiseMasks, from_words, to_words
+from retexo.comm.transport import PeerLost, Pieces, SumMasks, Transport, joined
 
-SMALL = 1 << 16
-"""Bytes that one worker may send, so that it adds up all of a sum; 5 ms at 100 Mbit/s."""
+MAX_ROOT_BYTES = 1 << 16
+"""Bytes that one worker may send to add up a whole sum; they take 5 ms at 100 Mbit/s."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +31,10 @@ class ReduceInput:
     tensor: Tensor
     """[n], on any device; holds the sum afterwards."""
     wire: WireFormat | None = None
-    """What travels, if not the tensor's type: torch.bfloat16, "int8" or "int6" (see retexo.comm.message_format).
-
-    Rounded shares are added up in the tensor's own type, and the sum is rounded once more.
-    """
+    """Format of the messages: torch.bfloat16, "int8", "int6" (retexo.comm.message_format), or None
+    for the tensor's type. Rounded shares are summed in the tensor's type, and the sum is rounded."""
     zero_ranks: frozenset[int] = frozenset()
-    """Ranks whose share is known to be zero: they send none."""
+    """Ranks whose share is known to be zero. They send nothing."""
 
     @property
     def wire_format(self) -> WireFormat:
@@ -45,26 +42,24 @@ class ReduceInput:
 
 
 class Communicator:
-    """The collectives of this worker, over any transport. Tensors on a GPU travel by way of the host."""
+    """The collectives of this worker, over any transport. Tensors on a GPU are copied to the host."""
 
     def __init__(
         self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False
     ) -> None:
-        """sleep_time: seconds that every message waits before it is sent."""
+        """Args:
+        sleep_time: seconds to wait before each message.
+        between_nodes: whether some peers are on other machines, so that large messages leave time
+            for other work.
+        """
         self.rank, self.world_size = transport.rank, transport.world_size
         self.between_nodes = between_nodes
-        """Whether some peers are on other machines, so that large messages leave time for other work."""
         self.meter = TrafficMeter(self.world_size)
         self.replay_log: ReplayLog | None = None
-        """Keeps the messages outside the rounds; those that it holds already are counted, not sent again."""
-        self.masks: PairwiseMasks | None = None
-        """With them every sum hides its shares (gradient.secure)."""
+        """Stores the messages outside the rounds. Those it already holds are counted but not sent."""
+        self.masks: SumMasks | None = None
+        """Hides the shares of every sum (gradient.secure)."""
         self._transport, self._sleep_time = transport, sleep_time
-
-    @property
-    def sent_again(self) -> int:
-        """Bytes that this worker sent once more, because a connection between nodes broke; the meter has them once."""
-        return self._transport.sent_again
 
     def all_to_all(
         self,
@@ -74,11 +69,16 @@ class Communicator:
         *,
         consume: bool = False,
     ) -> list[Tensor]:
-        """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
+        """Send a 1-D tensor to each peer and receive one from each.
 
-        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). consume: empty the
-        list to_peers once it is copied into one block, so that large messages are not there twice; and let what comes
-        be written to the replay log while the next message is on its way: the caller only reads it.
+        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []).
+
+        Args:
+            to_peers: by rank.
+            from_sizes: elements to receive, by rank.
+            consume: empty the list `to_peers` once it is copied, so that a large message is not in
+                memory twice, and write the received tensors to the replay log in the background;
+                the caller must not change them.
         """
         element_size = to_peers[self.rank].element_size()
         check_sizes(from_sizes, element_size)
@@ -107,9 +107,12 @@ class Communicator:
         *,
         is_large: bool = False,
     ) -> None:
-        """Count and send messages, and write those that come, or came in an earlier process, where they belong.
+        """Count and send messages; receive the others', or read them from the replay log.
 
-        What this worker has for itself is there already. Both lists may be emptied. is_large: see all_to_all.
+        This worker's own message is already in place. Both lists may be emptied.
+
+        Args:
+            is_large: `consume` of all_to_all.
         """
         for peer, pieces in enumerate(outgoing):
             if peer != self.rank and (size := sum(map(len, pieces))):
@@ -124,7 +127,7 @@ class Communicator:
 
     @contextlib.contextmanager
     def without_replay_log(self) -> Iterator[None]:
-        """For messages of a resumed run that are not those of the run before."""
+        """For messages that differ when a run is resumed."""
         before, self.replay_log = self.replay_log, None
         try:
             yield
@@ -134,22 +137,20 @@ class Communicator:
     def _deliver(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
         outgoing[self.rank] = incoming[self.rank] = ()
         if self._sleep_time and self.world_size > 1:
-            time.sleep(
-                self._sleep_time
-            )  # the setting sleep_time: to see how a method fares on slow links
+            time.sleep(self._sleep_time)
         try:
             self._transport.swap(outgoing, incoming)
         except PeerLost as error:
             raise PeerLost(f"lost a peer while sending {tag.kind}: {error}") from error
 
     def all_gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
-        """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
+        """The tensors of all workers, each of shape [...], stacked by rank: [W, ...]."""
         sizes = [tensor.numel()] * self.world_size
         received = self.all_to_all([tensor.flatten()] * self.world_size, sizes, tag)
         return torch.cat(received).view(self.world_size, *tensor.shape)
 
     def gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
-        """At rank 0 the tensors of all workers, of equal shape [...], stacked by rank: [W, ...]; elsewhere [0, ...]."""
+        """At rank 0 the tensors of all workers, each of shape [...], as [W, ...]; elsewhere [0, ...]."""
         flat = tensor.flatten()
         to_peers = [flat if peer == 0 else flat[:0] for peer in range(self.world_size)]
         incoming = tensor.numel() if self.rank == 0 else 0
@@ -157,11 +158,11 @@ class Communicator:
         return torch.cat(received).view(self.world_size if self.rank == 0 else 0, *tensor.shape)
 
     def all_reduce(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
-        """Add up each tensor over all workers, in place, all in one message; the same sums everywhere, bit for bit.
+        """Sum each tensor over all workers, in place, with the same bits everywhere.
 
-        Every worker adds up one chunk of each, in the order of ranks, and sends the sums to all. That is as many bytes
-        as a ring sends, in 2 sequential hops instead of 2 (W - 1). Small sums are added up by one worker, from
-        2 (W - 1) messages instead of 2 W (W - 1).
+        Every worker sums one chunk of each tensor, in the order of ranks, and sends it to all others.
+        That takes as many bytes as a ring in 2 sequential hops instead of 2 (W - 1). One worker
+        sums small tensors, with 2 (W - 1) messages instead of 2 W (W - 1).
 
         4 workers with [1.], [2.], [3.], [4.] all end with [10.].
         """
@@ -172,11 +173,10 @@ class Communicator:
             return
         if any(summand.zero_ranks or summand.wire for summand in summands):
             raise ValueError("with masks all ranks send integers")
-        words = [to_words(summand.tensor) for summand in summands]
-        self.masks.add_to(words)
-        self._add_up([ReduceInput(each) for each in words], tag)
-        for summand, total in zip(summands, words, strict=True):
-            summand.tensor.copy_(from_words(total, summand.tensor.dtype))
+        masked = self.masks.hide([summand.tensor for summand in summands])
+        self._add_up([ReduceInput(each) for each in masked], tag)
+        for summand, total in zip(summands, masked, strict=True):
+            summand.tensor.copy_(self.masks.reveal(total, summand.tensor.dtype))
 
     def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         everyone = range(self.world_size)
@@ -185,7 +185,7 @@ class Communicator:
             for summand in summands
         )
         root = None
-        if num_bytes * (self.world_size - 1) <= SMALL:
+        if num_bytes * (self.world_size - 1) <= MAX_ROOT_BYTES:
             root = min(
                 set(everyone).difference(*(summand.zero_ranks for summand in summands)), default=0
             )
@@ -195,16 +195,18 @@ class Communicator:
         shares: list[Pieces] = [
             [piece for each in sums for piece in each.share(rank)] for rank in everyone
         ]
-        self._swap(shares, [[each.place(rank) for each in sums] for rank in everyone], tag)
+        self._swap(shares, [[each.buffer(rank) for each in sums] for rank in everyone], tag)
         own = [piece for each in sums for piece in each.add_up()]
         self._swap(
-            [own] * self.world_size, [[each.place(rank) for each in sums] for rank in everyone], tag
+            [own] * self.world_size,
+            [[each.buffer(rank) for each in sums] for rank in everyone],
+            tag,
         )
         for each in sums:
             each.finish()
 
     def rounded(self, summand: ReduceInput) -> Tensor:
-        """The share as the others receive it, [n]."""
+        """The share after encoding and decoding, as the peers receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
         encoded, count = (
@@ -214,7 +216,10 @@ class Communicator:
         return message_format.decode(joined(encoded), summand.wire_format, count).to(summand.tensor)
 
     def gather_traffic(self, num_layers: int) -> Tensor:
-        """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
+        """At rank 0 the bytes of every worker, with this message: int64 [W, K, L + 1, W].
+
+        Indexed by sender, kind, layer and peer.
+        """
         tag = MessageTag("metrics")
         own = self.meter.table(num_layers)
         if self.rank != 0:
@@ -223,9 +228,9 @@ class Communicator:
 
 
 def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tuple[int, int]]:
-    """First element, and the end, of what each rank adds up: all at the root, or chunks.
+    """First and last element (exclusive) that each rank sums: all at the root, or one chunk each.
 
-    Those are of whole blocks, where these share a scale.
+    Chunks hold whole blocks of values that share a scale.
     """
     size, step = (
         summand.tensor.numel(),
@@ -239,7 +244,7 @@ def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tup
 
 
 class _ChunkedSum:
-    """A summand of an all-reduce, of which each rank adds up one chunk; what travels as it is, is not copied."""
+    """A summand of an all-reduce. Each rank sums one chunk. Values sent as they are, are not copied."""
 
     def __init__(self, summand: ReduceInput, rank: int, chunks: Sequence[tuple[int, int]]) -> None:
         self._summand, self._rank, self._everyone = summand, rank, range(len(chunks))
@@ -247,56 +252,55 @@ class _ChunkedSum:
         self._values = summand.tensor.detach().cpu().contiguous()
         self._encoded = message_format.encode(self._values, self._wire_format)
         size = self._num_bytes(rank)
-        self._places = [
+        self._buffers = [
             np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone
         ]
-        """Of the shares of all ranks in the own chunk, and then of the sums of all chunks."""
-        self._places[rank] = (
-            joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
-        )
+        """First the shares of all ranks in the own chunk, then the sums of all chunks."""
+        if rank not in summand.zero_ranks:
+            self._buffers[rank] = joined(self._chunk(rank))
 
     def share(self, rank: int) -> Pieces:
-        """What this worker adds to the chunk of a rank."""
+        """This worker's share of the chunk that a rank sums."""
         return () if self._rank in self._summand.zero_ranks else self._chunk(rank)
 
-    def place(self, rank: int) -> message_format.ByteArray:
-        """Where what comes from a rank belongs."""
-        return self._places[rank]
+    def buffer(self, rank: int) -> message_format.ByteArray:
+        """The memory that receives a rank's message."""
+        return self._buffers[rank]
 
     def add_up(self) -> Pieces:
-        """The sum of the own chunk, from the shares in the order of ranks."""
+        """Sum the own chunk in the order of ranks, and return the encoded sum."""
         first, end = self._bounds[self._rank]
         encoded: Pieces = ()
         if first < end:
             values = [
                 message_format.decode(share, self._wire_format, end - first)
-                for share in self._places
+                for share in self._buffers
                 if len(share)
             ]
             total = self._values[first:end]
             _add(values, total)
             encoded = message_format.encode(total, self._wire_format)
         if self._in_place:
-            self._places = [piece for rank in self._everyone for piece in self._chunk(rank)]
+            self._buffers = [piece for rank in self._everyone for piece in self._chunk(rank)]
         else:
-            self._places = [np.empty(self._num_bytes(rank), np.uint8) for rank in self._everyone]
-            self._places[self._rank] = joined(encoded)
+            self._buffers = [np.empty(self._num_bytes(rank), np.uint8) for rank in self._everyone]
+            self._buffers[self._rank] = joined(encoded)
         return encoded
 
     def finish(self) -> None:
-        """Put the sums into the tensor."""
+        """Write the sums into the tensor."""
         if not self._in_place:
-            for (first, end), place in zip(self._bounds, self._places, strict=True):
+            for (first, end), buffer in zip(self._bounds, self._buffers, strict=True):
                 if first < end:
                     self._values[first:end] = message_format.decode(
-                        place, self._wire_format, end - first
+                        buffer, self._wire_format, end - first
                     )
         if self._values.data_ptr() != self._summand.tensor.data_ptr():
             self._summand.tensor.copy_(self._values)
 
     @property
     def _in_place(self) -> bool:
-        """Whether the memory of the values is what travels."""
+        """Whether messages are sent from the memory of the values."""
         return self._wire_format is self._values.dtype
 
     def _chunk(self, rank: int) -> Pieces:
@@ -308,7 +312,7 @@ class _ChunkedSum:
 
 
 def _add(values: Sequence[Tensor], total: Tensor) -> None:
-    """Write the sum of values, in their order, into `total`, which may be one of them; the others may change."""
+    """Write the sum of values, in order, into `total`, which may be one of them. Changes the others."""
     if len(values) < 2:
         total.copy_(values[0]) if values else total.zero_()
         return

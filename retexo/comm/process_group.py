@@ -1,11 +1,11 @@
-"""How workers meet, send, and for how long they wait: over sockets that they are given, or in gloo's process group."""
+"""How the workers of a run connect: over sockets that their parents opened, or as a gloo group."""
 
 import contextlib
 import os
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,18 +14,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from retexo.comm.connections import Link
-from retexo.comm.repair import Repairs
 from retexo.comm.socket_transport import SocketTransport, Streams, socket_transport
-from retexo.comm.transport import PeerLost, Pieces, Transport, fill, joined
+from retexo.comm.transport import PeerLost, Pieces, StreamSecurity, Transport, fill, joined
 from retexo.errors import TrainingError
-from retexo.sites.credentials import Credentials
-from retexo.sites.tls import Tls, secure_stream
+
+KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+"""Seconds until the first TCP keepalive probe, seconds between two, and their number. Firewalls
+drop connections that carry nothing for minutes, as one does while workers compute."""
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the workers of a run meet."""
+    """Where and how the workers of a run connect."""
 
     world_size: int
     interface: str
@@ -35,30 +35,27 @@ class Rendezvous:
     address: str
     port: int
     init_timeout: float
-    """seconds"""
+    """Seconds."""
     timeout: float
-    """seconds"""
+    """Seconds."""
     run_id: str = ""
-    """Several nodes: the keys of the store begin with it, so that no worker of another run is ever found there."""
-    credentials: Credentials | None = None
-    """By which streams between nodes are encrypted; None: they are not."""
+    """Several nodes: prefix of the store's keys, which keeps runs apart."""
     parts_per_node: int = 0
-    """Several nodes: ranks of each."""
-    secret: str = field(default="", repr=False)
-    """Several nodes: what only those of this run know."""
-    link_timeout: float = 15.0
-    """seconds for which a link between nodes may be broken"""
-
-    @property
-    def identity(self) -> str:
-        """What only this run, with these certificates, has; the same for all workers."""
-        return f"{self.run_id} {self.credentials.members if self.credentials else ''}"
+    """Several nodes: the number of ranks of each."""
+    security: StreamSecurity | None = None
+    """Encrypts streams between nodes; None: they are in the clear."""
+    identity: str = ""
+    """The run id and the certificates of the run; the same for all workers and for no other run."""
 
 
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None
 ) -> contextlib.AbstractContextManager[Transport]:
-    """The transport of a worker until the end of its run; streams: None for gloo."""
+    """The transport of a worker until the end of its run.
+
+    Args:
+        streams: connections to all other workers; None for gloo, which opens its own.
+    """
     if streams is None:
         return process_group(rendezvous, rank)
     return socket_transport(_over_sockets(rendezvous, rank, dict(streams)))
@@ -67,39 +64,40 @@ def connected(
 def _over_sockets(
     rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]
 ) -> SocketTransport:
-    """Streams to other nodes become links; in the order of peers, so that no circle of workers waits for TLS."""
-    door, per_node = streams.pop(rank, None), rendezvous.parts_per_node
-    tls = Tls(rendezvous.credentials) if rendezvous.credentials is not None else None
+    """Encrypt streams to other nodes, in the order of peers, so that workers never wait in a circle."""
+    per_node, security = rendezvous.parts_per_node, rendezvous.security
+    for peer in sorted(streams):
+        if not per_node or peer // per_node == rank // per_node:
+            continue
+        _tune_for_network(streams[peer])
+        if security is not None:
+            streams[peer] = security.secure(
+                streams[peer], peer // per_node, rendezvous.init_timeout, accepted=rank < peer
+            )
+    return SocketTransport(rank, streams, rendezvous.timeout)
 
-    def secured(peer: int, stream: socket.socket, timeout: float, accepted: bool) -> socket.socket:
-        return (
-            secure_stream(stream, tls, peer // per_node, timeout, accepted=accepted)
-            if tls
-            else stream
-        )
 
-    remote = [peer for peer in sorted(streams) if per_node and peer // per_node != rank // per_node]
-    links = {
-        peer: Link(peer, secured(peer, streams.pop(peer), rendezvous.init_timeout, rank < peer))
-        for peer in remote
-    }
-    repairs = None
-    if door is not None:
-        repairs = Repairs(rank, links, door, rendezvous.secret, rendezvous.link_timeout, secured)
-    return SocketTransport(rank, streams, rendezvous.timeout, links, repairs)
+def _tune_for_network(stream: socket.socket) -> None:
+    if stream.family == socket.AF_UNIX:  # workers of one machine that act as several nodes
+        return
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 @contextlib.contextmanager
 def process_group(rendezvous: Rendezvous, rank: int) -> Iterator["GlooTransport"]:
     """Join the gloo group of a run, and leave it at the end."""
     os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
-    dist.init_process_group(
-        "gloo",
-        store=_store(rendezvous),
-        rank=rank,
-        world_size=rendezvous.world_size,
-        timeout=timedelta(seconds=rendezvous.timeout),
-    )
+    with _peer_lost():
+        dist.init_process_group(
+            "gloo",
+            store=_store(rendezvous),
+            rank=rank,
+            world_size=rendezvous.world_size,
+            timeout=timedelta(seconds=rendezvous.timeout),
+        )
     try:
         yield GlooTransport(rank, rendezvous.world_size)
     finally:
@@ -108,24 +106,23 @@ def process_group(rendezvous: Rendezvous, rank: int) -> Iterator["GlooTransport"
 
 @dataclass(frozen=True)
 class GlooTransport:
-    """A worker's end of the process group that it has joined, as a retexo.comm.transport.Transport."""
+    """A worker's end, as a retexo.comm.transport.Transport."""
 
     rank: int
     world_size: int
-    sent_again = 0
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap; what comes in one piece is not copied."""
-        places = [
+        """See Transport.swap. A message that is received in one piece is not copied."""
+        buffers = [
             pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8)
             for pieces in incoming
         ]
-        # Point to point: gloo's all-to-all sends empty messages, too, by way of another thread.
-        try:
+        # Point to point: gloo's all-to-all also sends empty messages, through another thread.
+        with _peer_lost():
             pending = [
-                dist.irecv(torch.from_numpy(place), peer)
-                for peer, place in enumerate(places)
-                if len(place)
+                dist.irecv(torch.from_numpy(buffer), peer)
+                for peer, buffer in enumerate(buffers)
+                if len(buffer)
             ]
             for peer, pieces in enumerate(outgoing):
                 if any(map(len, pieces)):
@@ -133,18 +130,25 @@ class GlooTransport:
             outgoing.clear()
             for work in filter(None, pending):  # None: of processes outside the group
                 work.wait()
-        except RuntimeError as error:
-            if not _is_of_network(error):
-                raise
-            raise PeerLost(str(error).splitlines()[0]) from error
-        for pieces, place in zip(incoming, places, strict=True):
+        for pieces, buffer in zip(incoming, buffers, strict=True):
             if len(pieces) != 1:
-                fill(pieces, place)
+                fill(pieces, buffer)
 
 
-def _is_of_network(error: RuntimeError) -> bool:
-    """Whether a collective failed because of a peer, and not here, as when memory runs out."""
-    # gloo's errors have no type of their own, but name its source file.
+@contextlib.contextmanager
+def _peer_lost() -> Iterator[None]:
+    """Turn an error of the network, which has no type of its own, into PeerLost."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_network_error(error):
+            raise
+        raise PeerLost(str(error).splitlines()[0]) from error
+
+
+def _is_network_error(error: RuntimeError) -> bool:
+    """Whether a peer is the reason, and not this process, as when memory runs out."""
+    # gloo's messages name the source file that raised them.
     text = re.sub(r"\[enforce fail.*", "", str(error))
     return (
         isinstance(error, dist.DistError)
@@ -169,7 +173,7 @@ def _store(rendezvous: Rendezvous) -> Store:
 
 @contextlib.contextmanager
 def serving_store(address: str) -> Iterator[int]:
-    """Serve the store of a run over several nodes, on this address alone; yields its port, which the system chose."""
+    """Serve the store of a run over several nodes, on this address only; yields its free port."""
     server = socket.create_server((address, 0))
     port = int(server.getsockname()[1])
     store = TCPStore(
@@ -182,27 +186,27 @@ def serving_store(address: str) -> Iterator[int]:
 
 
 class LauncherStore:
-    """The store of torchrun's own agent, through which the processes that it started can find each other."""
+    """torchrun's own store, in which the processes that it started find each other."""
 
     def __init__(self, address: str, port: int, timeout: float) -> None:
         self._where = f"the store of torchrun at {address}:{port}"
-        with self._naming_failure():
+        with self._named_errors():
             self._store = TCPStore(
                 address, port, is_master=False, timeout=timedelta(seconds=timeout)
             )
 
     def put(self, key: str, value: str) -> None:
-        with self._naming_failure():
+        with self._named_errors():
             self._store.set(key, value)
 
     def get(self, key: str) -> str:
-        """Waits until it is there."""
-        with self._naming_failure():
+        """The value; waits until it is there."""
+        with self._named_errors():
             return str(self._store.get(key).decode())
 
     @contextlib.contextmanager
-    def _naming_failure(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # torch.distributed's errors are of this type
+        except RuntimeError as error:  # the base of torch.distributed's errors
             raise TrainingError(f"{self._where}: {str(error).splitlines()[0]}") from error

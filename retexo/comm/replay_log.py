@@ -26,7 +26,7 @@ CHUNK = 1 << 22
 """Bytes that are read at a time to check a record."""
 RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
-FORM = b"\6"
+FORM = b"\7"
 """Format version. A log of an earlier version counts as empty: its checksums are others."""
 
 

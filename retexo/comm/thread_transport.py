@@ -1,4 +1,4 @@
-"""Workers as threads of one process, with the same messages and the same count of bytes: to learn what a run sends."""
+"""Workers as threads of one process, with the same messages and byte counts: predicts traffic."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from retexo.comm.transport import PeerLost, Pieces, fill, joined
 T = TypeVar("T")
 
 TIMEOUT = 3600.0
-"""seconds that a thread waits for the others"""
+"""Seconds that a thread waits for the others."""
 
 
 class ThreadGroup:
-    """What the threads share: the messages that they leave for each other."""
+    """What the threads share: the messages that they write for each other."""
 
     def __init__(self, world_size: int) -> None:
         self.barrier = threading.Barrier(world_size, timeout=TIMEOUT)
@@ -24,8 +24,6 @@ class ThreadGroup:
 
 class ThreadTransport:
     """One thread's end, as a retexo.comm.transport.Transport."""
-
-    sent_again = 0
 
     def __init__(self, rank: int, group: ThreadGroup) -> None:
         self.rank, self.world_size = rank, len(group.messages)
@@ -63,8 +61,6 @@ def run_threads(world_size: int, target: Callable[[Communicator], T]) -> list[T]
     with ThreadPoolExecutor(world_size) as pool:
         futures = [pool.submit(worker, rank) for rank in range(world_size)]
     errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(
-        errors, key=lambda error: isinstance(error, PeerLost)
-    ):  # the cause before what follows from it
+    for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):  # the cause first
         raise error
     return [future.result() for future in futures]

@@ -1,22 +1,25 @@
-"""What carries messages between the workers of a run: one primitive, of which all collectives are made."""
+"""The interface of a transport, and what retexo.sites can add to it: encryption and hidden sums."""
 
+import socket
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from retexo.comm.message_format import ByteArray
 
 Pieces = Sequence[ByteArray]
-"""A message where it lies in memory, one piece after the other; or the place of one that comes."""
+"""A message as it lies in memory, piece by piece; or the memory that receives one."""
 
 
 class PeerLost(RuntimeError):
-    """A collective failed, because a peer died or did not come in time."""
+    """A collective failed because a peer died or did not send in time."""
 
 
 class Transport(Protocol):
-    """One worker's end; all workers call `swap` equally often and in the same order."""
+    """One worker's end. All workers call `swap` equally often and in the same order."""
 
     @property
     def rank(self) -> int: ...
@@ -24,27 +27,51 @@ class Transport(Protocol):
     @property
     def world_size(self) -> int: ...
 
-    @property
-    def sent_again(self) -> int:
-        """Bytes that went a second time because a connection broke."""
-        ...
-
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """Send a message to each peer, and write what comes from each where it belongs, both by rank.
+        """Send a message to each peer and receive one from each, both by rank.
 
-        A worker's own message is empty. Peers may cut a message into other pieces, of as many bytes in all. The list
-        outgoing may be emptied once the messages are copied. Raises PeerLost.
+        A worker's own message is empty. The two ends of a message may cut it differently, but into
+        the same number of bytes. The list `outgoing` may be emptied once the messages are copied.
+
+        Raises:
+            PeerLost: a peer died or did not send in time.
         """
         ...
 
 
+class StreamSecurity(Protocol):
+    """Encrypts streams between workers of different nodes. Instances have to be picklable."""
+
+    def secure(
+        self, stream: socket.socket, node: int, timeout: float, *, accepted: bool
+    ) -> socket.socket:
+        """The encrypted stream to a worker of `node`; PeerLost where the handshake fails.
+
+        Args:
+            accepted: whether the other end opened the connection.
+        """
+        ...
+
+
+class SumMasks(Protocol):
+    """Hides each worker's share of a sum. The masks cancel in the sum of all shares."""
+
+    def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
+        """Masked copies of the shares of one message, as integers."""
+        ...
+
+    def reveal(self, total: Tensor, dtype: torch.dtype) -> Tensor:
+        """A sum of masked shares, in the type of the shares."""
+        ...
+
+
 def joined(pieces: Pieces) -> ByteArray:
-    """A message in one piece; a copy, unless it is one."""
+    """A message in one piece; a copy unless it has only one."""
     return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.empty(0, np.uint8)])
 
 
 def fill(pieces: Pieces, content: ByteArray) -> None:
-    """Write a message where it belongs."""
+    """Write a message into the pieces."""
     expected = sum(map(len, pieces))
     if len(content) != expected:
         raise ValueError(f"a message of {len(content)} bytes, not {expected}")

@@ -111,6 +111,7 @@ class EdgeSubset:
 
     @classmethod
     def empty(cls) -> "EdgeSubset":
+        """Return a subset without rows, targets and edges."""
         no_places, no_ends = np.zeros(0, np.int64), np.zeros(0, np.int32)
         return cls(no_places, no_places, no_ends, no_ends)
 
@@ -139,6 +140,7 @@ def find_incoming_boundaries(
     layers = required_layers if partial_sums else np.arange(256, dtype=np.uint8)
 
     def of_peer(edges: _Edges, first: int) -> Boundary:
+        """Make the boundary with one peer from its edges."""
         halo, target, weight = edges
         rows, source = unique_inverse(halo)
         target_ptr = runs(target)
@@ -172,48 +174,52 @@ def _find_required_edges(
         (num_inner + first_halo[1:-1]).astype(np.int32),
         partition.num_parts * most,
     )
-    of_group = np.min_scalar_type(num_groups)  # NumPy uses radix sort for 16-bit integers.
+    group_dtype = np.min_scalar_type(num_groups)  # NumPy uses radix sort for 16-bit integers.
 
-    def of_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
+    def sort_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
         """Sort one block's required edges by owner, then by required layers; also return the group
         sizes.
         """
         cut = src[block] >= num_inner
         cut &= take(required, dst[block])
         found = [np.compress(cut, each[block]) for each in arrays]
-        group = np.searchsorted(first_of_others, found[0], "right").astype(of_group)
+        group = np.searchsorted(first_of_others, found[0], "right").astype(group_dtype)
         group *= most
         group += most - take(required_layers, found[1])
         order = np.argsort(group, kind="stable")
         return [each[order] for each in found], np.bincount(group, minlength=num_groups)
 
-    found = in_blocks(of_block, len(src), BLOCK_SIZE)
+    found = in_blocks(sort_block, len(src), BLOCK_SIZE)
     counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
     # [blocks, groups]: the end of each block's edges within each group
     ends = np.cumsum(counts.T).reshape(num_groups, len(found)).T
     edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
 
-    def put(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
+    def copy_pieces(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
+        """Copy one block's edges to their positions in the groups of all blocks."""
         for first, size, end in zip(counts_to_pointers(count), count, ends, strict=False):
             for every, piece in zip(edges, pieces, strict=True):
                 every[end - size : end] = piece[first : first + size]
 
-    in_threads(put, [pieces for pieces, _ in found], counts, ends, at_most=AT_LOCK)
-    of_groups = counts_to_pointers(counts.sum(axis=0))
+    in_threads(copy_pieces, [pieces for pieces, _ in found], counts, ends, at_most=AT_LOCK)
+    group_ptr = counts_to_pointers(counts.sum(axis=0))
 
-    def falls(block: slice) -> IntArray:
+    def find_unsorted(block: slice) -> IntArray:
         """Return the positions of edges that sort before their predecessor."""
         source, target = (each[block.start : block.stop + 1] for each in edges[:2])
-        fall = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (source[1:] < source[:-1])
-        place: IntArray = np.flatnonzero(fall)
+        unsorted = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (
+            source[1:] < source[:-1]
+        )
+        place: IntArray = np.flatnonzero(unsorted)
         place += block.start + 1
         return place
 
-    fallen = in_blocks(falls, len(edges[0]), BLOCK_SIZE)
+    unsorted_edges = in_blocks(find_unsorted, len(edges[0]), BLOCK_SIZE)
     # Edges of a partition directory are sorted already.
-    in_order = all(np.isin(each, of_groups).all() for each in fallen)
+    in_order = all(np.isin(each, group_ptr).all() for each in unsorted_edges)
 
     def of_peer(first: int, end: int, first_halo: int) -> _Edges:
+        """Return the edges of one peer, sorted."""
         halo, target, *weights = (each[first:end] for each in edges)
         halo -= num_inner + first_halo
         if not in_order:
@@ -221,7 +227,7 @@ def _find_required_edges(
             halo, target, *weights = (each[order] for each in (halo, target, *weights))
         return halo, target, weights[0] if weights else None
 
-    return in_threads(of_peer, of_groups[:-1:most], of_groups[most::most], first_halo)
+    return in_threads(of_peer, group_ptr[:-1:most], group_ptr[most::most], first_halo)
 
 
 def _find_shared_targets(
@@ -238,6 +244,7 @@ def _find_shared_targets(
     found[:, 0] = False
 
     def of_peer(first: int, end: int) -> _Edges:
+        """Return pairs of halo node and number of layers for one peer."""
         below_most, halo = np.nonzero(found[first:end, ::-1].T)
         return halo, found.shape[1] - 1 - below_most, None
 
@@ -272,10 +279,12 @@ class BoundaryCode:
 
     @property
     def _universe(self) -> int:
+        """Exclusive upper bound of the sorted numbers."""
         return self.num_inner * self.num_targets
 
     @property
-    def _planes(self) -> int:
+    def _bits_per_target(self) -> int:
+        """Bits that encode one target's required layers."""
         return (self.num_layers + 1).bit_length()
 
     @property
@@ -283,7 +292,7 @@ class BoundaryCode:
         """Length of the code in bytes."""
         return (
             encoded_size(self.num_edges, self._universe)
-            + (self.num_targets * self._planes + 7) // 8
+            + (self.num_targets * self._bits_per_target + 7) // 8
         )
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
@@ -300,7 +309,10 @@ class BoundaryCode:
             key[edges] += take(number, boundary.source[edges])
 
         in_blocks(add, self.num_edges, BLOCK_SIZE)
-        bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
+        bits = (
+            boundary.required_layers[:, None] >> np.arange(self._bits_per_target, dtype=np.uint8)
+            & 1
+        )
         code = encode_sorted(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
 
@@ -316,9 +328,11 @@ class BoundaryCode:
         if len(target_ptr) != self.num_targets + 1:
             raise ValueError("some of its targets have no edge")
         bits = np.unpackbits(
-            code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little"
+            code[edges:].numpy(), count=self.num_targets * self._bits_per_target, bitorder="little"
         )
-        planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
+        planes = bits.reshape(-1, self._bits_per_target) << np.arange(
+            self._bits_per_target, dtype=np.uint8
+        )
         required_layers = planes.sum(axis=1, dtype=np.uint8)
         if (required_layers[1:] > required_layers[:-1]).any():
             raise ValueError("the layers that require its targets do not descend")

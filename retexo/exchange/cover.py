@@ -142,6 +142,7 @@ def acceptable_ratio(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMI
 def _check(
     left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray
 ) -> None:
+    """Raise ValueError for ends out of range, arrays of different lengths, or negative weights."""
     if left.shape != right.shape or left.ndim != 1:
         raise ValueError(
             f"left and right must be two vectors of one length, not {left.shape} and {right.shape}"

@@ -121,6 +121,7 @@ class PlanOptions:
 
     @property
     def phases(self) -> tuple[int, ...]:
+        """The phases in which rows are sent."""
         if self.all_halo_rows:
             return (TRAIN_PHASE,)
         return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)
@@ -150,6 +151,7 @@ def make_plan_from_required_layers(
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
 
     def request(boundary: Boundary, num_inner: int) -> Tensor:
+        """Encode the boundary for the owner of its rows."""
         code = BoundaryCode(
             len(boundary.source), len(boundary.targets), num_inner, options.num_layers
         )
@@ -165,6 +167,7 @@ def make_plan_from_required_layers(
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
 
     def read_request(peer: int, code: BoundaryCode, request: Tensor) -> Boundary:
+        """Decode the boundary that a peer requests."""
         with reading_from(peer, "list of edges"):
             return code.read(request)
 
@@ -365,7 +368,7 @@ def compute_global_out_degree(
     Each edge is stored by the partition of its destination. So each partition counts the edges
     that leave its halo nodes; the owners add up these counts and send back the sums.
     """
-    counted = partition.sum_at(partition.src, partition.num_inner + partition.num_halo)
+    counted = partition.sum_edges_at(partition.src, partition.num_inner + partition.num_halo)
     dtype = torch.int32 if partition.edge_weight is None else torch.float64
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     everything = torch.ones(partition.num_halo, dtype=torch.bool)

@@ -48,26 +48,28 @@ class RowBlocks:
     def from_graph(cls, graph: csr_array) -> "RowBlocks":
         """Split a CSR matrix into row blocks without copying it."""
         count = min(MAX_BLOCKS, -(-graph.nnz // EDGES_PER_BLOCK))
-        between = np.searchsorted(graph.indptr, np.linspace(0, graph.nnz, count + 1)[1:-1]).tolist()
-        rows = [slice(*ends) for ends in pairwise([0, *between, graph.shape[0]])]
-        return cls(rows, [_slice_rows(graph, some) for some in rows])
+        boundaries = np.searchsorted(
+            graph.indptr, np.linspace(0, graph.nnz, count + 1)[1:-1]
+        ).tolist()
+        rows = [slice(*ends) for ends in pairwise([0, *boundaries, graph.shape[0]])]
+        return cls(rows, [_slice_rows(graph, block) for block in rows])
 
     @cached_property
     def degrees(self) -> tuple[FloatArray, FloatArray]:
         """Degree of each row, [L], and of each column, [R]. In float32 a block counts up to
         2^24.
         """
-        of_rows = np.concatenate([np.diff(graph.indptr) for graph in self.graphs])
-        of_columns = in_threads(
+        row_degrees = np.concatenate([np.diff(graph.indptr) for graph in self.graphs])
+        column_degrees = in_threads(
             lambda graph: graph.T @ np.ones(graph.shape[0], graph.dtype), self.graphs
         )
         total = np.empty(self.graphs[0].shape[1])
 
-        def add(some: slice) -> None:
-            total[some] = sum(each[some] for each in of_columns)
+        def add(block: slice) -> None:
+            total[block] = sum(each[block] for each in column_degrees)
 
         in_blocks(add, len(total), VERTICES_PER_BLOCK)
-        return of_rows.astype(np.float64), total
+        return row_degrees.astype(np.float64), total
 
 
 def _slice_rows(graph: csr_array, rows: slice) -> csr_array:
@@ -94,44 +96,43 @@ def scaling_passes(
         right_weight: int64 [R]
     """
     dtype = blocks.graphs[0].dtype
-    least, most = _PRICE_LIMITS[dtype.char]
-    left_kept, right_kept = (
+    min_price, max_step = _PRICE_LIMITS[dtype.char]
+    left_margin, right_margin = (
         np.maximum(0, 1 - (degree + 8) * float(np.finfo(dtype).eps)) for degree in blocks.degrees
     )
     unit = max(1, int(left_weight.max()), int(right_weight.max()))
     left, right = (
-        (left_weight * left_kept / unit).astype(dtype),
+        (left_weight * left_margin / unit).astype(dtype),
         (right_weight / unit).astype(dtype),
     )
 
-    def offer(rows: slice, graph: csr_array, around: FloatArray) -> FloatArray:
+    def offer(rows: slice, graph: csr_array, neighbour_prices: FloatArray) -> FloatArray:
         """Return what some rows offer to each column at price 1, [R]."""
-        return graph.T @ (left[rows] / np.maximum(around, least))
+        return graph.T @ (left[rows] / np.maximum(neighbour_prices, min_price))
 
     def settle(
-        price: FloatArray, offers: list[FloatArray], exponent: int, some: slice
+        price: FloatArray, offers: list[FloatArray], exponent: int, block: slice
     ) -> tuple[float, float]:
         """Update the prices of some columns; return the flow into them and their highest price."""
         # 0 for a column without an edge
-        offered = price[some] * sum(offer[some] for offer in offers)
-        step = np.clip(right[some] / np.maximum(offered, least), 1 / most, most)
+        offered = price[block] * sum(offer[block] for offer in offers)
+        step = np.clip(right[block] / np.maximum(offered, min_price), 1 / max_step, max_step)
         for _ in range(exponent):
-            price[some] *= step
-        flowing = np.minimum(offered * right_kept[some], right_weight[some] / unit)
-        return float(flowing.sum()), float(price[some].max())
+            price[block] *= step
+        flow = np.minimum(offered * right_margin[block], right_weight[block] / unit)
+        return float(flow.sum()), float(price[block].max())
 
     price, bound = np.ones(len(right), dtype), 0
-    around = [
-        blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows
-    ]  # for each row, the sum of its neighbours' prices
+    # For each row, the sum of its neighbours' prices.
+    neighbour_prices = [blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows]
     for exponent in cycle(STEP_EXPONENTS):
-        offers = in_threads(offer, blocks.rows, blocks.graphs, around)
+        offers = in_threads(offer, blocks.rows, blocks.graphs, neighbour_prices)
         settled = in_blocks(
             partial(settle, price, offers, exponent), len(price), VERTICES_PER_BLOCK
         )
-        flowing, highest = zip(*settled, strict=True)
+        flow, highest = zip(*settled, strict=True)
         price /= max(highest)
-        np.maximum(price, least, out=price)
-        bound = max(bound, int(math.fsum(flowing) * unit * (1 - 1e-9)))
+        np.maximum(price, min_price, out=price)
+        bound = max(bound, int(math.fsum(flow) * unit * (1 - 1e-9)))
         yield bound, price
-        around = in_threads(matmul, blocks.graphs, repeat(price))
+        neighbour_prices = in_threads(matmul, blocks.graphs, repeat(price))

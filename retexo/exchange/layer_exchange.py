@@ -334,12 +334,12 @@ class LayerExchange:
             return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
         partial_sums = self._plan.partial_sums
         header = _header_format(self._num_pieces)
-        told = zip(batch.messages, batch.outgoing, strict=True)
-        headers = [_pack_header(header, *each, partial_sums) for each in told]
+        header_inputs = zip(batch.messages, batch.outgoing, strict=True)
+        headers = [_pack_header(header, *each, partial_sums) for each in header_inputs]
         sizes = [_header_size(header, edges, partial_sums) for edges in batch.incoming]
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
-        arrived = zip(received, held, batch.incoming, strict=True)
-        unpacked = [_unpack_header(header, *each, partial_sums) for each in arrived]
+        header_bytes = zip(received, held, batch.incoming, strict=True)
+        unpacked = [_unpack_header(header, *each, partial_sums) for each in header_bytes]
         for peer, (there, (announced, _)) in enumerate(zip(held, unpacked, strict=True)):
             most = int((~there).sum()) * self._row_bytes  # otherwise _make_message sends all rows
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
@@ -353,7 +353,7 @@ class LayerExchange:
         received: Callable[[], list[Tensor]],
     ) -> list[ReceivedMessage]:
         """Wait for a piece from every peer of a batch; return messages that can be decoded."""
-        arrivals = []
+        received_messages = []
         messages = zip(incoming, selections, pieces, received(), strict=True)
         for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
             boundary, projected = self._plan.incoming[peer], selection.format.projected
@@ -368,9 +368,9 @@ class LayerExchange:
             width = self.local.projected_width if projected else self.local.rows.shape[1]
             shape, dtype = (count, width), self.local.rows.dtype
             read = partial(_decode_from, peer, message, shape, dtype, row_format)
-            arrivals.append(ReceivedMessage(halo, sum_dst, read, projected))
+            received_messages.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
-        return arrivals
+        return received_messages
 
 
 class KnownHaloExchange(LayerExchange):
@@ -447,6 +447,7 @@ def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -
 def _pack_header(
     header: struct.Struct, message: OutgoingMessage, edges: EdgeSubset, partial_sums: bool
 ) -> Tensor:
+    """Return the header of a message, uint8; empty if there are no edges."""
     if not _header_size(header, edges, partial_sums):
         return torch.empty(0, dtype=torch.uint8)
     selection = message.selection

@@ -55,9 +55,11 @@ class MessageFormat:
 
     @classmethod
     def from_code(cls, code: int) -> "MessageFormat":
+        """Return the format with this number."""
         return cls(bool(code & 2), bool(code & 1))
 
     def row_format(self, precision: Precision) -> RowFormat:
+        """Return the row format for a precision."""
         return RowFormat("sparse" if self.sparse else "dense", precision)
 
 
@@ -134,6 +136,7 @@ class LocalRows:
         return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
 
     def _all(self, projected: bool) -> Rows:
+        """Return the rows before or after the weights."""
         if projected:
             return self.projected
         return self.rows if self.sparse is None else self.sparse
@@ -173,10 +176,10 @@ class LocalRows:
         sums = sum_rows(values, rows, row_ptr, torch.from_numpy(summing.data))
         if not len(nodes):
             return sums
-        made = values.new_empty(len(nodes) + len(sums), values.shape[1])
-        torch.index_select(values, 0, torch.from_numpy(nodes), out=made[: len(nodes)])
-        made[len(nodes) :] = sums
-        return made
+        result = values.new_empty(len(nodes) + len(sums), values.shape[1])
+        torch.index_select(values, 0, torch.from_numpy(nodes), out=result[: len(nodes)])
+        result[len(nodes) :] = sums
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,13 +390,14 @@ def _candidate_formats(
     """
     targets = ids_to_mask(edges.target, edges.num_targets)
 
-    def to_dense(message_format: MessageFormat, width: int) -> _FormatSizes:
+    def dense_format(message_format: MessageFormat, width: int) -> _FormatSizes:
+        """Return the sizes in a dense format of this width."""
         size = value_bytes(width, local.rows.dtype, local.precision)
         return _FormatSizes(message_format, needed * size, targets * size, size)
 
-    candidates = [to_dense(DENSE, local.rows.shape[1])]
+    candidates = [dense_format(DENSE, local.rows.shape[1])]
     if projected:
-        candidates.append(to_dense(PROJECTED, local.projected_width))
+        candidates.append(dense_format(PROJECTED, local.projected_width))
     row_sizes = local.sparse_sizes[edges.nodes] * needed
     shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
     saved = int(np.maximum(shortest - row_sizes, 0).sum())

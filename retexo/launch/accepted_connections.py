@@ -1,7 +1,8 @@
-"""Connections that were accepted and have not said yet who they are.
+"""Accepted connections that have not sent their first message yet.
 
-Anybody can connect to the port: each connection has a deadline, and their number has a limit, in all and per address.
-At a limit the oldest goes; a node that loses its connection so tries again.
+Anybody can connect to a node's port. So each connection has a time limit, and their number is
+limited in all and per address. Above a limit the oldest is closed; a node whose connection is
+closed tries again.
 """
 
 import logging
@@ -10,59 +11,43 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from retexo.errors import TrainingError
 from retexo.launch.control_channel import Channel, ChannelClosed, printable
-from retexo.sites.tls import Tls
+from retexo.launch.protocols import Listener, Tls
 
 logger = logging.getLogger(__name__)
 
 FIRST_MESSAGE_TIMEOUT = 5.0
-"""seconds within which a connection has to send its first message"""
-MAX_PENDING = 64
-MAX_PENDING_PER_ADDRESS = 16
+"""Seconds within which a connection has to send its first message."""
+MAX_CONNECTIONS = 64
+MAX_CONNECTIONS_PER_ADDRESS = 16
 MAX_ACCEPTED_AT_ONCE = 8
-"""fewer than the limits: what a new connection sent with its first packet is read before it can be dropped"""
+"""Less than the limits, so that a connection's first packet is read before it can be closed."""
 MAX_WARNINGS = 20
-"""rejected connections that are logged one by one"""
-
+"""Refused connections that are logged one by one."""
 
 Other = TypeVar("Other", Channel, socket.socket)
 
 
-class HubLost(TrainingError):
-    """The link to the hub broke."""
-
-
-class Listener(Protocol):
-    """A listening socket, or a link to a hub."""
-
-    def fileno(self) -> int: ...
-
-    def setblocking(self, flag: bool, /) -> None: ...
-
-    def accept(self) -> tuple[socket.socket, Any]: ...
-
-    def close(self) -> None: ...
-
-
-class PendingConnections:
-    """The connections of a listening socket until their first message."""
+class AcceptedConnections:
+    """The connections of a listener until their first message."""
 
     def __init__(self, listener: Listener, tls: Tls | None = None) -> None:
         listener.setblocking(False)
         self._listener, self._tls = listener, tls
         self._deadlines: dict[Channel, float] = {}
-        """Oldest first."""
+        """By channel, the oldest first."""
         self._num_rejected = 0
 
     def wait(
         self, timeout: float, others: Sequence[Other] = ()
     ) -> tuple[list[tuple[Channel, dict[str, Any]]], list[Other]]:
-        """First messages that came within `timeout` seconds, with their channels, and those of `others` to be read.
+        """Wait until something is received, at most `timeout` seconds.
 
-        Their channels are the caller's from then on.
+        Returns:
+            The first messages with their channels, which the caller owns from then on; and those of
+            `others` that can be read.
         """
         sources: list[Any] = [self._listener, *self._deadlines, *others]
         ready: list[Any] = connection.wait(sources, max(0.0, timeout))
@@ -74,7 +59,7 @@ class PendingConnections:
         for channel in [
             channel for channel, deadline in self._deadlines.items() if deadline < time.monotonic()
         ]:
-            self.reject(channel, "it said nothing")
+            self.reject(channel, "it sent nothing")
         if self._listener in ready:
             self._accept()
         return first, [source for source in ready if source in others]
@@ -84,7 +69,7 @@ class PendingConnections:
         first: Iterable[tuple[Channel, dict[str, Any]]],
         handle: Callable[[Channel, dict[str, Any]], None],
     ) -> None:
-        """Call handle(channel, message) for each first message; an error closes that connection only."""
+        """Call handle(channel, message) for each first message. An error closes only its connection."""
         for channel, message in first:
             try:
                 handle(channel, message)
@@ -94,19 +79,17 @@ class PendingConnections:
                 self._reject_for(error, channel)
 
     def reject(self, channel: Channel, why: str, reply: dict[str, Any] | None = None) -> None:
-        """Log why, send the reply, by default that it was refused and why, and close the connection."""
+        """Log why, send the reply, by default {"refused": why}, and close the connection."""
         self._num_rejected += 1
         if self._num_rejected <= MAX_WARNINGS:
-            last = "; further ones are not logged" if self._num_rejected == MAX_WARNINGS else ""
-            logger.warning(
-                "turned away a connection from %s: %s%s", channel.peer, printable(why), last
-            )
+            last = "; further refusals are not logged" if self._num_rejected == MAX_WARNINGS else ""
+            logger.warning("refused a connection from %s: %s%s", channel.peer, printable(why), last)
         with suppress(ChannelClosed):
             channel.send({"refused": why} if reply is None else reply)
         self._forget(channel)
 
     def _reject_for(self, error: Exception, channel: Channel) -> None:
-        """Close a connection whose message raised an unexpected error in this program."""
+        """Close a connection whose message caused an unexpected error in this program."""
         logger.debug("unexpected error in a server loop", exc_info=error)
         why = f"it caused {type(error).__name__}: {error}"
         self.reject(channel, why, {"refused": "not a message of retexo"})
@@ -131,14 +114,14 @@ class PendingConnections:
         return channel, messages[0]
 
     def _accept(self) -> None:
-        """Accept what waits at the listener; above a limit close the oldest instead."""
+        """Accept waiting connections; above a limit close the oldest for each."""
         with suppress(OSError):
             for _ in range(MAX_ACCEPTED_AT_ONCE):
                 channel = Channel(self._listener.accept()[0], self._tls)
                 same = [other for other in self._deadlines if other.peer == channel.peer]
-                if len(same) >= MAX_PENDING_PER_ADDRESS:
+                if len(same) >= MAX_CONNECTIONS_PER_ADDRESS:
                     self._forget(same[0])
-                elif len(self._deadlines) >= MAX_PENDING:
+                elif len(self._deadlines) >= MAX_CONNECTIONS:
                     self._forget(next(iter(self._deadlines)))
                 self._deadlines[channel] = time.monotonic() + FIRST_MESSAGE_TIMEOUT
 

@@ -1,4 +1,4 @@
-"""Where a node is reached, and where it reaches node 0."""
+"""The address at which a node can be reached, and the address of node 0."""
 
 import logging
 import re
@@ -10,45 +10,46 @@ from ipaddress import ip_address
 from partitioning.errors import InputError
 from retexo.comm.process_group import LauncherStore
 from retexo.errors import TrainingError
-from retexo.launch.accepted_connections import Listener
 from retexo.launch.control_channel import listen
 from retexo.launch.interfaces import interface_address, loopback, route_interface
+from retexo.launch.protocols import Hub, Listener
 from retexo.settings.cluster_settings import ClusterSettings
-from retexo.sites.hub import Hub, HubListener, OwnHub
 
 logger = logging.getLogger(__name__)
 
 MAX_PORT = 65535
-BY_HUB = "hub"
-"""As an address: the node that the port says, by the hub."""
+THROUGH_HUB = "hub"
+"""Stands for the host in an address whose port is the number of a node behind the hub."""
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where others reach a node."""
+class Endpoint:
+    """Where other nodes reach a node."""
 
     listener: Listener
     interface: str
     address: str
-    """ADDRESS:PORT, or BY_HUB:NODE"""
+    """ADDRESS:PORT, or THROUGH_HUB:NODE."""
 
 
-def open_place(cluster: ClusterSettings, hub: Hub | None) -> Place:
-    """Listen, or wait at the hub, or be the hub."""
+def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> Endpoint:
+    """Listen, or wait at the hub, or be the hub.
+
+    Args:
+        timeout: seconds within which the hub has to be reached.
+    """
     own_port = cluster.inbound_port or 0
     if hub is not None and cluster.node_rank == hub.node:
         logger.info("node 0 is the hub, at %s", cluster.hub)
-        return Place(OwnHub(_listen_as_hub(cluster), hub.tls), "none", f"{BY_HUB}:0")
+        return Endpoint(hub.serve(_listen_as_hub(cluster)), "none", f"{THROUGH_HUB}:0")
     if hub is not None and not own_port:
-        logger.info("node %d is reached by the hub at %s", cluster.node_rank, cluster.hub)
+        logger.info("node %d is reached through the hub at %s", cluster.node_rank, cluster.hub)
         try:
-            return Place(
-                HubListener(hub, cluster.init_timeout), "none", f"{BY_HUB}:{cluster.node_rank}"
-            )
+            return Endpoint(hub.wait(timeout), "none", f"{THROUGH_HUB}:{cluster.node_rank}")
         except OSError as error:
             raise TrainingError(f"distributed.hub={cluster.hub}: not reached: {error}") from error
     if hub is not None:
-        interface = cluster.interface or route_interface(hub.address, hub.port, "distributed.hub")
+        interface = cluster.interface or route_interface(*cluster.hub_address, "distributed.hub")
         address = interface_address(interface)
     else:
         interface = choose_interface(cluster)
@@ -63,7 +64,7 @@ def open_place(cluster: ClusterSettings, hub: Hub | None) -> Place:
             raise InputError(
                 f"distributed.inbound_port={own_port}: {where}; choose a free port"
             ) from error
-    return Place(listener, interface, f"{address}:{listener.getsockname()[1]}")
+    return Endpoint(listener, interface, f"{address}:{listener.getsockname()[1]}")
 
 
 def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
@@ -71,13 +72,16 @@ def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
         return listen(*cluster.hub_address)
     except OSError as error:
         raise InputError(
-            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}; members.json has no hub behind the "
-            "nodes, so node 0 is the hub: give an address of its own, or list the hub (`retexo credentials members`)"
+            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}; members.json lists no hub after the "
+            "nodes, so node 0 is the hub: give one of its addresses, or list the hub (`retexo credentials members`)"
         ) from error
 
 
 def choose_interface(cluster: ClusterSettings) -> str:
-    """distributed.interface, or the one with the route to master_addr; loopback only for a run on one machine."""
+    """distributed.interface, or the interface with the route to master_addr.
+
+    InputError for loopback, unless it is set or the run is on one machine.
+    """
     if cluster.one_machine:
         return loopback()
     interface = cluster.interface or route_interface(cluster.master_addr, cluster.master_port)
@@ -124,21 +128,20 @@ def _addresses(host: str) -> set[str]:
     return set()
 
 
-def master_place(cluster: ClusterSettings) -> tuple[str, int]:
-    """Address and port at which node 0 listens."""
+def master_address(cluster: ClusterSettings) -> tuple[str, int]:
+    """Host and port at which node 0 listens."""
     if cluster.hub is not None:
-        return BY_HUB, 0
+        return THROUGH_HUB, 0
     if cluster.launcher_env is not None and cluster.launcher_env.store:
-        return split(_launcher_store(cluster).get(_launcher_key(cluster)))
-    return interface_address(
-        loopback()
-    ) if cluster.one_machine else cluster.master_addr, cluster.master_port
+        return split_address(_launcher_store(cluster).get(_launcher_key(cluster)))
+    host = interface_address(loopback()) if cluster.one_machine else cluster.master_addr
+    return host, cluster.master_port
 
 
-def split(address: str) -> tuple[str, int]:
-    """Split ADDRESS:PORT, ADDRESS an IP address or BY_HUB; ValueError for another form."""
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of IP:PORT or THROUGH_HUB:NODE; ValueError for another form."""
     host, _, port = address.rpartition(":")
-    if host != BY_HUB:
+    if host != THROUGH_HUB:
         ip_address(host)
     if re.fullmatch("[0-9]{1,5}", port) is None or int(port) > MAX_PORT:
         raise ValueError(f"{address} has no port from 0 to {MAX_PORT}")

@@ -1,7 +1,7 @@
-"""Messages between the nodes of a run, beside the training: JSON objects, one a line, over TCP, or TLS over it.
+"""Control messages between the parents of a run: one JSON object per line, over TCP or TLS.
 
-Nothing is executed or unpickled of what comes in, a line has a limit, and no call waits for longer than it is told.
-These messages are small (docs/cluster.md) and are not counted as data volume.
+Received lines have a maximum length and are only parsed as JSON. Every wait has a time limit.
+Control messages are small (docs/cluster.md) and not counted as traffic.
 """
 
 import json
@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from typing import Any
 
-from retexo.sites.tls import Refused, Tls
+from retexo.launch.protocols import CertificateRefused, Tls
 
 MAX_MESSAGE_BYTES = 1 << 18
-"""bytes of the longest message that is accepted"""
+"""Bytes of the longest message that is accepted."""
 MAX_SHOWN = 1000
-"""characters of a text from the network that are shown"""
+"""Characters of a received text that are shown."""
 SEND_TIMEOUT = 5.0
-"""seconds after which a peer that reads nothing counts as gone"""
+"""Seconds after which a peer that reads nothing counts as gone."""
 RETRY_INTERVAL = 0.2
-"""seconds between two attempts to connect"""
+"""Seconds between two attempts to connect."""
 CLIENT_HELLO = b"\x16"
-"""How TLS begins, and no JSON object."""
+"""First byte of a TLS connection; no JSON object begins with it."""
 
 
 class ChannelClosed(ConnectionError):
-    """The other end is gone, or sent something that is no message."""
+    """The other end is gone, or sent something other than a message."""
 
 
 class Disconnected(ChannelClosed):
@@ -35,16 +35,18 @@ class Disconnected(ChannelClosed):
 
 
 class Channel:
-    """One end of a connection; methods raise ChannelClosed once the other end is gone."""
+    """One end of a connection. Methods raise ChannelClosed once the other end is gone."""
 
     def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
-        """tls: a connection that was accepted may begin with TLS, and `node` says whose it is."""
+        """Args:
+        tls: for an accepted connection, which may begin with TLS.
+        """
         connection.settimeout(SEND_TIMEOUT)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._tls = connection, tls
         self.peer = str(connection.getpeername()[0])
         self.node: int | None = None
-        """The node whose certificate the other end has; None: it has shown none."""
+        """The node that the other end's certificate belongs to; None without a certificate."""
         self._received = b""
         self._ready: list[dict[str, Any]] = []
 
@@ -52,25 +54,23 @@ class Channel:
         return self._socket.fileno()
 
     def speaks_for(self, node: int) -> bool:
-        """Whether the other end is that node, as far as this can be known: without TLS whoever says so."""
+        """Whether the other end may act as this node. Without TLS nobody can check it."""
         return self._tls is None or self.node == node
 
     def start_tls(self, tls: Tls, node: int, timeout: float) -> None:
-        """As the one that has connected, to the member that has this node; ChannelClosed if it is another."""
-        self._tls, connection = tls, tls.over(self._socket, accepted=False)
+        """Do the TLS handshake of the end that connected; ChannelClosed for another node's certificate."""
+        self._tls, connection = tls, tls.wrap(self._socket, accepted=False)
         self._socket = connection
         try:
             connection.settimeout(timeout)
             connection.do_handshake()
             tls.check_node(connection, node)
-        except (Refused, ssl.SSLCertVerificationError) as error:
+        except (CertificateRefused, ssl.SSLCertVerificationError) as error:
             raise ChannelClosed(f"refused its certificate: {error}") from error
         except OSError as error:
             raise Disconnected(f"no TLS: {error}") from error
         self.node = node
-        answer = self.receive_one(
-            timeout
-        )  # nothing is said before the other end has accepted this certificate
+        answer = self.receive_one(timeout)  # the other end accepts this node's certificate
         if "welcome" not in answer:
             raise ChannelClosed(
                 f"it refused this node's certificate: {printable(answer.get('refused'))}"
@@ -78,7 +78,7 @@ class Channel:
 
     def send(self, message: dict[str, Any]) -> None:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
-            raise Disconnected("no TLS yet")  # it would wait for the other end
+            raise Disconnected("no TLS yet")  # sending would wait for the other end
         try:
             self._socket.sendall(encode(message) + b"\n")
         except OSError as error:
@@ -96,13 +96,13 @@ class Channel:
         return self._ready.pop(0)
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have come, without waiting for more; ChannelClosed at the end of the connection."""
+        """The messages received so far, without waiting; ChannelClosed at the end of the connection."""
         waiting, self._ready = self._ready, []
         try:
             content = self._read()
         except (BlockingIOError, ssl.SSLWantReadError):
             return waiting
-        except (Refused, ssl.SSLError) as error:
+        except (CertificateRefused, ssl.SSLError) as error:
             if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
                 raise Disconnected("connection closed") from error
             raise ChannelClosed(f"TLS: {error}") from error
@@ -116,26 +116,18 @@ class Channel:
         return [*waiting, *map(decode, lines)]
 
     def put_back(self, messages: list[dict[str, Any]]) -> None:
-        """Return unused messages; `receive` yields them again, before all others."""
+        """Have `receive` return these messages again, before all others."""
         self._ready = [*messages, *self._ready]
 
     def _read(self) -> bytes:
-        """What has come, at most one record of TLS; BlockingIOError or SSLWantReadError where nothing has."""
+        """Received bytes, at most one TLS record; BlockingIOError or SSLWantReadError without any."""
         self._socket.settimeout(0)
         try:
-            if (
-                self._tls is not None
-                and self.node is None
-                and not isinstance(self._socket, ssl.SSLSocket)
-            ):
-                if self._socket.recv(1, socket.MSG_PEEK) != CLIENT_HELLO:
-                    return self._socket.recv(1 << 16)
-                self._socket = self._tls.over(self._socket, accepted=True)
-            if (
-                self._tls is not None
-                and self.node is None
-                and isinstance(self._socket, ssl.SSLSocket)
-            ):
+            if self._tls is not None and self.node is None:
+                if not isinstance(self._socket, ssl.SSLSocket):
+                    if self._socket.recv(1, socket.MSG_PEEK) != CLIENT_HELLO:
+                        return self._socket.recv(1 << 16)
+                    self._socket = self._tls.wrap(self._socket, accepted=True)
                 self._socket.do_handshake()
                 self.node = self._tls.node_of(self._socket)
                 self.send({"welcome": self.node})
@@ -144,9 +136,9 @@ class Channel:
             self._socket.settimeout(SEND_TIMEOUT)
 
     def detach(self) -> socket.socket:
-        """Return the socket, for other use than messages; ChannelClosed if bytes were received that are unread."""
+        """Give up the channel and return its socket; ChannelClosed if received bytes are unread."""
         if self._received or self._ready:
-            raise ChannelClosed("it went on before it was answered")
+            raise ChannelClosed("it sent more before it was answered")
         return self._socket
 
     def close(self) -> None:
@@ -154,12 +146,12 @@ class Channel:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON in UTF-8; lone surrogates, as in file names of other encodings, become "?"."""
+    """A message as JSON in UTF-8. Lone surrogates, as in file names of other encodings, become "?"."""
     return json.dumps(message, ensure_ascii=False, default=str).encode(errors="replace")
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Parse a JSON object; ChannelClosed for anything else, also for text that UTF-8 cannot encode."""
+    """Parse a JSON object; ChannelClosed for anything else, and for text that UTF-8 cannot encode."""
     try:
         message = json.loads(line.decode())
         json.dumps(message, ensure_ascii=False).encode()  # fails for lone surrogates ("\\ud800")
@@ -171,14 +163,14 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def printable(text: object) -> str:
-    """Text from the network as it may be shown: control characters, terminal escapes among them, as \\x1b; cut."""
+    """Received text, safe to show: control characters as \\x1b, at most MAX_SHOWN characters."""
     shown = str(text)
     cut = " ..." if len(shown) > MAX_SHOWN else ""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown[:MAX_SHOWN]) + cut
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen on this address alone; port 0 lets the system choose. OSError where that is not possible."""
+    """Listen on this address only; port 0 lets the system choose. OSError if that is not possible."""
     return socket.create_server((address, port), backlog=1024)
 
 
@@ -187,25 +179,26 @@ def connect(
 ) -> Channel:
     """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error.
 
-    tls: encrypted, to the one that has the certificate of `node`; ChannelClosed at once where it has another.
+    Args:
+        tls: encrypts the connection.
+        node: with `tls`, the node to connect to. ChannelClosed at once for another certificate.
     """
-    return connect_by(
-        lambda seconds: socket.create_connection((address, port), timeout=seconds),
-        timeout,
-        tls,
-        node,
-    )
+
+    def open_connection(seconds: float) -> socket.socket:
+        return socket.create_connection((address, port), timeout=seconds)
+
+    return connect_with(open_connection, timeout, tls, node)
 
 
-def connect_by(
-    dial: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
+def connect_with(
+    open_connection: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
 ) -> Channel:
-    """The same where `dial` opens the connection, within the seconds that it is given."""
+    """As `connect`, where `open_connection` opens the connection within a number of seconds."""
     deadline = time.monotonic() + timeout
     while True:
         try:
             seconds = max(0.1, deadline - time.monotonic())
-            channel = Channel(dial(seconds))
+            channel = Channel(open_connection(seconds))
             if tls is not None:
                 channel.start_tls(tls, node, seconds)
             return channel

@@ -1,4 +1,4 @@
-"""The CPU cores that this process may use: its affinity, and the CPU quota of its control group (containers, Slurm)."""
+"""The CPU cores that this process may use, by its affinity and the CPU quota of its control group."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +7,19 @@ import psutil
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """At least 1; a quota of 2.5 cores counts as 2. root: where proc and sys are, for tests.
+    """Number of usable cores, at least 1. A quota of 2.5 cores counts as 2.
 
-    Source: the kernel's cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us of version 1).
+    Source: the kernel's cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+
+    Args:
+        root: the folder with proc and sys, for tests.
     """
     cores = len(psutil.Process().cpu_affinity() or [0])
     return max(1, min([cores, *(int(quota) for quota in _quotas(root))]))
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """In cores, of this process's control groups and of those above them; a group without a quota has none."""
+    """Quotas, in cores, of this process's control groups and of the groups above them."""
     for group in _groups(root):
         for version in (
             _read(group / "cpu.max"),
@@ -29,7 +32,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Folders of the control groups, from the process's own up; within a container some may not be visible."""
+    """Folders of the control groups, from the process's own upwards; containers may hide some."""
     mount = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")

@@ -1,6 +1,6 @@
-"""The process that forks the workers: `multiprocessing`'s own, which imports torch once for all of them.
+"""multiprocessing's fork server, which imports torch once for all workers.
 
-This module imports no torch, so that the server can import it while the command does.
+This module does not import torch, so that the server starts while the command imports it.
 """
 
 import multiprocessing
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,21 +18,23 @@ from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
-from retexo.errors import TrainingError
+from retexo.errors import Interrupted
 from retexo.launch.ticker import ticker
 
 WORKERS = "retexo.worker.train"
-"""What it imports before it forks; above this room, so by name."""
-
-
+"""The module that the server imports before it forks. By name: this folder must not import it."""
 LONGEST_TEMP_DIR = 74
-"""Bytes of a folder's path that leave room for the server's socket: AF_UNIX takes paths of 107."""
+"""Bytes of a folder's path that leave room for the server's socket; AF_UNIX paths have 107."""
+
+
+_start_lock = threading.Lock()
+"""Held while `__main__` is replaced."""
 
 
 def warm_up() -> None:
-    """Start the fork server, unless it runs.
+    """Start the fork server unless it runs.
 
-    Ctrl-C and SIGHUP go to all processes of a terminal, and only the parent answers them: the
+    Ctrl-C and SIGHUP reach all processes of a terminal, and only the parent handles them. The
     server and all workers inherit a mask that blocks both.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS])
@@ -46,7 +49,7 @@ def warm_up() -> None:
 
 
 def shorten_socket_paths() -> None:
-    """Have multiprocessing put its sockets below /tmp where TMPDIR is too long for them."""
+    """Have multiprocessing create its sockets in /tmp where TMPDIR is too long for them."""
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMP_DIR:
         before, tempfile.tempdir = tempfile.tempdir, "/tmp"
         try:
@@ -56,21 +59,28 @@ def shorten_socket_paths() -> None:
 
 
 def wait_until_warm(timeout: float) -> None:
-    """Wait until workers can be forked at once: other nodes might take slow imports for a dead node."""
+    """Wait until workers can be forked at once. Slow imports could look like a dead node."""
     process = multiprocessing.get_context("forkserver").Process(target=int, daemon=True)
     start_processes([process], timeout)
     process.join(timeout)
 
 
 def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
-    """Start processes by the fork server; TrainingError where it has ended, or does not answer for `timeout` seconds.
+    """Start processes with the fork server.
 
-    In a thread: multiprocessing itself waits for ever for a fork server that was stopped.
+    In a thread, because multiprocessing waits forever for a fork server that was stopped.
+
+    Raises:
+        Interrupted: the server has ended, or does not answer within `timeout` seconds.
     """
 
     def start_all() -> None:
-        warm_up()
-        # Workers would import __main__, a script of the user's, and so run it again; all they need is in modules.
+        with _start_lock:
+            warm_up()
+            start_without_main()
+
+    def start_without_main() -> None:
+        # Workers would import __main__, a user's script, and run it again. They do not need it.
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
@@ -90,14 +100,14 @@ def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
             reason = (
                 f"no answer for {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
             )
-            raise TrainingError(
+            raise Interrupted(
                 f"the fork server, the process that starts the workers, was killed or stopped: {reason}; start again "
-                "(where this machine is only slow, with a longer distributed.init_timeout)"
+                "(on a slow machine, with a longer distributed.init_timeout)"
             ) from error
 
 
 def kill() -> None:
-    """Kill it, and wait until it has ended: multiprocessing starts another when it is needed."""
+    """Kill the server and wait until it has ended. multiprocessing starts another when needed."""
     pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         with suppress(ProcessLookupError, ChildProcessError):

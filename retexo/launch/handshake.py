@@ -1,8 +1,8 @@
-"""The check before anything is started: all nodes of a run have connected, and are about to run the same thing.
+"""Node 0's check, before anything is started, that all nodes are about to run the same.
 
-Each node sends a `NodeInfo`, and node 0 compares it with its own (`mismatch`). A node that does not match is told why at
-once. The start ends with the same message, on all nodes, unless a matching node takes the place within MISMATCH_WAIT:
-without certificates and without a run key, the other one may have been a stranger.
+Each node sends a `NodeInfo`, which node 0 compares with its own (`mismatch`). A node that differs
+is told why. The start then ends with that message on all nodes, unless a matching node takes the
+place within MISMATCH_WAIT: without certificates and a run key the first may have been a stranger.
 """
 
 import hashlib
@@ -16,14 +16,30 @@ from typing import Any
 
 from partitioning.file_io import check_types
 from retexo import __version__
-from retexo.launch.accepted_connections import Listener, PendingConnections
-from retexo.launch.addresses import split
+from retexo.launch.accepted_connections import AcceptedConnections
+from retexo.launch.addresses import split_address
 from retexo.launch.control_channel import Channel, ChannelClosed, printable
-from retexo.sites.tls import Tls
+from retexo.launch.protocols import Listener, Tls
 
 PROTOCOL = 1
 MISMATCH_WAIT = 5.0
-"""seconds that node 0 waits after a mismatch for a matching node in the same place"""
+"""Seconds that node 0 waits after a mismatch for a matching node in the same place."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is about to run, as far as all nodes have to agree on it."""
+
+    settings: Mapping[str, Any]
+    """Settings that have to be the same on every node."""
+    partition: str
+    """Digest of the partition directory."""
+    partition_mismatch: str = "another partitioning; copy it the same partition directory"
+    """What differs where the digest does, and the remedy."""
+    resumes: bool = False
+    """Whether a saved state is loaded, if there is one."""
+    num_saved: int | None = None
+    """Saved states of the local worker with the fewest; None without the description of a run."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +47,24 @@ class NodeInfo:
     """What a node is about to run."""
 
     run_key: str
-    """Tells this run from others that might use the same port by accident; empty where no launcher gave one."""
+    """Separates runs that use the same port by accident; empty without a launcher."""
     node: int
     ranks: list[int]
     world_size: int
     code: str
     """Versions and a digest of the program."""
     settings: dict[str, Any]
-    """Those that have to be the same everywhere, by dotted name."""
+    """RunInfo.settings by dotted name."""
     partition: str
     """Digest of the partition directory."""
     backend: str
     """distributed.backend; a run may be resumed with another."""
     address: str
-    """ADDRESS:PORT at which the other nodes find this one."""
+    """ADDRESS:PORT at which the other nodes reach this one."""
     credentials: str = ""
-    """Credentials.numbers; empty in the clear."""
+    """Numbers of the signed lists (Security.versions); empty in the clear."""
+    resumes: bool = False
+    num_saved: int | None = None
 
     @property
     def name(self) -> str:
@@ -54,29 +72,30 @@ class NodeInfo:
 
 
 def name_of(node: int, ranks: list[int] | range) -> str:
+    """A node with its ranks, for messages."""
     return f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
 
 
 def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
-    """The NodeInfo of a message; None if there is none in it, or one of another form."""
+    """The NodeInfo in a message; None without one, or for one of another form."""
     try:
         info = NodeInfo(**message["node"])
         check_types(info)
-        split(info.address)
+        split_address(info.address)
     except (KeyError, TypeError, ValueError):
         return None
     fits = all(isinstance(rank, int) for rank in info.ranks)
     return info if message.get("retexo") == PROTOCOL and fits else None
 
 
-def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
+def mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
     """Why a node cannot run together with node 0; None if it can."""
     if other.code != first.code:
-        return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same everywhere"
+        return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same version"
     if other.credentials != first.credentials:
         return (
             f"{other.name} has other lists of the authority than node 0: {other.credentials}, not "
-            f"{first.credentials}; give all nodes the newest"
+            f"{first.credentials}; copy the newest to all nodes"
         )
     if other.world_size != first.world_size:
         return f"{other.name} has num_partitions={other.world_size}, node 0 has num_partitions={first.world_size}"
@@ -93,12 +112,33 @@ def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
             "start every node with the same command, node_rank apart"
         )
     if other.partition != first.partition:
-        return f"{other.name} has another partitioning (its digest differs); copy it the same partition directory"
+        return f"{other.name} has {partition_mismatch}"
+    return _state_mismatch(first, other)
+
+
+def _state_mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
+    """Why two nodes cannot go on with an interrupted run, or begin one, together."""
+    if first.resumes != other.resumes:
+        resuming, beginning = (first, other) if first.resumes else (other, first)
+        return (
+            f"{resuming.name} resumes a run and {beginning.name} begins one; "
+            "give resume=auto to every node or to none"
+        )
+    for one, other_one in ((first, other), (other, first)):
+        # Every node describes its run before any worker starts. So a node without a description
+        # has lost it once others have saved states. While workers save their first state, one may
+        # have it and another none yet.
+        most_expected = 0 if one.num_saved is None else 1
+        if not one.num_saved and (other_one.num_saved or 0) > most_expected:
+            return (
+                f"{one.name} has no saved state in its run directory and {other_one.name} has one; "
+                "restore the directory, or begin anew in another hydra.run.dir without resume"
+            )
     return None
 
 
 def has_nothing_in_common(first: NodeInfo, other: NodeInfo) -> bool:
-    """Whether code, settings and partitioning all differ: the run's own nodes share one of them at least."""
+    """Whether code, settings and partitioning all differ. Nodes of one run share at least one."""
     return (
         other.code != first.code
         and other.settings != first.settings
@@ -121,20 +161,26 @@ class Coordinator:
     """Node 0's side: accepts connections until all other nodes have joined."""
 
     def __init__(
-        self, listener: Listener, own: NodeInfo, num_nodes: int, tls: Tls | None = None
+        self,
+        listener: Listener,
+        own: NodeInfo,
+        num_nodes: int,
+        tls: Tls | None = None,
+        partition_mismatch: str = "",
     ) -> None:
         self._own, self._num_nodes, self._tls = own, num_nodes, tls
-        self._pending = PendingConnections(listener, tls)
-        self._misfits: dict[int, tuple[float, str]] = {}
+        self._partition_mismatch = partition_mismatch
+        self._accepted = AcceptedConnections(listener, tls)
+        self._mismatches: dict[int, tuple[float, str]] = {}
         """By node: the time at which its mismatch ends the start, and the message."""
         self.addresses: dict[str, str] = {}
-        """Where each node that joined listens, by node; keys of JSON are strings."""
+        """Where each joined node listens, by node; a string, as keys of JSON are."""
         self.joined: dict[int, Channel] = {}
 
     @property
     def problem(self) -> str | None:
         """The first mismatch; None if all nodes have joined nevertheless."""
-        messages = [message for _, message in self._misfits.values()]
+        messages = [message for _, message in self._mismatches.values()]
         return messages[0] if messages and self.missing else None
 
     @property
@@ -142,12 +188,12 @@ class Coordinator:
         return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
-        """Wait until all nodes have joined, a mismatch ends the start, or `timeout` seconds have passed."""
+        """Wait until all nodes have joined or a mismatch ends the start, at most `timeout` seconds."""
         timeout_at = time.monotonic() + timeout
         while self.missing:
-            if self._knows_its_nodes and self._misfits.keys() >= set(self.missing):
-                return  # nobody else can take these places
-            deadline = min([timeout_at, *(deadline for deadline, _ in self._misfits.values())])
+            if self._knows_its_nodes and self._mismatches.keys() >= set(self.missing):
+                return  # no other node can take these places
+            deadline = min([timeout_at, *(deadline for deadline, _ in self._mismatches.values())])
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 return
@@ -158,63 +204,63 @@ class Coordinator:
         for channel in self.joined.values():
             with suppress(ChannelClosed):
                 channel.send(reply)
-        self._pending.close()
+        self._accepted.close()
 
     @property
     def _knows_its_nodes(self) -> bool:
-        """Whether only those with a certificate, or the run key, are compared."""
+        """Whether strangers are recognised, by certificates or by the run key."""
         return self._tls is not None or self._own.run_key != ""
 
     def _step(self, timeout: float) -> None:
-        first_messages, readable = self._pending.wait(timeout, list(self.joined.values()))
+        first_messages, readable = self._accepted.wait(timeout, list(self.joined.values()))
         for channel in readable:
             self._check_connected(channel)
-        self._pending.answer(first_messages, self._read_info)
+        self._accepted.answer(first_messages, self._read_info)
 
     def _read_info(self, channel: Channel, message: dict[str, Any]) -> None:
         info = parse_node_info(message)
         if info is None:
-            self._pending.reject(channel, "not a node of this program's version")
+            self._accepted.reject(channel, "not a node of this program's version")
         elif not channel.speaks_for(info.node):
             whose = (
                 "no certificate"
                 if channel.node is None
                 else f"the certificate of node {channel.node}"
             )
-            self._pending.reject(channel, f"it says that it is node {info.node}, and has {whose}")
+            self._accepted.reject(channel, f"it claims to be node {info.node}, and has {whose}")
         elif info.run_key != self._own.run_key:
             other_run = printable(info.run_key) or "no launcher"
-            self._pending.reject(channel, f"it belongs to another run ({other_run})")
+            self._accepted.reject(channel, f"it belongs to another run ({other_run})")
         elif not self._knows_its_nodes and has_nothing_in_common(self._own, info):
-            self._pending.reject(
+            self._accepted.reject(
                 channel, "its code, settings and partitioning all differ from node 0's"
             )
         else:
             self._admit(info, channel)
 
     def _admit(self, info: NodeInfo, channel: Channel) -> None:
-        difference = mismatch(self._own, info)
-        problem = difference or self._wrong_place(info)
+        difference = mismatch(self._own, info, self._partition_mismatch)
+        problem = difference or self._wrong_node_rank(info)
         if problem is None:
             self.joined[info.node] = channel
             self.addresses[str(info.node)] = info.address
-            self._misfits.pop(info.node, None)
+            self._mismatches.pop(info.node, None)
             return
         problem = printable(problem)
         if difference is None or info.node not in self.joined:
-            self._misfits.setdefault(info.node, (time.monotonic() + MISMATCH_WAIT, problem))
-        self._pending.reject(channel, problem, {"mistake": problem})
+            self._mismatches.setdefault(info.node, (time.monotonic() + MISMATCH_WAIT, problem))
+        self._accepted.reject(channel, problem, {"mistake": problem})
 
-    def _wrong_place(self, info: NodeInfo) -> str | None:
-        """Why a node cannot have the place that it asks for; None if it can."""
+    def _wrong_node_rank(self, info: NodeInfo) -> str | None:
+        """Why a node cannot have the node_rank that it asks for; None if it can."""
         if info.node == 0 or info.node in self.joined:
-            return f"{info.name} is there twice; give every node its own node_rank"
+            return f"{info.name} has joined already; give every node its own node_rank"
         if info.node >= self._num_nodes:
             return f"node_rank={info.node}: there are {self._num_nodes} nodes"
         return None
 
     def _check_connected(self, channel: Channel) -> None:
-        """Forget a node that disconnected while it waited: it may connect again."""
+        """Forget a node that disconnected while it waited; it may connect again."""
         try:
             channel.receive()
         except ChannelClosed:

@@ -1,7 +1,7 @@
-"""Heartbeats of a worker, and how its parent tells a dead one from a slow one.
+"""Heartbeats of a worker, and how its parent tells a dead worker from a slow one.
 
-A worker that computes may send none for long: a call into C can keep Python's other threads from running. So one
-without heartbeats counts as dead only when it uses no CPU time either.
+A call into C can keep Python's other threads, and so heartbeats, from running. A worker without
+heartbeats therefore counts as dead only if it uses no CPU time either.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 BEATS_PER_TIMEOUT = 5
-"""least number of heartbeats within distributed.heartbeat_timeout; also at least one per second"""
+"""Fewest heartbeats within distributed.heartbeat_timeout. There is at least one per second."""
 
 
 def interval(timeout: float) -> float:
@@ -27,7 +27,7 @@ def interval(timeout: float) -> float:
 
 
 class Progress:
-    """The phase, layer and round of a worker; its parent learns a new phase at once, the rest with each heartbeat."""
+    """The phase, layer and round of a worker. Its parent gets a new phase at once."""
 
     def __init__(
         self,
@@ -35,10 +35,12 @@ class Progress:
         say: Callable[[str], None] = logger.info,
         fail: Callable[[str], None] = logger.error,
     ) -> None:
-        self._report, self.fail = report, fail
-        """`fail` ends the worker from any thread; its parent learns why."""
-        self.say = say
-        """Logs a line, where the parent of a worker logs."""
+        """Args:
+        report: sends the phase to the parent.
+        say: logs a line in the parent.
+        fail: ends the worker from any thread, with a message for the parent.
+        """
+        self._report, self.say, self.fail = report, say, fail
         self._phase, self._layer, self._round = "start", -1, -1
 
     def enter(self, phase: str) -> None:
@@ -46,7 +48,7 @@ class Progress:
         self.beat()
 
     def at(self, layer: int, number: int = -1) -> None:
-        """A layer, and, if it has begun, a round of it."""
+        """Set the layer and, once rounds begin, the round."""
         self._layer, self._round = layer, number
 
     def beat(self) -> None:
@@ -67,7 +69,7 @@ class ParentPipe:
         self._parent, self._lock = parent, threading.Lock()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send, if the parent is still there; the end of a parent ends this process in another way."""
+        """Send, if the parent still runs; _die_with_parent ends this process otherwise."""
         with self._lock, suppress(OSError):
             self._parent.send_bytes(json.dumps(message).encode())
 
@@ -79,7 +81,7 @@ class ParentPipe:
             self._die,
         )
         threading.Thread(
-            target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True
+            target=_beat_forever, args=(progress, interval(timeout)), daemon=True
         ).start()
         return progress
 
@@ -88,7 +90,7 @@ class ParentPipe:
         os._exit(1)
 
 
-def _beat_for_ever(progress: Progress, seconds: float) -> None:
+def _beat_forever(progress: Progress, seconds: float) -> None:
     while True:
         progress.beat()
         time.sleep(seconds)
@@ -102,21 +104,21 @@ class ProcessMonitor:
         self._usage: list[str] = []
         self._state = ""
         self.idle_seconds = 0.0
-        """seconds without a heartbeat and without use of CPU time"""
+        """Seconds without a heartbeat and without CPU time."""
 
     def reset(self) -> None:
         self.idle_seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count seconds that passed without a heartbeat, if the process used no CPU time in them."""
+        """Add seconds that passed without a heartbeat, unless the process used CPU time."""
         state, usage = self._look()
-        # D waits for a disk, however slow; what loads its memory from there has major page faults.
+        # D: waits for a disk, however slow. Loading memory from it causes major page faults.
         working = usage != self._usage or state == "D"
         self._state, self._usage = state, usage
         self.idle_seconds = 0.0 if working else self.idle_seconds + seconds
 
     def _look(self) -> tuple[str, list[str]]:
-        """State, and [major page faults, CPU time in user mode, in the kernel], as in proc(5)."""
+        """State, and [major page faults, CPU time in user mode, in the kernel]; see proc(5)."""
         try:
             columns = self._stat.read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:

@@ -1,4 +1,4 @@
-"""This machine's network interfaces: which one leads to an address, and which address it has."""
+"""This machine's network interfaces: the one with the route to an address, and its address."""
 
 import socket
 from collections.abc import Collection
@@ -19,7 +19,7 @@ def loopback() -> str:
 
 
 def route_interface(address: str, port: int, setting: str = "distributed.master_addr") -> str:
-    """The interface with the route to an address, which a setting gave; asking for it sends nothing."""
+    """The interface with the route to the address in a setting. Looking it up sends nothing."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, port))
@@ -33,7 +33,7 @@ def route_interface(address: str, port: int, setting: str = "distributed.master_
 
 
 def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
-    """An IPv4 address of an interface, a preferred one if it has it; InputError names the interfaces that there are."""
+    """An IPv4 address of an interface, a preferred one if it has one of these."""
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
         raise InputError(

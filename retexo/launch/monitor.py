@@ -1,4 +1,4 @@
-"""The loop of a node's parent process: it watches the workers and the other nodes until all are done, or one fails."""
+"""A node's parent watches its workers and the other nodes until all are done or one fails."""
 
 import json
 import logging
@@ -12,9 +12,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from retexo.errors import TrainingError
-from retexo.launch.control_channel import Channel, ChannelClosed, Disconnected, printable
-from retexo.launch.failure import KINDS, ROOT_CAUSES, Failure, read_failure
+from retexo.errors import Interrupted, TrainingError
+from retexo.launch.control_channel import Channel, ChannelClosed, printable
+from retexo.launch.failure import CURABLE, KINDS, ROOT_CAUSES, Failure, read_failure
 from retexo.launch.handshake import name_of
 from retexo.launch.heartbeat import ProcessMonitor, Stopwatch, interval
 from retexo.launch.rendezvous import Node
@@ -23,9 +23,9 @@ from retexo.launch.ticker import ticker
 logger = logging.getLogger(__name__)
 
 CAUSE_WAIT = 2.0
-"""seconds for which failures of other workers are awaited after the first one, to tell the cause from its effects"""
+"""Seconds to wait for other failures after the first, to tell the cause from its effects."""
 STOP_TIMEOUT = 5.0
-"""seconds within which workers that are told to stop have to finish their round and save it"""
+"""Seconds within which workers have to finish their round and save it after SIGTERM."""
 
 
 class Worker:
@@ -36,11 +36,11 @@ class Worker:
         self.monitor = ProcessMonitor(process.pid or 0)
         self.phase = "start"
         self.outcome: dict[str, Any] | None = None
-        """Its last message: a result, or an error."""
+        """Its last message: a result or an error."""
         self._out_of_memory = _oom_kills()
 
     def read(self) -> None:
-        """Read one message: a heartbeat, or the outcome; the exit status of a worker that died without one."""
+        """Read one message: a heartbeat, a log line or the outcome. A worker that died has none."""
         self.monitor.reset()
         try:
             message: dict[str, Any] = json.loads(self.receiver.recv_bytes())
@@ -62,11 +62,12 @@ class Worker:
         if code >= 0:
             return f"exited with status {code}"
         memory = code == -signal.SIGKILL and _oom_kills() > self._out_of_memory
-        return f"was killed by {signal.Signals(-code).name}{' (out of memory, says the kernel)' if memory else ''}"
+        cause = " (out of memory, says the kernel)" if memory else ""
+        return f"was killed by {signal.Signals(-code).name}{cause}"
 
 
 def _oom_kills() -> int:
-    """How often this machine's kernel has killed a process because memory ran out."""
+    """How often this machine's kernel has killed a process because it ran out of memory."""
     with suppress(OSError):  # a container may hide it
         for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
@@ -75,32 +76,37 @@ def _oom_kills() -> int:
 
 
 class Watch:
-    """The loop of a parent: reads what its workers and the other nodes send, and sends these its own state."""
+    """The loop of a parent. It reads its workers' and the other nodes' messages and sends its own."""
 
-    def __init__(self, workers: dict[int, Worker], node: Node) -> None:
-        self._workers, self._node = workers, node
+    def __init__(
+        self, workers: dict[int, Worker], node: Node, *, may_restart: bool = False
+    ) -> None:
+        """Args:
+        may_restart: whether a curable failure raises Interrupted on all nodes. Node 0 decides.
+        """
+        self._workers, self._node, self._may_restart = workers, node, may_restart
         self._links: dict[int, Channel] = dict(node.links)
-        self._others = set(node.links)
-        """Nodes that are not lost; a link may be broken for a while."""
-        self._said: dict[int, list[dict[str, Any]]] = {other: [] for other in node.links}
-        """To each, but for heartbeats: over a new link it is said again, and does no harm twice."""
-        self._lost: list[Channel] = []
+        self._lost_links: list[Channel] = []
         self._own = node.rank
         self._timeout = node.cluster.heartbeat_timeout
         self._seconds_silent = dict.fromkeys(self._links, 0.0)
-        self._broken: dict[int, str] = {}
-        """Why the last link to a node broke."""
         self._phases = dict.fromkeys(self._links, "start")
         self._failures: list[Failure] = []
         self._deadline = float("inf")
+        """When the cause is raised, even if node 0 has not decided or workers still run."""
         self._done: set[int] = set()
-        self._bye: set[int] = set()
+        """Nodes whose workers are all done."""
         self._all_done = False
-        self._decision: str | None = None
-        """What node 0 says the cause is."""
+        self._decision: dict[str, Any] | None = None
+        """Node 0's message with the cause."""
 
     def run(self) -> dict[int, Any]:
-        """Until all workers of all nodes are done: results by local rank. TrainingError as soon as one fails."""
+        """Wait until all workers of all nodes are done; results by local rank.
+
+        Raises:
+            Interrupted: a process or connection failed, and all nodes restart.
+            TrainingError: another failure; both as soon as it is known.
+        """
         stopwatch = Stopwatch(interval(self._timeout))
         next_beat = 0.0
         while not self._all_done:
@@ -111,7 +117,6 @@ class Watch:
             self._check_heartbeats(stopwatch.elapsed())
             self._check_done()
             self._check_failed()
-        self._linger()
         return {
             rank: worker.outcome["result"]
             for rank, worker in self._workers.items()
@@ -119,26 +124,23 @@ class Watch:
         }
 
     def announce_stop(self, why: str) -> None:
-        """Tell the other nodes that this one ends; their workers stop after the same round as ours, and save it."""
+        """Tell the other nodes that this one ends, so that all workers save the same round."""
         message = f"{self._name(self._own)} was ended by {why}{self._in_phase(self._own)}"
         self._send(
             {"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None
         )
 
-    # --- what comes in ---
+    # --- receiving ---
 
     def _read(self, timeout: float) -> None:
         running = [worker for worker in self._workers.values() if worker.outcome is None]
-        sources = {worker.receiver: worker for worker in running}
+        workers = {worker.receiver: worker for worker in running}
         links: dict[Any, int] = {channel: other for other, channel in self._links.items()}
-        bell = [self._node.reopening.bell] if self._node.reopening else []
-        ready: list[Any] = connection.wait([*sources, *links, *bell], max(0.0, timeout))
+        ready: list[Any] = connection.wait([*workers, *links], max(0.0, timeout))
         for source in ready:
-            if source in sources:
-                self._read_worker(sources[source])
-            elif source in bell:
-                self._take_up()
-            elif self._links.get(links[source]) is source:
+            if source in workers:
+                self._read_worker(workers[source])
+            else:
                 self._read_node(links[source])
 
     def _read_worker(self, worker: Worker) -> None:
@@ -168,10 +170,7 @@ class Watch:
         try:
             messages = self._links[other].receive()
         except ChannelClosed as error:
-            if self._node.reopening is not None and isinstance(error, Disconnected):
-                self._reopen(other, str(error))
-            else:
-                self._node_lost(other, str(error))
+            self._node_lost(other, str(error))
             return
         self._seconds_silent[other] = 0.0
         for message in messages:
@@ -187,42 +186,10 @@ class Watch:
         if "failed" in message:
             self._add_failure(read_failure(message["failed"]), other)
         if "end" in message:
-            self._decision = printable(message["end"])
-        if "bye" in message:
-            self._bye.add(other)
-
-    def _reopen(self, other: int, why: str) -> None:
-        """The link broke: whether the node is lost is known once it was silent for long enough."""
-        self._links.pop(other).close()
-        self._broken[other] = why
-        self._ask_for(other)
-
-    def _ask_for(self, other: int) -> None:
-        assert self._node.reopening is not None
-        self._node.reopening.ask(other)
-
-    def _take_up(self) -> None:
-        """Go on over the new links that came."""
-        reopening = self._node.reopening
-        assert reopening is not None
-        reopening.bell.recv(64)
-        while not reopening.links.empty():
-            other, channel = reopening.links.get()
-            if other not in self._others:
-                channel.close()
-                continue
-            if other in self._links:
-                self._links.pop(other).close()
-            self._links[other] = channel
-            logger.info("%s: the link was taken up again", self._name(other))
-            for message in self._said[other]:
-                with suppress(ChannelClosed):
-                    channel.send(message)
+            self._decision = message
 
     def _node_lost(self, other: int, why: str) -> None:
-        self._others.remove(other)
-        if other in self._links:
-            self._lost.append(self._links.pop(other))
+        self._lost_links.append(self._links.pop(other))
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
         self._add_failure(
             Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._in_phase(other)}")
@@ -236,21 +203,12 @@ class Watch:
                     worker.outcome = {}
                     self._worker_failed(worker, "death", str(worker.monitor))
                     worker.process.kill()  # a stopped process would not end otherwise
-        for other in list(self._others):
+        for other in list(self._links):
             self._seconds_silent[other] += seconds
             if self._seconds_silent[other] > self._timeout:
-                why = (
-                    self._broken.get(other, "no heartbeat")
-                    if other not in self._links
-                    else "no heartbeat"
-                )
-                self._node_lost(other, f"{why} for {self._seconds_silent[other]:.0f} s")
-            elif (
-                self._node.reopening is not None and self._seconds_silent[other] > self._timeout / 2
-            ):
-                self._ask_for(other)  # cut, maybe, and nobody was told
+                self._node_lost(other, f"no heartbeat for {self._seconds_silent[other]:.0f} s")
 
-    # --- what goes out, and the end ---
+    # --- sending, and the end ---
 
     def _send_heartbeat(self) -> None:
         phases = {worker.phase for worker in self._workers.values() if worker.outcome is None}
@@ -259,35 +217,34 @@ class Watch:
         self._send({"beat": self._phases[self._own]})
 
     def _send(self, message: dict[str, Any], only: int | None = None) -> None:
-        """Send to all nodes, or to one; one that is gone shows by its missing heartbeats."""
+        """Send to all nodes or to one. A node that is gone shows by its missing heartbeats."""
         links = [channel for node, channel in self._links.items() if only in (None, node)]
-        for node in self._others if "beat" not in message else ():
-            if only in (None, node):
-                self._said[node].append(message)
-        for channel in (*links, *self._lost):  # a lost node may only have been stopped
+        for channel in (*links, *self._lost_links):  # a lost node may only have been stopped
             with suppress(ChannelClosed):
                 channel.send(message)
 
     def _add_failure(self, failure: Failure, source: int | None = None) -> None:
-        """Note a failure, of the node `source` or seen here; node 0 decides on the cause, the others wait for that."""
+        """Add a failure. Node 0 decides which one is the cause; the others wait for its decision.
+
+        Args:
+            source: the node that reported it; None for this node.
+        """
         self._failures.append(failure)
         wait = 0.0 if failure.kind in ROOT_CAUSES else CAUSE_WAIT
-        if self._own != 0 and source is None and 0 in self._others:
+        if self._own != 0 and source is None and 0 in self._links:
             self._send({"failed": asdict(failure.for_others())}, only=0)
             wait = 2 * CAUSE_WAIT + 1
         if failure.kind == "ended":
-            self._deadline = (
-                time.monotonic() + STOP_TIMEOUT
-            )  # in which the workers save their round
+            self._deadline = time.monotonic() + STOP_TIMEOUT  # workers save their round meanwhile
             for worker in self._workers.values():
-                worker.process.terminate()  # one that keeps no rounds ends at once
+                worker.process.terminate()  # one without a recovery state ends at once
             if self._own == 0:
                 self._send({"failed": asdict(failure)})
-        elif not self._stopping:
+        elif not self._is_stopping:
             self._deadline = min(self._deadline, time.monotonic() + wait)
 
     @property
-    def _stopping(self) -> bool:
+    def _is_stopping(self) -> bool:
         """Whether a signal told a node to end."""
         return any(failure.kind == "ended" for failure in self._failures)
 
@@ -296,7 +253,7 @@ class Watch:
         if not self._failures and self._decision is None:
             return
         running = any(worker.outcome is None for worker in self._workers.values())
-        known = not running if self._stopping else self._decision is not None
+        known = not running if self._is_stopping else self._decision is not None
         if known or time.monotonic() >= self._deadline:
             self._raise_cause()
 
@@ -307,48 +264,28 @@ class Watch:
             if self._own not in self._done:
                 self._done.add(self._own)
                 self._send({"done": True}, only=0)
-        elif self._done >= self._others:
+        elif self._done >= self._links.keys():
             self._send({"finished": True})
             self._all_done = True
 
-    def _linger(self) -> None:
-        """Node 0 stays until the others know that all are done, should a link break just then."""
-        if self._node.reopening is None:
-            return
-        if self._own != 0:
-            self._send({"bye": True}, only=0)
-        else:
-            deadline = time.monotonic() + self._timeout
-            while not self._bye >= self._others and (seconds := deadline - time.monotonic()) > 0:
-                self._read(min(seconds, interval(self._timeout)))
-
     def _raise_cause(self) -> None:
-        """Raise TrainingError with the cause; node 0 sends it to the others."""
-        cause = min(
-            self._failures,
-            key=lambda failure: (KINDS.index(failure.kind), failure.rank),
-            default=None,
-        )
-        if self._own == 0 and cause is not None:
-            self._send({"end": cause.for_others().message})
-        sentence = (
-            self._decision
-            if self._decision is not None
-            else cause.message
-            if cause is not None
-            else ""
-        )
-        own = [
-            failure.traceback
-            for failure in self._failures
-            if failure.kind == "error" and failure.traceback
+        """Raise Interrupted or TrainingError with the cause; node 0 sends it to the others."""
+        order = {kind: place for place, kind in enumerate(KINDS)}
+        causes = sorted(self._failures, key=lambda each: (order[each.kind], each.rank))
+        message = causes[0].message if causes else ""
+        restart = self._may_restart and causes[:1] != [] and causes[0].kind in CURABLE
+        if self._decision is not None:
+            message = printable(self._decision["end"])
+            restart = self._may_restart and self._decision.get("restart") is True
+        elif self._own == 0:
+            self._send({"end": causes[0].for_others().message, "restart": restart})
+        if restart:
+            raise Interrupted(message)
+        details = [each.traceback for each in causes if each.kind == "error" and each.traceback]
+        details += [
+            each.message for each in causes if each.kind == "input" and each.message != message
         ]
-        own += [
-            failure.message
-            for failure in self._failures
-            if failure.kind == "input" and failure.message != sentence
-        ]
-        raise TrainingError("\n".join([sentence, *own[:1]]))
+        raise TrainingError("\n".join([message, *details[:1]]))
 
     def _name(self, node: int) -> str:
         return name_of(node, self._node.cluster.ranks_of(node))

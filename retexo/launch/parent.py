@@ -1,4 +1,4 @@
-"""What a process that another one starts owes it."""
+"""End a process when its parent ends."""
 
 import ctypes
 import signal
@@ -7,6 +7,6 @@ PR_SET_PDEATHSIG = 1
 
 
 def tie_to_parent() -> None:
-    """From now on this process ends when its parent does, and not on Ctrl-C, which reaches the whole terminal."""
+    """End this process when its parent ends. Ignore Ctrl-C, which reaches the whole terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or whose reader has ended, such as `| head -1`: what is written there is dropped."""
+"""Drop output to standard streams that are closed, or whose reader has ended (`| head -1`)."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Dropping(io.FileIO):
-    """A descriptor that becomes /dev/null once nobody reads the pipe."""
+    """A descriptor that becomes /dev/null once the pipe has no reader."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -20,7 +20,7 @@ class _Dropping(io.FileIO):
 
 
 def keep_standard_streams() -> None:
-    """Call first in a command: a file that it opens would get the number of a closed stream, and its output."""
+    """Call first in a command: otherwise a file it opens could get the number of a closed stream."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -30,7 +30,7 @@ def keep_standard_streams() -> None:
         stream = getattr(sys, name)
         with contextlib.suppress(AttributeError, OSError):
             if stream is not None and stream.fileno() != number:
-                continue  # somebody else's, as of a test
+                continue  # replaced, as by a test
             raw = io.BufferedWriter(_Dropping(number, "w", closefd=False))
             setattr(
                 sys,
@@ -38,7 +38,7 @@ def keep_standard_streams() -> None:
                 io.TextIOWrapper(
                     raw,
                     encoding=getattr(stream, "encoding", "utf-8"),
-                    errors="backslashreplace",  # of letters that the locale lacks
+                    errors="backslashreplace",  # letters that the locale lacks
                     line_buffering=number == 2 or getattr(stream, "line_buffering", False),
                     write_through=getattr(stream, "write_through", False),
                 ),

@@ -2,41 +2,58 @@
 
 import multiprocessing
 import signal
-import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
 from retexo.launch import fork_server, rendezvous
+from retexo.launch.handshake import RunInfo
 from retexo.launch.monitor import STOP_TIMEOUT, Watch, Worker
-from retexo.launch.rendezvous import Node
-from retexo.launch.worker_streams import with_doors, with_local_streams
+from retexo.launch.protocols import Security
+from retexo.launch.rendezvous import Node, TimeLimit
+from retexo.launch.worker_streams import with_local_streams
 from retexo.settings.cluster_settings import ClusterSettings
 
 
 @contextmanager
 def connect_nodes(
-    cluster: ClusterSettings, settings: Mapping[str, Any], partition: str
+    cluster: ClusterSettings,
+    run: RunInfo,
+    security: Security | None = None,
+    limit: TimeLimit | None = None,
 ) -> Iterator[Node]:
-    """As rendezvous.connect_nodes, once workers can be forked at once."""
+    """As rendezvous.connect_nodes, after making sure that workers can be forked at once."""
     if cluster.num_nodes > 1:
         fork_server.wait_until_warm(cluster.init_timeout)
-    with rendezvous.connect_nodes(cluster, settings, partition) as node:
+    with rendezvous.connect_nodes(cluster, run, security, limit) as node:
         yield node
 
 
 def run_workers(
-    ranks: Sequence[int], target: Callable[..., None], job: Any, node: Node
+    ranks: Sequence[int],
+    target: Callable[..., None],
+    job: Any,
+    node: Node,
+    *,
+    may_restart: bool = False,
 ) -> dict[int, Any]:
-    """Run target(rank, job, connection, streams) in a process for each rank; return their results by rank.
+    """Run target(rank, job, connection, streams) in a process for each rank.
 
-    streams: to the other workers, None for gloo, which connects them itself.
+    `streams` are the connections to the other workers, or None for gloo, which opens its own. All
+    processes have ended when this function returns or raises.
 
-    Raises TrainingError, which names rank, node and phase, as soon as a worker fails here or on another node; none is
-    left behind in any case.
+    Args:
+        may_restart: see Watch.
+
+    Returns:
+        Results by rank.
+
+    Raises:
+        Interrupted, TrainingError: see Watch.run. They name rank, node and phase.
     """
     context = multiprocessing.get_context("forkserver")
     pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
@@ -44,9 +61,6 @@ def run_workers(
     streams = (
         with_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
     )
-    doors: dict[int, socket.socket] = {}
-    if node.reopening is not None:
-        streams, doors = with_doors(streams, handed_over)
     processes = [
         context.Process(
             target=target,
@@ -64,15 +78,12 @@ def run_workers(
             lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit))
         )
         fork_server.start_processes(processes, node.cluster.init_timeout)
-        handed_over.close()  # so that a worker notices when the other end of a stream has ended
+        handed_over.close()  # a worker then notices when the other end of a stream has ended
         for _, sender in pipes.values():
             sender.close()
-        if node.reopening is not None:
-            node.reopening.start(doors)
         started = zip(processes, pipes.items(), strict=True)
-        watch = Watch(
-            {rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}, node
-        )
+        workers = {rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}
+        watch = Watch(workers, node, may_restart=may_restart)
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:
@@ -82,20 +93,24 @@ def run_workers(
 
 @contextmanager
 def terminate_as_exit() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP raise SystemExit with status 128 + number, so that everything is cleaned up.
+    """Within the block, SIGTERM and SIGHUP raise SystemExit with status 128 + number.
 
-    Only the first one does: a closing session sends both, and workers may be saving their round. One that is ignored
-    already, as nohup has SIGHUP ignored, stays so.
+    Only the first one does: a closing session sends both, and workers may be saving their round. A
+    signal that is ignored, as SIGHUP is below nohup, stays ignored. Outside the main thread, which
+    receives all signals, nothing changes.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     caught = [number for number, handler in before.items() if handler != signal.SIG_IGN]
 
-    told_before = False
+    received_one = False
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        nonlocal told_before
-        if not told_before:
-            told_before = True
+        nonlocal received_one
+        if not received_one:
+            received_one = True
             raise SystemExit(128 + number)
 
     for number in caught:
@@ -115,9 +130,10 @@ def name_of_signal(error: BaseException) -> str:
 
 
 def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
-    """End the workers; save: they first finish their round and save it.
+    """End the workers.
 
-    A worker that has reported its result has closed all it opened; nothing is lost by not waiting for its exit.
+    Args:
+        save: let them finish and save their round first.
     """
     for stop in ("terminate", "kill") if save else ("kill",):
         alive = [process for process in processes if process.is_alive()]
@@ -126,5 +142,5 @@ def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT
         for process in alive:
             process.join(timeout=max(0.0, deadline - time.monotonic()))
-    if any(process.is_alive() for process in processes):  # so says a fork server that was stopped
+    if any(process.is_alive() for process in processes):  # as a stopped fork server reports
         fork_server.kill()

@@ -1,4 +1,4 @@
-"""A line of the log every few seconds, whatever this process does or waits for."""
+"""Logs a line every few seconds, whatever this process does or waits for."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ticker(logging.Handler):
-    """Knows what goes on: the last line of the log, or what a loop that waits says in `doing`."""
+    """Remembers the last log line, or the text that a waiting loop sets as `doing`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,10 +24,11 @@ class Ticker(logging.Handler):
             self.doing = record.getMessage()
 
     @contextmanager
-    def running(
-        self, interval: float = LINE_INTERVAL + 1
-    ) -> Iterator[None]:  # lines with more in them go first
-        """Log what goes on whenever nothing was logged for `interval` seconds."""
+    def running(self, interval: float = LINE_INTERVAL + 1) -> Iterator[None]:
+        """Log `doing` whenever nothing was logged for `interval` seconds.
+
+        The default is above LINE_INTERVAL, so that lines with more information come first.
+        """
         ended, start = threading.Event(), time.monotonic()
         self._last = start
 
@@ -53,4 +54,4 @@ class Ticker(logging.Handler):
 
 
 ticker = Ticker()
-"""The one of this process."""
+"""The ticker of this process."""

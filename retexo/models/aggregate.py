@@ -54,18 +54,18 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        gradient, leaf, of_rows, of_weight = gradient.contiguous(), ctx.leaf, None, None
+        gradient, leaf, rows_gradient, weight_gradient = gradient.contiguous(), ctx.leaf, None, None
         if ctx.needs_input_grad[0]:
             edges = ctx.block.out_edges
-            of_rows = sum_rows(
+            rows_gradient = sum_rows(
                 gradient,
                 edges.column,
                 edges.row_ptr,
                 None if leaf is None else edges.reorder(leaf.detach()),
             )
         if ctx.needs_input_grad[1]:
-            (of_weight,) = torch.autograd.grad(ctx.total, leaf, gradient)
-        return of_rows, of_weight, None
+            (weight_gradient,) = torch.autograd.grad(ctx.total, leaf, gradient)
+        return rows_gradient, weight_gradient, None
 
 
 def edge_sum_per_head(block: Block, rows: Tensor, alpha: Tensor) -> Tensor:
@@ -81,6 +81,8 @@ def edge_sum_per_head(block: Block, rows: Tensor, alpha: Tensor) -> Tensor:
 
 
 class _HeadSums(torch.autograd.Function):
+    """Sums per head. The gradient of alpha is the dot product of an edge's two rows."""
+
     @staticmethod
     def forward(ctx: Any, rows: Tensor, alpha: Tensor, block: Block) -> Tensor:
         edges = block.in_edges
@@ -114,6 +116,8 @@ def edge_softmax(block: Block, score: Tensor) -> Tensor:
 
 
 class _Softmax(torch.autograd.Function):
+    """Softmax over in-edges, computed with segment reductions."""
+
     @staticmethod
     def forward(ctx: Any, score: Tensor, block: Block) -> Tensor:
         top = torch.segment_reduce(score, "max", offsets=block.in_edges.row_ptr, unsafe=True)

@@ -62,30 +62,30 @@ class HaloRows:
             torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing
         )
 
-    def append(self, arrivals: Sequence[ReceivedMessage]) -> "HaloRows":
+    def append(self, messages: Sequence[ReceivedMessage]) -> "HaloRows":
         """Return the rows with the vectors of some messages appended."""
-        if not arrivals:
+        if not messages:
             return self
-        counts = [len(arrival.halo) + len(arrival.sum_dst) for arrival in arrivals]
+        counts = [len(message.halo) + len(message.sum_dst) for message in messages]
         halo, sums, end = self.halo, [self.sums], len(self.values)
-        if any(len(arrival.halo) for arrival in arrivals):
+        if any(len(message.halo) for message in messages):
             halo = halo.clone()
-        is_all = not end and len(arrivals) == 1
+        is_all = not end and len(messages) == 1
         values = (
-            arrivals[0].read()
+            messages[0].read()
             if is_all
             else self.values.new_empty(end + sum(counts), self.values.shape[1])
         )
         if not is_all:
             values[:end] = self.values
-        for arrival, count in zip(arrivals, counts, strict=True):
-            first_sum = end + len(arrival.halo)
-            halo[arrival.halo] = torch.arange(end, first_sum)
+        for message, count in zip(messages, counts, strict=True):
+            first_sum = end + len(message.halo)
+            halo[message.halo] = torch.arange(end, first_sum)
             if not is_all:
-                arrival.read(out=values[end : end + count])
+                message.read(out=values[end : end + count])
             end += count
             sums.append(torch.arange(first_sum, end))
-        sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])
+        sum_dst = torch.cat([self.sum_dst, *(message.sum_dst for message in messages)])
         return HaloRows(values, halo, torch.cat(sums), sum_dst)
 
     def drop_sums(self) -> "HaloRows":
@@ -107,10 +107,10 @@ class Sources:
     projected: HaloRows
     """Values [m, D]: rows and sums after the layer's weights."""
 
-    def append(self, arrivals: Sequence[ReceivedMessage]) -> "Sources":
+    def append(self, messages: Sequence[ReceivedMessage]) -> "Sources":
         """Return the vectors with those of some messages appended."""
-        projected = [arrival for arrival in arrivals if arrival.projected]
-        unprojected = [arrival for arrival in arrivals if not arrival.projected]
+        projected = [message for message in messages if message.projected]
+        unprojected = [message for message in messages if not message.projected]
         return Sources(self.unprojected.append(unprojected), self.projected.append(projected))
 
     def drop_sums(self) -> "Sources":
@@ -144,9 +144,9 @@ class EdgesByNode:
         dtype = torch.int32 if len(nodes) < 1 << 31 else torch.int64
         return cls(row_ptr.to(dtype), others.to(dtype), order)
 
-    def reorder(self, of_edges: Tensor) -> Tensor:
+    def reorder(self, edge_data: Tensor) -> Tensor:
         """Bring edge data [E, ...] from the block's order into this order."""
-        return of_edges if self.order is None else of_edges[self.order]
+        return edge_data if self.order is None else edge_data[self.order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,8 +315,8 @@ class NumberedEdges:
         edge, row_ptr = self.edges.in_edges(nodes)
         dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, self.edges.src.index_select(0, edge))
-        of_edges = (self.edges.weight, self.edges.edge_feat)
-        weight, feat = (None if data is None else data[edge[src >= 0]] for data in of_edges)
+        edge_data = (self.edges.weight, self.edges.edge_feat)
+        weight, feat = (None if data is None else data[edge[src >= 0]] for data in edge_data)
         src, dst = src[src >= 0], dst[src >= 0]
         num_inner, unprojected, projected = (
             len(self.edges.in_degree),
@@ -343,6 +343,7 @@ class NumberedEdges:
         )
 
     def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_projected: int) -> Block:
+        """Renumber sources so that destinations come first and unused sources are dropped."""
         place = torch.full((len(self.out_degree),), -1)
         place[src] = 0
         place[nodes] = -1

@@ -92,9 +92,11 @@ class SparseMatrix:
     # product.
 
     def product(self, weight: Tensor) -> Tensor:
+        """[R, F] @ [F, D] -> [R, D]"""
         return sum_rows(weight, self.columns, self.row_ptr, self.values)
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
+        """[R, F]^T @ [R, D] -> [F, D]"""
         values = self.values.index_select(0, self.by_column)  # a third of the time of []
         return sum_rows(gradient, self.rows, self.column_ptr, values)
 
@@ -185,8 +187,8 @@ def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:
     """Multiply each row of [R, F] by its entry of `scale`, [R]."""
     if isinstance(matrix, Tensor):
         return matrix * scale[:, None].to(matrix.dtype)
-    of_values = torch.repeat_interleave(scale.to(matrix.values.dtype), matrix.row_ptr.diff())
-    return replace(matrix, values=matrix.values * of_values)
+    value_scale = torch.repeat_interleave(scale.to(matrix.values.dtype), matrix.row_ptr.diff())
+    return replace(matrix, values=matrix.values * value_scale)
 
 
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:

@@ -215,7 +215,7 @@ class Stage(nn.Module):
 
 
 @dataclass(frozen=True)
-class Answer:
+class OutputHeads:
     """Which stages answer, and how strongly a node keeps its own answer when it is smoothed."""
 
     stages: tuple[int, ...]

@@ -151,8 +151,8 @@ class AggregateAccumulator:
             row = _compress(row, received)
             weight = None if scale is None else scale.index_select(0, row)
             if self._edges.weight is not None:
-                of_edge = _compress(_index_or_slice(self._edges.weight, edge), received)
-                weight = of_edge if weight is None else weight.mul_(of_edge)
+                edge_weight = _compress(_index_or_slice(self._edges.weight, edge), received)
+                weight = edge_weight if weight is None else weight.mul_(edge_weight)
             weight = None if weight is None else weight.to(self._device)
             sums = sum_rows(values, row.to(self._device), kept[row_ptr].to(self._device), weight)
             if len(sums) > len(chunk):
@@ -172,6 +172,7 @@ class AggregateAccumulator:
         return self._edges.in_edges(nodes)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
+        """Add received partial sums to their destinations."""
         target, sums = self._place[vectors.sum_dst], vectors.sums
         wanted = target >= 0
         if not wanted.all():

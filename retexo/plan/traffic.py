@@ -10,6 +10,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,16 +30,18 @@ from retexo.models.hetero_stage import (
     projected_width,
 )
 from retexo.models.stage import Architecture, Stage
-from retexo.rounds.graph_info import NO_DIGEST, agree_on_graph_info, count_classes
+from retexo.rounds.graph_info import agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
-from retexo.settings.run_settings import GradientSettings, TrainSettings
+from retexo.settings.communication_settings import GradientSettings
+from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
+from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock, Context
+from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.relational_layers import RelationalInput
-from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
 from retexo.worker.measure import measurements
@@ -177,15 +180,13 @@ def _dry_run(
     steps: Sequence[StepMessages],
 ) -> int:
     """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
-    graph_info = agree_on_graph_info(
-        comm, graph.partition, directory, NO_DIGEST, task=task_of(settings)
-    )
+    graph_info = agree_on_graph_info(comm, graph.partition, directory, task=task_of(settings))
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
-        hide_shares(comm, graph_info, "")
+        hide_shares(comm, graph_info.num_ranks_by_split, "")
     context = make_context(settings, graph.part, graph_info, comm, stages[0].conv, clock=Clock())
     logits = list(_dry_run_layers(context, stages, steps))
-    chosen_scores(context, stages, logits)
+    choose_and_score(context, stages, logits, partial(propagate, context))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())
 

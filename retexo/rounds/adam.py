@@ -65,6 +65,7 @@ class Adam:
         return {"state": self._state, "param_groups": [{"params": numbers}]}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Load a state in torch.optim.Adam's format."""
         parameters = self.param_groups[0]["params"]
         self._state = {
             number: {

@@ -1,4 +1,4 @@
-"""Start-up agreement of all workers: equal data and settings, and the sizes of the whole graph."""
+"""Start-up agreement of all workers: the sizes of the whole graph."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,12 +11,9 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
-from retexo.tasks.task import NodeClassification, Task
+from retexo.rounds.task import Task
 
 SETUP = MessageTag("setup")
-
-NO_DIGEST = "0" * 64
-"""Placeholder digest for workers that are threads of one process and need no comparison."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +67,24 @@ def agree_on_graph_info(
     comm: Communicator,
     partition: Partition,
     directory: PartitionDirectory,
-    settings: str,
     *,
     training: bool = True,
     task: Task | None = None,
 ) -> GraphInfo:
-    """Compare all workers' digests and sum their counts, with one all-gather of 10 int64.
+    """Sum the counts of all workers and compare widths, with one all-gather of 8 int64.
 
     Args:
         comm: the communicator.
         partition: this worker's partition.
         directory: the partition directory.
-        settings: hex digest of the settings.
         training: whether training nodes are needed.
         task: None for node classification.
     Raises:
-        InputError: if workers differ, naming their ranks.
+        InputError: if the features or labels of workers differ in form, naming their ranks.
     """
     edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
     own = [
-        digest_to_int(directory.digest()),
-        digest_to_int(settings),
-        *(task or NodeClassification).num_seeds(partition),
+        *(count_nodes_in_split if task is None else task.count_seeds)(partition),
         partition.features.shape[1],
         count_classes(partition, directory),
         partition.num_inner,
@@ -101,21 +94,16 @@ def agree_on_graph_info(
         + 4 * edge_width,
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
-    _check_equal(everyone[:, 0], directory.remedy)
+    nonempty = everyone[:, 5] > 0  # an empty partition need not know the width
+    widths = ", ".join(map(str, everyone[:, 3].tolist()))
     _check_equal(
-        everyone[:, 1],
-        "other settings; start every node with the same command except for node_rank",
-    )
-    nonempty = everyone[:, 7] > 0  # an empty partition may not know the feature width
-    widths = ", ".join(map(str, everyone[:, 5].tolist()))
-    _check_equal(
-        everyone[:, 5],
+        everyone[:, 3],
         f"features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
     otherwise = "multi-label labels on some ranks and one class per node on others; use one kind"
-    _check_equal(everyone[:, 8], otherwise, nonempty)
-    edge_widths = everyone[:, 9] >> 2
+    _check_equal(everyone[:, 6], otherwise, nonempty)
+    edge_widths = everyone[:, 7] >> 2
     widths = ", ".join(map(str, edge_widths.tolist()))
     _check_equal(
         edge_widths,
@@ -123,7 +111,7 @@ def agree_on_graph_info(
         nonempty,
     )
     meta = directory.meta
-    totals = everyone[:, 2:5].sum(dim=0).tolist()
+    totals = everyone[:, :3].sum(dim=0).tolist()
     if training and totals[0] == 0:
         raise InputError(
             "the partitions hold no training nodes; choose another split and partition again"
@@ -132,19 +120,26 @@ def agree_on_graph_info(
         num_train=totals[0],
         num_val=totals[1],
         num_test=totals[2],
-        num_features=int(everyone[:, 5].max()),
-        num_classes=int(everyone[:, 6].max()) if task is None else task.num_classes,
-        multilabel=bool(everyone[:, 8].max()) and task is None,
-        part_sizes=tuple(everyone[:, 7].tolist()),
-        untrained_ranks=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
-        degrees_stored=bool((everyone[:, 9] & 1).min()),
-        weighted=bool((everyone[:, 9] & 2).any()),
+        num_features=int(everyone[:, 3].max()),
+        num_classes=int(everyone[:, 4].max()) if task is None else task.num_classes,
+        multilabel=bool(everyone[:, 6].max()) and task is None,
+        part_sizes=tuple(everyone[:, 5].tolist()),
+        untrained_ranks=frozenset((everyone[:, 0] == 0).nonzero()[:, 0].tolist()),
+        degrees_stored=bool((everyone[:, 7] & 1).min()),
+        weighted=bool((everyone[:, 7] & 2).any()),
         num_edge_features=int(edge_widths.max()),
-        num_ranks_by_split=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
+        num_ranks_by_split=tuple((everyone[:, :3] > 0).sum(dim=0).tolist()),
         num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
+
+
+def count_nodes_in_split(partition: Partition) -> list[int]:
+    """Training, validation and test nodes of a partition."""
+    return [
+        int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)
+    ]
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory) -> int:

@@ -16,8 +16,8 @@ from retexo.models.convolution import Inputs
 from retexo.models.matrix import Matrix, RowIndex
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.task import Task
 from retexo.settings.run_settings import TrainSettings
-from retexo.tasks.task import Task
 
 MAX_CHUNK_ROWS = 1 << 12
 """Rows that go through a stage together on a CPU. Larger chunks leave the caches between
@@ -69,6 +69,7 @@ def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:
 
 
 def _uses_auto_batches(settings: TrainSettings, total: int) -> bool:
+    """Return whether batch_size=auto applies to a graph with this many training nodes."""
     is_auto = settings.batch_size == "auto" and not settings.task.links
     return is_auto and total >= 4 * AUTO_BATCH_SIZE
 
@@ -140,12 +141,12 @@ class LabelledNodes:
             step = min(step, MAX_CHUNK_ROWS)
         chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
 
-        def some(place: RowIndex) -> Inputs:
+        def select_inputs(place: RowIndex) -> Inputs:
             assert inputs is not None
             is_all = isinstance(place, slice) and place.step in (None, 1) and len(chunks) == 1
             return inputs if is_all else inputs.at(place)
 
-        return cls(nodes, labels, some, chunks)
+        return cls(nodes, labels, select_inputs, chunks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +193,7 @@ class LayerObjective:
         return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
 
     def losses(self) -> Iterator[Tensor]:
+        """Yield the loss of each chunk, or the scaled loss of a random batch."""
         self.stage.train()
         for place, weight in self._choose_batches():
             logits = self.stage.logits(self.train.inputs(place))
@@ -206,10 +208,11 @@ class LayerObjective:
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
+        """Return the validation counts, int64 [3], chunk by chunk."""
         self.stage.eval()
         counts = torch.zeros(3, dtype=torch.int64)
         for chunk in self.val.chunks:
             place = slice(chunk.start, chunk.stop, self.val_stride)
             logits = self.stage.logits(self.val.inputs(place))
-            counts += self.task.totals(logits, self.val.labels[place])
+            counts += self.task.count(logits, self.val.labels[place])
         return counts

@@ -17,7 +17,7 @@ from retexo.errors import TrainingError
 from retexo.models.matrix import Matrix, used_columns
 from retexo.rounds.graph_info import SETUP, digest_to_int
 from retexo.rounds.objective import Objective
-from retexo.settings.run_settings import GradientSettings
+from retexo.settings.communication_settings import GradientSettings
 
 MAX_USED_SHARE = 0.98
 """Share of used rows from which all rows are sent: selecting rows would take longer."""

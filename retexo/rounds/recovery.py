@@ -121,6 +121,7 @@ class Recovery:
         return layers, rounds[-MAX_SAVED_ROUNDS:]
 
     def _is_intact(self, layer: int, number: int | None) -> bool:
+        """Return whether a state exists and is readable; warn if it is damaged."""
         if not self._path_of(layer, number).exists():
             return False
         try:
@@ -184,6 +185,7 @@ class Recovery:
         return {**self._worker, "layer": layer, "round": number}
 
     def _write(self, layer: int, number: int | None, state: State) -> None:
+        """Write a state and its checksum atomically."""
         tensors: dict[str, Tensor] = {}
         content = {
             "identity": self.identity,
@@ -236,6 +238,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
+    """Convert JSON from `_pack` back to the value."""
     ((kind, value),) = packed.items()
     if kind == "tensor":
         return tensors[value]

@@ -17,7 +17,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import WireFormat
 from retexo.comm.traffic_meter import MessageTag
 from retexo.rounds.parameters import FlatParameters, ParameterSlice
-from retexo.settings.run_settings import GradientSettings
+from retexo.settings.communication_settings import GradientSettings
 
 
 class GradientReduction(Protocol):

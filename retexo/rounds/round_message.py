@@ -87,6 +87,7 @@ class RoundMessage:
         return self._read_tail()[1]
 
     def _fill_tail(self, loss: float, val_counts: Tensor) -> None:
+        """Write the loss, the stop request and the digits of the counts into the tail."""
         self._tail.copy_(
             torch.tensor(
                 [loss, self.stop_requested, *counts_to_digits(val_counts)], dtype=self._tail.dtype

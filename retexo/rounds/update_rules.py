@@ -14,8 +14,9 @@ from torch import nn
 from retexo.rounds.adam import Adam
 from retexo.rounds.objective import Objective
 from retexo.rounds.parameters import FlatParameters
+from retexo.settings.communication_settings import GradientSettings
 from retexo.settings.optimizer import is_plain_adam, optimizer_arguments, optimizer_class
-from retexo.settings.run_settings import GradientSettings, OptimizerSettings
+from retexo.settings.run_settings import OptimizerSettings
 
 
 def build_optimizer(

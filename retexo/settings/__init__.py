@@ -1,1 +1,1 @@
-"""Settings: their definitions, checked and typed, from the command line and a launcher's environment."""
+"""Settings: definitions, checks, and composition from files and the command line."""

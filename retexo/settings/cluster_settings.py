@@ -1,4 +1,4 @@
-"""The settings that say where workers run, how they meet, and how long they wait."""
+"""Settings of nodes, devices, connections and time limits."""
 
 import re
 
@@ -17,7 +17,7 @@ from partitioning.setting_fields import (
 from retexo.settings.launcher_env import LauncherEnv
 
 MAX_SECONDS = 1_000_000
-"""Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
+"""Eleven days: gloo waits by poll(2), which counts milliseconds in 31 bits."""
 MAX_THREADS = 1024
 
 
@@ -27,18 +27,18 @@ def seconds(least: float) -> tuple[Check, ...]:
 
 @settings_dataclass
 class ClusterSettings(Checked):
-    """On which machines and devices the workers run."""
+    """Nodes and devices that the workers run on, and the connections between them."""
 
     num_partitions: int
     parts_per_node: int = setting(
         "parts_per_node",
         None,
-        "workers of each node; null: all on this node",
+        "workers of each node; null: all workers run on this node",
         at_least(1),
         compared=False,
     )
     node_rank: int = setting(
-        "node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False
+        "node_rank", 0, "rank of this node", at_least(0), per_node=True, compared=False
     )
     device: str = setting(
         "device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda")
@@ -46,7 +46,7 @@ class ClusterSettings(Checked):
     threads: int | None = setting(
         "cluster.threads",
         None,
-        "torch threads of a worker; null: cores of the node / its workers",
+        "PyTorch threads of a worker; null: cores of the node divided by its workers",
         at_least(1),
         at_most(MAX_THREADS),
         per_node=True,
@@ -54,7 +54,7 @@ class ClusterSettings(Checked):
     backend: str = setting(
         "distributed.backend",
         "gloo",
-        "what carries messages: torch's gloo, or sockets of this program's own",
+        "transport of messages: PyTorch's gloo, or sockets with optional encryption",
         one_of("gloo", "sockets"),
         per_node=True,
         compared=False,
@@ -62,22 +62,24 @@ class ClusterSettings(Checked):
     tls: bool | None = setting(
         "distributed.tls",
         None,
-        "TLS 1.3 between nodes; null: with backend=sockets; gloo has none; false: in the clear",
+        "encrypt connections between nodes by TLS 1.3; null: true with "
+        "distributed.backend=sockets; gloo cannot encrypt",
         per_node=True,
         compared=False,
     )
     credentials: str | None = setting(
         "distributed.credentials",
         None,
-        "folder with this node's key and certificate, see `retexo credentials`",
+        "folder with key and certificate of this node, made by `retexo credentials`",
         per_node=True,
         compared=False,
     )
     hub: str | None = setting(
         "distributed.hub",
         None,
-        "ADDRESS:PORT of app=hub, or of node 0, if members.json has no hub; by it a node is reached that has no "
-        "distributed.inbound_port; all nodes or none",
+        "ADDRESS:PORT of app=hub or of node 0; nodes without distributed.inbound_port are "
+        "reached through it; null: the hub of members.json, if any; all nodes use a hub or "
+        "none does",
         Check(
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
             "must be ADDRESS:PORT, with an IPv4 address or a host name",
@@ -88,7 +90,8 @@ class ClusterSettings(Checked):
     inbound_port: int | None = setting(
         "distributed.inbound_port",
         None,
-        "port at which others can reach this node (not node 0); null: with a hub, none; else the system's choice",
+        "port at which other nodes reach this node (not node 0); null: any free port, or "
+        "none with a hub",
         within(1, 65535),
         per_node=True,
         compared=False,
@@ -96,14 +99,14 @@ class ClusterSettings(Checked):
     master_addr: str = setting(
         "distributed.master_addr",
         "127.0.0.1",
-        "address of node 0; not used with one node",
+        "address of node 0; ignored with one node",
         per_node=True,
         compared=False,
     )
     master_port: int = setting(
         "distributed.master_port",
         10011,
-        "its port",
+        "port of node 0",
         within(1, 65535),
         per_node=True,
         compared=False,
@@ -111,14 +114,14 @@ class ClusterSettings(Checked):
     interface: str | None = setting(
         "distributed.interface",
         None,
-        "network interface between nodes; null: the one with the route to master_addr",
+        "network interface between nodes; null: the one with the route to distributed.master_addr",
         per_node=True,
         compared=False,
     )
     init_timeout: float = setting(
         "distributed.init_timeout",
         120,
-        "seconds until all workers have to be there",
+        "seconds to wait until all workers have joined",
         *seconds(1),
         per_node=True,
         compared=False,
@@ -126,7 +129,7 @@ class ClusterSettings(Checked):
     timeout: float = setting(
         "distributed.timeout",
         1800,
-        "seconds until a collective has to end",
+        "seconds that a collective may take",
         *seconds(1),
         per_node=True,
         compared=False,
@@ -134,15 +137,32 @@ class ClusterSettings(Checked):
     heartbeat_timeout: float = setting(
         "distributed.heartbeat_timeout",
         15,
-        "seconds without a heartbeat after which a worker or a node counts as dead; a slow one has heartbeats",
+        "seconds without a heartbeat after which a worker or node counts as dead; slow "
+        "workers still send heartbeats",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
+    max_restarts: int | None = setting(
+        "distributed.max_restarts",
+        None,
+        "restarts of all nodes when a process dies or a connection breaks; null: 3 with checkpoint.every, else 0",
+        at_least(0),
+        per_node=True,
+        compared=False,
+    )
+    rejoin_timeout: float = setting(
+        "distributed.rejoin_timeout",
+        300,
+        "seconds that the nodes wait for each other at a restart",
         *seconds(1),
         per_node=True,
         compared=False,
     )
     launcher_env: LauncherEnv | None = None
-    """Set where torchrun or Slurm started this process."""
+    """Set if torchrun or Slurm started this process."""
     run_key: str = ""
-    """What a launcher calls this run, to tell it from others that might use the same port; else empty."""
+    """The launcher's name of this run, which tells it from others at the same port; else empty."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,22 +200,21 @@ class ClusterSettings(Checked):
             "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
         )
         if self.backend == "gloo" and (self.tls or self.credentials is not None):
-            raise InputError(
-                f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts"
-            )
+            raise InputError(f"{wanted}: gloo cannot encrypt; set distributed.backend=sockets")
         if self.tls is False and self.credentials is not None:
             raise InputError(
-                f"{wanted}: distributed.tls=false sends in the clear; leave one of them out"
+                f"{wanted}: distributed.tls=false turns encryption off; leave one of them out"
             )
         if self.encrypted and self.credentials is None:
             raise InputError(
-                "distributed.credentials=null: backend=sockets encrypts between nodes, for which each needs its key; "
-                "make them by `retexo credentials`, or, in a network that you trust, set distributed.tls=false"
+                "distributed.credentials=null: distributed.backend=sockets encrypts connections, so each "
+                "node needs a key. Make one by `retexo credentials`, or set distributed.tls=false in "
+                "a network that you trust"
             )
 
     @property
     def encrypted(self) -> bool:
-        """Whether what nodes send each other is."""
+        """Whether connections between nodes are encrypted."""
         return self.num_nodes > 1 and self.backend == "sockets" and self.tls is not False
 
     @property
@@ -204,7 +223,7 @@ class ClusterSettings(Checked):
 
     @property
     def local_ranks(self) -> range:
-        """The ranks of this node, which are also its partitions."""
+        """Ranks of this node's workers, which are also the numbers of its partitions."""
         return self.ranks_of(self.node_rank)
 
     def ranks_of(self, node: int) -> range:
@@ -216,19 +235,19 @@ class ClusterSettings(Checked):
 
     @property
     def one_machine(self) -> bool:
-        """Whether all workers are known to be on this machine, so that loopback is enough."""
+        """Whether all workers run on this machine, so that loopback is enough."""
         return self.num_nodes == 1 or (
             self.launcher_env is not None and self.launcher_env.one_machine
         )
 
     def threads_of(self, cores: int) -> int:
-        """Torch threads of a worker whose process may use so many cores, which it shares with its neighbours."""
+        """Return the PyTorch threads of a worker on a machine with `cores` cores."""
         if self.threads is not None or self.launcher_env is None:
             return self.threads or max(1, cores // len(self.local_ranks))
         return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
 
     def local_index(self, rank: int) -> int:
-        """The place of a local rank among the workers of this machine: they share its GPUs in turn."""
+        """Return the index of a rank among the workers of this machine, which selects its GPU."""
         return (
             rank - self.local_ranks.start
             if self.launcher_env is None

@@ -1,4 +1,4 @@
-"""The arguments of the command, before Hydra reads them: options in any place, and overrides that it must not get."""
+"""Preparation and checks of the command line before Hydra parses it."""
 
 import argparse
 import itertools
@@ -11,18 +11,18 @@ from retexo.settings.aliases import NO_SWEEP, rename_override
 from retexo.settings.config_files import TARGET, check_config_dir
 
 MAX_CHARACTERS = 4_000
-"""Of one override: Hydra's parser takes time with the square of a list's length, here half a second."""
+"""Length limit of an override: Hydra parses lists in quadratic time, here half a second."""
 MAX_DEPTH = 20
-"""Of lists and mappings within each other: the parser calls itself for each."""
+"""Nesting limit of an override: Hydra's parser is recursive."""
 HYDRA_SETTINGS = re.compile(
     r"hydra\.((run|sweep|sweeper|launcher)(\.\w+)*|mode|verbose|job_logging\.root\.level)"
     r"|hydra/(sweeper|launcher|job_logging|hydra_logging)"
 )
-"""Hydra's own settings that may be given; by others, such as hydra.callbacks, it calls any function."""
+"""Allowed settings of Hydra. Others, such as hydra.callbacks, make it call any function."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Hydra's options that take a value; other arguments are left as they are."""
+    """Parser of Hydra's options with a value; it leaves other arguments alone."""
 
     def __init__(self) -> None:
         super().__init__(add_help=False)
@@ -38,7 +38,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
-    """The arguments of the command with its options in front, as Hydra wants them; InputError for what is not allowed."""
+    """Return the arguments with options first, as Hydra expects, and without aliases.
+
+    Raises:
+        InputError: An option or override is not allowed.
+    """
     known, rest = _Parser().parse_known_args(arguments)
     if known.experimental_rerun is not None:
         raise InputError("--experimental-rerun: not supported; give the whole command again")
@@ -61,7 +65,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """InputError for an override that is too long, or by which Hydra would call a function."""
+    """Raise InputError for overrides that are too long or make Hydra call a function."""
     for override in overrides:
         name, _, value = override.partition("=")
         if len(override) > MAX_CHARACTERS:
@@ -78,16 +82,16 @@ def check_overrides(overrides: Sequence[str]) -> None:
             continue
         if not HYDRA_SETTINGS.fullmatch(bare):
             raise InputError(
-                f"{bare}: of Hydra's own settings only those of run, sweep, sweeper, launcher, mode and verbose can be "
-                "set; leave it out"
+                f"{bare}: the only settings of Hydra allowed are run, sweep, sweeper, launcher, mode and "
+                "verbose; leave it out"
             )
         if bare.startswith(("hydra.sweeper", "hydra.launcher")):
             is_target = bare.endswith("._target_") and TARGET.fullmatch(value)
             if "${" in value or ("_target_" in override and not is_target):
-                raise InputError(f"{override}: names what is called; leave it out")
+                raise InputError(f"{override}: must not name a function or class; leave it out")
 
 
 def _depth(value: str) -> int:
-    """How many brackets are open at most."""
+    """Return the deepest nesting of brackets."""
     steps = ((each in "[{(") - (each in ")}]") for each in value)
     return max(itertools.accumulate(steps), default=0)

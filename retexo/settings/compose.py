@@ -1,4 +1,4 @@
-"""Settings from the command line: besides the command the only module that knows Hydra."""
+"""Settings composed by Hydra from configuration files and the command line."""
 
 import os
 import time
@@ -44,9 +44,9 @@ from retexo.settings.schema import (
 from retexo.settings.table import help_text
 
 BASE = "node_classification"
-"""The configuration where none is named."""
+"""Default of --config-name."""
 
-# What the files in conf/ refer to; both have to be there before Hydra composes anything.
+# The files in conf/ refer to both, so they are stored before Hydra composes anything.
 ConfigStore.instance().store(name="defaults", node=defaults())
 for (group, name), options in OPTIONS.items():
     ConfigStore.instance().store(
@@ -60,9 +60,10 @@ OmegaConf.register_new_resolver(
 def compose(
     overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
 ) -> Settings:
-    """Settings for Python callers: as `retexo --config-name CONFIG_NAME --config-dir CONFIG_DIR OVERRIDES` has them.
+    """Compose settings as `retexo --config-name NAME --config-dir DIR OVERRIDES` does.
 
-    Raises InputError.
+    Raises:
+        InputError: A setting is unknown or invalid.
     """
     return compose_run(overrides, config_name, config_dir)[0]
 
@@ -70,7 +71,7 @@ def compose(
 def compose_run(
     overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
 ) -> tuple[Settings, Path]:
-    """As `compose`, and the run directory that the command would have: hydra.run.dir."""
+    """Compose settings and the run directory of the command, hydra.run.dir; see `compose`."""
     check_overrides(overrides)
     overrides = [rename_override(override) for override in overrides]
     if config_dir is not None:
@@ -98,7 +99,7 @@ def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None)
 
 
 class OwnFolder(SearchPathPlugin):
-    """The user's own folder, as the option --config-dir has it; Hydra's functions for Python take one folder only."""
+    """Adds --config-dir to the search path, which Hydra's compose API cannot do."""
 
     path: ClassVar[str | None] = None
 
@@ -111,7 +112,7 @@ Plugins.instance().register(OwnFolder)
 
 
 def load_job(config: DictConfig) -> Settings:
-    """The settings of the job that Hydra runs now."""
+    """Return the settings of the job that Hydra runs now."""
     place = HydraConfig.get()
     if not place.run.dir:
         raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
@@ -121,7 +122,7 @@ def load_job(config: DictConfig) -> Settings:
 
 
 def remove_if_unused(started: float) -> None:
-    """Remove the job's directory, which Hydra makes for every job, where it is new and nothing is in it."""
+    """Remove the directory that Hydra made for this job, if it is new and empty."""
     place = HydraConfig.get()
     folder = Path(place.runtime.output_dir)
     named = any(given.startswith("hydra.run.dir=") for given in place.overrides.hydra)
@@ -138,9 +139,18 @@ def load(
     config_dir: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it.
+    """Turn a composed configuration into Settings.
 
-    `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
+    Args:
+        config: The configuration.
+        overrides: Overrides of the command line that are part of it.
+        config_name: Value of --config-name.
+        config_dir: Value of --config-dir.
+        environ: Environment variables, in which torchrun and Slurm pass the rank; None if the
+            caller is not a command.
+
+    Raises:
+        InputError: Names the first setting that is unknown or invalid.
     """
     is_command = environ is not None
     is_first_job = is_command and not _is_later_job()
@@ -148,7 +158,7 @@ def load(
     environ = environ or {}
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     try:
-        # Resolved first: what ${...} stands for is not checked otherwise.
+        # Resolve interpolations first: OmegaConf does not check their values otherwise.
         container: Any = OmegaConf.to_container(
             OmegaConf.create(
                 rename_settings(cast(dict[str, Any], OmegaConf.to_container(config)), given)
@@ -196,13 +206,13 @@ def _is_multirun() -> bool:
 
 
 def _is_later_job() -> bool:
-    """Whether Hydra runs several jobs (--multirun), and this is not the first of them."""
+    """Return whether this is a job of --multirun, but not the first one."""
     hydra: Any = HydraConfig.instance().cfg
     return hydra is not None and bool(OmegaConf.select(hydra, "hydra.job.num", default=0))
 
 
 def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that all trainers have, and those that only the chosen one knows."""
+    """Split off the settings that only the chosen trainer has."""
     common = (
         {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)
     )  # others default to it
@@ -215,14 +225,14 @@ def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 def _placed(
     values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
 ) -> dict[str, Any]:
-    """The settings with the place of this node; as torchrun or Slurm says, each process is a node with one rank."""
+    """Set rank and address of this node. With torchrun or Slurm each process is a node of one rank."""
     if launcher_env is None:
         all_here = values["parts_per_node"] is None
         return {**values, "parts_per_node": values["num_partitions"]} if all_here else values
     for name in ("parts_per_node", "node_rank"):
         if name in given:
             raise InputError(
-                f"{name}={values[name]}: {launcher_env.launcher} says who has which rank; leave it out"
+                f"{name}={values[name]}: {launcher_env.launcher} assigns the ranks; leave it out"
             )
     if launcher_env.world_size != values["num_partitions"]:
         raise InputError(
@@ -239,7 +249,7 @@ def _placed(
 
 
 def _unfit(config: DictConfig) -> str:
-    """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
+    """Return the first setting that does not fit the schema, where OmegaConf's error names none."""
     for name in (str(name) for name in config if name in setting_names()):
         try:
             given: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, name))

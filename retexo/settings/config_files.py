@@ -1,4 +1,4 @@
-"""Checks of the files of --config-dir, before Hydra reads them: they hold settings, and cannot make Hydra call functions."""
+"""Checks of the files in --config-dir: they hold settings and cannot make Hydra call functions."""
 
 import os
 import re
@@ -14,17 +14,17 @@ from partitioning.file_io import open_regular
 MAX_FILES = 10_000
 MAX_BYTES = 200_000
 MAX_VALUES = 5_000
-"""Of one file, once every alias (*name) is replaced by what it stands for: OmegaConf copies it each time."""
+"""Values of one file after YAML aliases (*name) are expanded, as OmegaConf does."""
 MAX_DEPTH = 50
 PLAIN = ("run", "sweep", "mode", "verbose", "output_subdir", "help")
-"""Hydra's settings that a file may have."""
+"""Settings of Hydra that a file may have."""
 CALLING = ("sweeper", "launcher", "job_logging", "hydra_logging")
-"""Those of them that name classes."""
+"""Settings of Hydra that name classes."""
 OF_JOB = ("name", "chdir")
 TARGET = re.compile(
     r"(hydra_plugins|hydra\._internal\.core_plugins|optuna\.(samplers|pruners))\.[\w.]+"
 )
-"""What _target_ may name: installed launchers and sweepers, and what these are made of."""
+"""Allowed values of _target_: installed launchers and sweepers, and their parts."""
 LOG_CLASSES = (
     "logging.StreamHandler",
     "logging.FileHandler",
@@ -33,14 +33,14 @@ LOG_CLASSES = (
     "logging.Formatter",
 )
 NOT_IN_LOGS = ("()", ".", "filename", "target", "queue", "listener")
-"""By these a handler of the log would call functions or write other files."""
+"""Keys by which a log handler would call functions or write other files."""
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 CHOICE = re.compile(r"((override|optional) )*/?hydra/(sweeper|launcher|job_logging|hydra_logging)")
-"""The defaults list may choose these of Hydra's groups."""
+"""Groups of Hydra that the defaults list may choose."""
 
 
 def check_config_dir(config_dir: str) -> None:
-    """InputError for a folder that is none, or has a file that is too large, or names functions to be called."""
+    """Raise InputError if the folder is missing, or a file is too large or names functions."""
     if not Path(config_dir).is_dir():
         raise InputError(
             f"--config-dir={config_dir}: no such folder; give one that has configuration files"
@@ -64,7 +64,7 @@ def _files(config_dir: str) -> Iterator[Path]:
 
 def _check(file: Path, place: Path) -> None:
     if not file.is_file():
-        raise InputError(f"{file}: is no regular file; remove it from --config-dir")
+        raise InputError(f"{file}: is not a regular file; remove it from --config-dir")
     if any(part.startswith("hydra") for part in place.parts):
         raise InputError(f"{file}: replaces configuration of Hydra itself; rename or remove it")
     content = _read(file)
@@ -110,7 +110,7 @@ def _read(file: Path) -> bytes:
 
 
 def _load(file: Path, content: bytes) -> Any:
-    """What the file holds; its size is checked before anything is made from aliases."""
+    """Load a file. Its size is checked before YAML aliases are expanded."""
     try:
         node = yaml.compose(content, yaml.SafeLoader)
         if node is not None and _count(node, {}, MAX_DEPTH) > MAX_VALUES:
@@ -126,7 +126,11 @@ def _load(file: Path, content: bytes) -> Any:
 
 
 def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
-    """Values of a node with every alias replaced; RecursionError where it is nested deeper, or holds itself."""
+    """Count the values of a node with aliases expanded.
+
+    Raises:
+        RecursionError: It is nested deeper than `depth`, or contains itself.
+    """
     if id(node) not in counted:
         if not depth:
             raise RecursionError(f"nested more than {MAX_DEPTH} deep")
@@ -148,7 +152,7 @@ def _check_defaults(file: Path, defaults: Any) -> None:
 
 
 def _check_calls(file: Path, name: str, value: Any, key: str = "") -> None:
-    """InputError for a class or function that is not allowed, or might become another when Hydra resolves it."""
+    """Raise InputError for a class or function that is not allowed, or is an interpolation."""
     if isinstance(value, Mapping):
         for inner, content in value.items():
             if inner in NOT_IN_LOGS:

@@ -10,12 +10,12 @@ from partitioning.errors import InputError
 logger = logging.getLogger(__name__)
 
 MAX_HOSTS = 1 << 16
-"""as many as Slurm has nodes at most"""
+"""Largest number of nodes that Slurm supports."""
 
 
 @dataclass(frozen=True)
 class LauncherEnv:
-    """What the launcher's variables say of this process, which is a node of one rank."""
+    """Rank and address of this process from the launcher's variables."""
 
     launcher: str
     """torchrun or Slurm"""
@@ -25,12 +25,12 @@ class LauncherEnv:
     local_size: int
     """Processes of the run on this machine."""
     cores: int | None
-    """Cores of this process, where the launcher says how many."""
+    """Cores of this process; None if the launcher does not set them."""
     master_addr: str
     master_port: int | None
-    """None: the setting's."""
+    """None: use distributed.master_port."""
     store: bool
-    """Whether torchrun's own store listens at the master's address, through which the nodes find each other."""
+    """Whether torchrun's rendezvous store listens at the master's address."""
     run_key: str
     """Tells this run from others of the same launcher."""
 
@@ -42,7 +42,7 @@ class LauncherEnv:
 
     @property
     def variables(self) -> str:
-        """By which the launcher was recognised."""
+        """Names of the variables that identify the launcher."""
         return "RANK and WORLD_SIZE" if self.launcher == "torchrun" else "SLURM_PROCID"
 
     @property
@@ -51,9 +51,10 @@ class LauncherEnv:
 
 
 def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
-    """What torchrun or srun set; None where neither started this process.
+    """Read the variables of torchrun or srun; None if neither started this process.
 
-    Raises InputError, which names the variable, for one that is wrong or contradicts another.
+    Raises:
+        InputError: Names a variable that is invalid or contradicts another.
     """
     if {"RANK", "WORLD_SIZE"} <= environ.keys():
         if environ["WORLD_SIZE"] != "1" or "TORCHELASTIC_RUN_ID" in environ:
@@ -123,7 +124,7 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
 
 
 def first_host(nodelist: str) -> str:
-    """The first of Slurm's compressed list of hosts: of 'a[07-09],b' it is a07; empty for an empty list."""
+    """Return the first host of Slurm's compressed list: 'a[07-09],b' gives a07; '' gives ''."""
     first = re.match(r"((?:[^,\[]|\[[^\]]*\])*)(?:,|$)", nodelist)
     host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first.group(1)) if first else "["
     if not re.fullmatch(r"[\w.-]*", host):
@@ -134,7 +135,7 @@ def first_host(nodelist: str) -> str:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Slurm's tasks by node: '2(x3),1' is 2, 2, 2, 1."""
+    """Expand Slurm's task counts: '2(x3),1' gives [2, 2, 2, 1]."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         length = len(counts) + int((times or "1")[:9])

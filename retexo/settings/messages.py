@@ -1,4 +1,4 @@
-"""What is wrong with the user's input, in one line: Hydra's, OmegaConf's and the system's errors in the program's words."""
+"""One-line messages for errors of Hydra, OmegaConf and the operating system."""
 
 import difflib
 import errno
@@ -16,11 +16,11 @@ from retexo.settings.options import OPTIONS
 from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, defaults
 
 REFUSALS = (InputError, HydraException, OmegaConfBaseException)
-"""Errors that say what is wrong with settings."""
+"""Errors about settings."""
 
 
 def is_wrong_path(error: Exception) -> bool:
-    """Whether a file or folder that the user named cannot be used; a full or failing disk is another thing."""
+    """Return whether a path of the user cannot be used, as opposed to a full or failing disk."""
     wrong = (
         errno.ENAMETOOLONG,
         errno.ENOENT,
@@ -37,7 +37,7 @@ def is_wrong_path(error: Exception) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """The message of an error, on one line."""
+    """Return the message of an error on one line."""
     if isinstance(error, OSError) and is_wrong_path(error):
         return (
             f"{error.filename}: {error.strerror}; set another path"
@@ -55,7 +55,7 @@ def explain(error: Exception) -> str:
 
 
 def explain_command(error: Exception, arguments: Sequence[str]) -> str:
-    """The message of an error in the arguments of a command, with all of them where it names none."""
+    """Return the message of an error in a command line, with its arguments if it names none."""
     text = explain(error)
     names = [argument.partition("=")[0].lstrip("+~") for argument in arguments]
     if isinstance(error, InputError) or any(name in text for name in names):
@@ -64,7 +64,7 @@ def explain_command(error: Exception, arguments: Sequence[str]) -> str:
 
 
 def refusal(error: Exception) -> str:
-    """What Hydra says; for an unknown key the nearest name, for a value that it cannot read the way to quote it."""
+    """Return the message of an error of Hydra, with the remedy: nearest name, or how to quote."""
     text = str(error)
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, text)
@@ -76,7 +76,7 @@ def refusal(error: Exception) -> str:
         return str(unknown_setting(getattr(error.__cause__, "full_key", None) or unknown.group(1)))
     found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)
     if found:
-        return f"+{found.group(1)}: is a setting already; leave the + out"
+        return f"+{found.group(1)}: exists already; leave the + out"
     primary = re.match(r"Cannot find primary config '([^']+)'", text)
     if primary:
         names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
@@ -91,7 +91,7 @@ def _on_one_line(text: str) -> str:
 def _unreadable(override: str, reason: str) -> str:
     name, equals, value = override.partition("=")
     if not equals or not re.match(r"[+~]*[A-Za-z_]", name):
-        return f"{override}: no setting; write NAME=VALUE"
+        return f"{override}: not a setting; write NAME=VALUE"
     first = reason.splitlines()[0]
     why = "a character that has to be quoted" if first.startswith("LexerNo") else first
     return f"{override}: {why}; if the value is text, such as a path, write {quoted(name, value)}"
@@ -100,19 +100,19 @@ def _unreadable(override: str, reason: str) -> str:
 def _several_values(override: str) -> str:
     name, _, value = override.partition("=")
     return (
-        f"{override}: more than one value; text with a comma is written {quoted(name, value)}, "
-        f"a list {name}=[{value}]; for a run of each add --multirun"
+        f"{override}: several values; write text with a comma as {quoted(name, value)}, "
+        f"a list as {name}=[{value}], or add --multirun for one run per value"
     )
 
 
 def quoted(name: str, value: str) -> str:
-    """The setting with any text as its value, as it is typed in a shell."""
+    """Return a setting with text as its value, quoted for a shell."""
     escaped = value.replace('"', '\\"')
     return shlex.quote(f'{name}="{escaped}"')
 
 
 def unknown_setting(name: str) -> InputError:
-    """The error for a setting that does not exist, with the nearest name that does."""
+    """Return the error for an unknown setting, with the nearest known name."""
     group, _, option = name.partition(".")
     if group == "sweep":
         return InputError(f"{name}: {NO_SWEEP}")
@@ -153,5 +153,5 @@ def unknown_setting(name: str) -> InputError:
 
 
 def setting_names() -> list[str]:
-    """Dotted names of all settings, and their groups."""
+    """Return the dotted names of all settings and the names of their groups."""
     return sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})

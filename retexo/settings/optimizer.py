@@ -1,4 +1,4 @@
-"""Optimisers of torch.optim by name: which there are, and whether one takes the arguments that are set."""
+"""Optimizers of torch.optim by name, and checks of their arguments."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from retexo.settings.run_settings import OptimizerSettings
 
 
 def is_plain_adam(settings: OptimizerSettings) -> bool:
-    """Whether it is the default: Adam with its own arguments."""
+    """Return whether this is Adam with default arguments."""
     return settings.target == "torch.optim.Adam" and not settings.arguments
 
 
 def check_optimizer(settings: OptimizerSettings) -> None:
-    """Refuse what is no optimiser of torch.optim, or arguments that it does not take."""
-    if is_plain_adam(settings):  # nothing to find out by importing torch
+    """Raise InputError for an unknown optimizer, or for arguments that it does not take."""
+    if is_plain_adam(settings):  # nothing to check, so torch need not be imported
         return
     cls = optimizer_class(settings.target)
     known = set(inspect.signature(cls).parameters) - {"params"}
@@ -35,7 +35,7 @@ def check_optimizer(settings: OptimizerSettings) -> None:
 
 
 def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
-    """Take one step with it."""
+    """Take one step, because optimizers check values only then."""
     import torch
 
     parameters = [
@@ -47,14 +47,14 @@ def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    except Exception as error:  # whatever the class makes of the user's values
+    except Exception as error:  # optimizers raise any type for bad values
         raise InputError(
             f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}"
         ) from error
 
 
 def optimizer_class(target: str) -> Any:
-    """The class of torch.optim that `target` names; nothing else is ever called."""
+    """Return the class of torch.optim that `target` names; InputError for anything else."""
     import torch
 
     module, _, name = target.rpartition(".")
@@ -70,7 +70,7 @@ def optimizer_class(target: str) -> Any:
 
 
 def optimizer_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
-    """Keyword arguments of the optimiser, besides lr."""
+    """Return the keyword arguments of the optimizer except lr."""
     has_decay = "weight_decay" in inspect.signature(optimizer_class(settings.target)).parameters
     decay = {"weight_decay": settings.weight_decay} if has_decay else {}
     return {**settings.arguments, **decay}

@@ -1,6 +1,6 @@
-"""The settings that one convolution or one trainer alone has.
+"""Settings of one convolution or one trainer.
 
-They are defined here and not in the modules that use them, because those import torch, which takes seconds.
+The modules that use them import torch, which takes seconds, so the settings are defined here.
 """
 
 from collections.abc import Mapping
@@ -21,95 +21,101 @@ from retexo.settings import schema
 
 @dataclass
 class NoOptions:
-    """The settings of a convolution that has none of its own."""
+    """For convolutions without settings of their own."""
 
 
 @settings_dataclass
 class GATOptions(Checked):
-    """How GAT attends to neighbours, and merges its heads."""
+    """GAT: attention heads and self loops."""
 
     head_merge: str = setting(
         "model.head_merge",
         "mean",
-        "of hidden layers; mean, as published: an embedding is hidden_dim / heads wide; the last layer has the mean",
+        "how hidden layers merge heads; mean (as published) gives embeddings of width "
+        "hidden_dim / heads; the last layer always takes the mean",
         one_of("mean", "concat"),
     )
     self_loops: bool = setting(
         "model.self_loops",
         True,
-        "a node is its own neighbour, as in the paper; false as in the public Retexo code",
+        "attention includes the node itself, as in the paper; false: as in the public Retexo code",
         earlier=False,
     )
 
 
 @settings_dataclass
 class RGCNOptions(Checked):
-    """How R-GCN shares weights."""
+    """R-GCN: basis decomposition of the weights."""
 
     num_bases: int = setting(
         "model.num_bases",
         8,
-        "matrices that relations share which bring rows of one type; up to so many share none",
+        "basis matrices shared by the relations that have one source type; relations do not "
+        "share if there are at most so many",
         at_least(1),
     )
 
 
 @settings_dataclass
 class SAGEOptions(Checked):
-    """How SAGE aggregates its neighbours."""
+    """GraphSAGE: aggregator."""
 
     aggregator: str = setting(
         "model.aggregator",
         "mean",
-        "mean of the rows, or maximum after a dense layer",
+        "mean of the neighbours' rows, or their maximum after a dense layer (pool)",
         one_of("mean", "pool"),
     )
 
 
 @settings_dataclass
 class BNSOptions(Checked):
-    """How many boundary nodes are sampled."""
+    """Boundary node sampling: sampling rate."""
 
     p: float = setting(
-        "bns.p", 0.1, "the probability of each boundary node, in every epoch", within(0, 1)
+        "bns.p", 0.1, "probability that a boundary node is sampled in an epoch", within(0, 1)
     )
 
 
 @settings_dataclass
 class FedGCNOptions(Checked):
-    """For which nodes a worker has the first layer's aggregates."""
+    """FedGCN: nodes whose first aggregate a worker receives."""
 
     hops: int = setting(
-        "fedgcn.hops", 2, "1: its own; 2: also their neighbours on other workers", within(1, 2)
+        "fedgcn.hops",
+        2,
+        "1: aggregates of own nodes; 2: also of their neighbours on other workers",
+        within(1, 2),
     )
 
 
 @settings_dataclass
 class LocalOptions(Checked):
-    """How sums over edges within a partition are normalised."""
+    """Local training: normalisation of the aggregate."""
 
     degrees: str = setting(
         "local.degrees",
         "local",
-        "by degrees within the partition, or in the whole graph",
+        "normalise by degrees within the partition (local) or in the whole graph (global)",
         one_of("local", "global"),
     )
 
 
 @settings_dataclass
 class SampledOptions(Checked):
-    """How many neighbours are sampled, and by how many trainers; batch_size, of each of these, is 1024 there."""
+    """Neighbour sampling; batch_size is 1024 by default."""
 
     fanout: tuple[int, ...] = setting(
         "sampled.fanout",
         [15, 10],
-        "in-edges sampled of each node, of each layer, the first one first; -1: all; the last entry goes on",
+        "sampled in-edges of each node, first layer first; -1: all; the last entry holds "
+        "for the other layers",
         at_least(-1),
     )
     trainers: int = setting(
         "sampled.trainers",
         1,
-        "trainers of each part, with batches of batch_size each; the worker is one of them",
+        "trainers of each partition, the worker included; each has batches of batch_size",
         within(1, 64),
     )
 
@@ -123,11 +129,11 @@ OPTIONS: dict[tuple[str, str], type] = {
     ("trainer", "local"): LocalOptions,
     ("trainer", "sampled"): SampledOptions,
 }
-"""By group and name: conf/GROUP/NAME.yaml."""
+"""(group, name) of a file conf/GROUP/NAME.yaml -> its settings."""
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:
-    """As `schema.default`, of a model's own settings, too."""
+    """Like `schema.default`, including settings of one model only."""
     own = OPTIONS.get(("model", settings.get("model.name", "")))
     defined = next((each for each, _ in definitions(own) if each.key == key), None) if own else None
     if defined is not None:

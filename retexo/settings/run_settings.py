@@ -1,6 +1,6 @@
-"""The settings of everything but partitioning. Type, default, checks, help text and role of each are said here only.
+"""Settings of training, evaluation and reports: type, default, checks and help text of each.
 
-How a definition reads is in partitioning/setting_fields.py; adding one is shown in CONTRIBUTING.md.
+partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to add one.
 """
 
 import math
@@ -22,15 +22,16 @@ from partitioning.setting_fields import (
 )
 from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
+from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 MAX_LAYERS = 254
-"""The exchange plan counts up to one more in a byte."""
+"""The exchange plan stores a layer number in one byte."""
 MAX_WIDTH = 1_000_000
 REACHES = ("computed", "hops")
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
-"""Learning rates and decays are multiplied in float32."""
+"""Largest learning rate and weight decay: optimizers multiply them in float32."""
 
 RATE = (at_least(0), FINITE, at_most(MAX_RATE))
 DROPOUT = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
@@ -38,39 +39,40 @@ DROPOUT = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 @settings_dataclass
 class ModelSettings(Checked):
-    """What a layer computes, and how wide it is."""
+    """Convolution, width and skip connections of the layers."""
 
     name: str = setting(
         "model.name",
         "gcn",
-        "the convolution; --config-name=node_classification_NAME sets it, too",
+        "convolution; --config-name=node_classification_NAME sets it, too",
         is_group=True,
     )
-    num_layers: int = setting("num_layers", 2, "layers", at_least(1), at_most(MAX_LAYERS))
+    num_layers: int = setting("num_layers", 2, "number of layers", at_least(1), at_most(MAX_LAYERS))
     hidden_dim: int = setting(
         "hidden_dim",
         256,
-        "width of an embedding; of gat, of all heads together",
+        "width of the hidden layers; gat: of all heads together",
         at_least(1),
         at_most(MAX_WIDTH),
     )
-    heads: int = setting("heads", 8, "attention heads of gat", at_least(1))
+    heads: int = setting("heads", 8, "gat: number of attention heads", at_least(1))
     dropout: float = setting(
         "dropout",
         0.4,
-        "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
+        "dropout rate of the aggregate; gat: of its input rows",
         DROPOUT,
     )
     input_dropout: float | None = setting(
         "model.input_dropout",
         None,
-        "of features and their aggregates, in every layer that reads them; null: dropout",
+        "dropout rate of the features and their aggregate in every layer that reads them; "
+        "null: dropout",
         DROPOUT,
     )
     norm: str = setting(
         "model.norm",
         "layer",
-        "of hidden vectors: LayerNorm",
+        "normalisation of the hidden layers: LayerNorm or none",
         one_of("layer", "none"),
         earlier="layer",
     )
@@ -78,74 +80,83 @@ class ModelSettings(Checked):
         "model.self_weight",
         True,
         "skip connection from a node's own row, with weights of its own; gat adds it to the "
-        "attention's output, other models give it half of hidden_dim",
+        "output of attention, other models give it half of hidden_dim",
         earlier=False,
     )
     input_skip: bool = setting(
         "model.input_skip",
         True,
-        "skip connection from the graph's features and their aggregate to every layer after the "
-        "first",
+        "skip connections from the features and their aggregate to every layer after the first",
         earlier=False,
     )
     output: str = setting(
         "model.output",
         "aggregate",
         "input of the next layer: the activation, or the weighted aggregate before norm and "
-        "activation; gat and sage with pooling always use the activation",
+        "activation; gat and pooling always use the activation",
         one_of("activation", "aggregate"),
         earlier="activation",
     )
-    options: dict[str, Any] = setting("model.*", {}, "what only this model has, see below")
+    options: dict[str, Any] = setting("model.*", {}, "settings of one model only, listed below")
 
     @property
     def features_dropout(self) -> float:
-        """Rate, of features and their aggregates."""
+        """Dropout rate of the features and their aggregate."""
         return self.dropout if self.input_dropout is None else self.input_dropout
 
 
 @settings_dataclass
 class TaskSettings(Checked):
-    """How links are learned."""
+    """Link prediction: scorer and negative samples."""
 
     learns: str
     """The setting task._target_."""
     dim: int = setting(
-        "task.dim", 64, "links: width of what is scored", at_least(1), at_most(MAX_WIDTH)
+        "task.dim",
+        64,
+        "link prediction: width of the embeddings that are scored",
+        at_least(1),
+        at_most(MAX_WIDTH),
     )
     scorer: str = setting(
-        "task.scorer", "dot", "of two embeddings", one_of("dot", "distmult", "mlp")
+        "task.scorer",
+        "dot",
+        "link prediction: score of two embeddings",
+        one_of("dot", "distmult", "mlp"),
     )
     negatives: int = setting(
         "task.negatives",
         256,
-        "nodes that a pair is told from in a step: half uniform ones, half ends of others",
+        "link prediction: negative samples of a step, half of them uniform, half endpoints "
+        "of other edges",
         at_least(2),
         at_most(MAX_WIDTH),
     )
     pool: int = setting(
         "task.pool",
         4096,
-        "random nodes that every worker has, which negatives are drawn from; 0: those it has anyway",
+        "link prediction: random nodes that all workers share to draw negatives from; 0: "
+        "only nodes that a worker has",
         at_least(0),
         at_most(4096),
     )
     cut_edges: str = setting(
         "task.cut_edges",
         "train",
-        "pairs between two parts: the other end is sent once a layer; or they do not train",
+        "link prediction: train on edges between two partitions, which sends their other "
+        "endpoint once per layer, or skip them",
         one_of("train", "skip"),
     )
     neighbour_dropout: float = setting(
         "task.neighbour_dropout",
         0.0,
-        "links: rate at which a node trains as if without neighbours; of sage and rgcn",
+        "link prediction with sage or rgcn: probability that a node trains without its neighbours",
         DROPOUT,
     )
     ranked: int = setting(
         "task.ranked",
         20_000,
-        "pairs of a set that are ranked, about; of more a sample",
+        "link prediction: number of edges that are ranked for a score; a sample if a set has more",
         at_least(1),
     )
 
@@ -156,184 +167,107 @@ class TaskSettings(Checked):
 
 @settings_dataclass
 class OptimizerSettings(Checked):
-    """A class of torch.optim with its arguments."""
+    """The optimizer and its arguments."""
 
-    target: str = setting("optimizer._target_", "torch.optim.Adam", "a class of torch.optim")
-    arguments: dict[str, Any] = setting(
-        "optimizer.*", {}, "its other arguments: +optimizer.NAME=VALUE"
+    target: str = setting(
+        "optimizer._target_", "torch.optim.Adam", "optimizer class of torch.optim"
     )
-    weight_decay: float = setting("weight_decay", 0.0005, "of the optimiser", *RATE)
+    arguments: dict[str, Any] = setting(
+        "optimizer.*", {}, "other arguments of the optimizer: +optimizer.NAME=VALUE"
+    )
+    weight_decay: float = setting("weight_decay", 0.0005, "weight decay of the optimizer", *RATE)
 
 
 @settings_dataclass
 class StoppingSettings(Checked):
-    """When a layer has converged."""
+    """Early stopping of a layer."""
 
     patience: int | None = setting(
         "stopping.patience",
         20,
-        "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
+        "early stopping: rounds without a better validation metric before a layer ends; "
+        "null (or stopping=none): off",
         at_least(1),
         earlier=30,
     )
     min_delta: float = setting(
-        "stopping.min_delta", 0.0, "by which a metric has to be better", at_least(0), FINITE
+        "stopping.min_delta",
+        0.0,
+        "early stopping: smallest improvement that counts",
+        at_least(0),
+        FINITE,
     )
     hidden_patience: int | None = setting(
         "stopping.hidden_patience",
         None,
-        "patience of the layers before the last, which the next one starts from when nearly converged; null: the same",
+        "early stopping of the layers before the last; null: stopping.patience",
         at_least(1),
     )
 
     def patience_of(self, layer: int, num_layers: int, factor: float = 1) -> int | None:
-        """Of one of so many layers. factor: by which `patience` is longer; hidden_patience is taken as it is."""
+        """Return the patience of a layer; `factor` stretches `patience`, not `hidden_patience`."""
         if layer < num_layers - 1 and self.hidden_patience is not None:
             return self.hidden_patience
         return None if self.patience is None else math.ceil(factor * self.patience)
 
 
 @settings_dataclass
-class GradientSettings(Checked):
-    """How workers agree on a step."""
-
-    mode: str = setting(
-        "gradient.mode",
-        "sync",
-        "every round one exact full-batch step; or local_epochs steps on each worker, then the average of the changes",
-        one_of("sync", "local"),
-        is_group=True,
-    )
-    local_epochs: int = setting(
-        "local_epochs", 1, "gradient=local: steps between two agreements", at_least(1)
-    )
-    precision: str = setting(
-        "gradient.precision",
-        "int6",
-        "of what is sent; int8 and int6 have a scale for 128 values",
-        one_of("fp32", "bf16", "int8", "int6"),
-        earlier="fp32",
-    )
-    compression: str = setting(
-        "gradient.compression",
-        "powersgd",
-        "powersgd: low-rank factors of each matrix, with error feedback",
-        one_of("none", "powersgd"),
-        earlier="none",
-    )
-    rank: int = setting(
-        "gradient.rank",
-        2,
-        "powersgd: columns of each factor; 3 for gat and gin",
-        at_least(1),
-        earlier=4,
-    )
-    secure: bool = setting(
-        "gradient.secure",
-        False,
-        "sums under pairwise masks, of three sites or more: none can read another's share; gradient.precision=fp32",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.secure and self.precision != "fp32":
-            raise InputError(
-                f"gradient.precision={self.precision}: gradient.secure=true sends integers of 32 bits; "
-                "set gradient.precision=fp32"
-            )
-        if self.mode == "sync" and self.local_epochs != 1:
-            raise InputError(
-                f"local_epochs={self.local_epochs}: gradient=sync agrees on every step; "
-                "set gradient=local, or local_epochs=1"
-            )
-
-
-@settings_dataclass
 class ComputeSettings(Checked):
-    """How a worker computes."""
+    """Arithmetic of a worker."""
 
     precision: str = setting(
         "compute.precision",
         "fp32",
-        "of a layer's dense products; up to 4 times as fast where the CPU has bf16",
+        "precision of dense products; bf16 is up to 4 times as fast on CPUs that support it",
         one_of("fp32", "bf16"),
     )
 
 
 @settings_dataclass
-class ExchangeSettings(Checked):
-    """How boundary rows are sent."""
-
-    mode: str = setting(
-        "exchange.mode",
-        "exact",
-        "as few bytes as serve every edge; or the row of every halo node, dense",
-        one_of("exact", "plain"),
-        is_group=True,
-    )
-    precision: tuple[str, ...] = setting(
-        "exchange.precision",
-        ["int4"],
-        "of the rows of each layer, as one or a list; fp32 is exact, int8 and int4 have a scale per row",
-        one_of("fp32", "bf16", "int8", "int4"),
-        per_layer=True,
-        earlier=["fp32"],
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mode == "plain" and self.rounded:
-            raise InputError(
-                f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=exact"
-            )
-
-    @property
-    def rounded(self) -> str:
-        """The precisions but fp32."""
-        return ",".join(dict.fromkeys(each for each in self.precision if each != "fp32"))
-
-
-@settings_dataclass
 class SmoothingSettings(Checked):
-    """How answers are propagated along the edges after training (retexo.trainers.label_propagation)."""
+    """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
 
-    steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0), earlier=0)
+    steps: int = setting(
+        "smoothing.steps", 5, "label propagation: number of steps; 0: off", at_least(0), earlier=0
+    )
     reach: str = setting(
         "smoothing.reach",
         "hops",
-        "whose predictions it starts from. hops: all nodes within that many hops. computed: nodes in "
-        "a split only, so that the result depends on the split",
+        "label propagation: start from the predictions of all nodes within smoothing.steps "
+        "hops of a split (hops), or only of nodes in a split (computed), so that the result "
+        "depends on the split",
         one_of(*REACHES),
         earlier="computed",
     )
     alphas: tuple[float, ...] = setting(
         "smoothing.alphas",
         [1.0, 0.5, 0.3, 0.2, 0.1],
-        "shares that a node keeps of its own answer, of which validation chooses one; 1: no smoothing",
+        "label propagation: teleport probabilities, of which validation chooses one; 1: no "
+        "propagation",
         Check(lambda alpha: 0 < alpha <= 1, "must be in (0, 1]"),
     )
 
     @property
     def hops(self) -> int:
-        """From the nodes in a split to those that are computed for smoothing alone."""
+        """Hops from the nodes in a split to the nodes that label propagation alone needs."""
         return self.steps if self.reach == "hops" else 0
 
 
 @settings_dataclass
 class CheckpointSettings(Checked):
-    """What is kept of a run that is not done, besides every finished layer."""
+    """State that an interrupted run is resumed from, besides the finished layers."""
 
     keep: bool = setting(
         "checkpoint.keep",
         True,
-        "false, or checkpoint=none: nothing to go on from",
+        "keep a state to resume from; checkpoint=none sets it to false",
         per_node=True,
         compared=False,
     )
     every: int | None = setting(
         "checkpoint.every",
         None,
-        "rounds between two states that are kept; null: none within a layer",
+        "rounds between two saved states; null: a state only after each layer",
         at_least(1),
         per_node=True,
         compared=False,
@@ -342,18 +276,18 @@ class CheckpointSettings(Checked):
 
 @settings_dataclass
 class TrainerSettings(Checked):
-    """Which algorithm trains."""
+    """Training algorithm."""
 
     name: str = setting(
-        "trainer.name", "lazy", "the algorithm, see docs/trainers.md", is_group=True
+        "trainer.name", "lazy", "training algorithm (docs/trainers.md)", is_group=True
     )
     options: dict[str, Any]
-    """The settings NAME.*, as they were given; the trainer checks them (`typed_options`)."""
+    """The settings NAME.* as given; the trainer checks them with `typed_options`."""
 
 
 @settings_dataclass
 class TrainSettings(Checked):
-    """All that the training of a model depends on, besides the partition."""
+    """Everything that training depends on, except the partitions."""
 
     task: TaskSettings
     model: ModelSettings
@@ -362,9 +296,9 @@ class TrainSettings(Checked):
     batch_size: int | str | None = setting(
         "batch_size",
         None,
-        "training nodes of a worker that a step is made from, drawn anew each time; null: all; auto: 32,768 of all "
-        "workers together, each its share, of graphs with 131,072 training nodes or more, and of many validation nodes "
-        "8,192 score a round; of others all",
+        "training nodes of a step per worker, sampled anew each time; null: all; auto: "
+        "batches of 32,768 nodes over all workers and 8,192 validation nodes a round if "
+        "there are at least 131,072 training nodes, else all",
         number_or("auto", 1),
     )
     exchange: ExchangeSettings
@@ -373,8 +307,8 @@ class TrainSettings(Checked):
     output_heads: str = setting(
         "output_heads",
         "validation",
-        "layers whose head predicts: the last, or the layer or mean of layers that validation "
-        "chooses",
+        "heads that predict: the last layer's, or the layer or mean of layers that "
+        "validation chooses",
         one_of("last", "validation"),
         earlier="last",
     )
@@ -383,7 +317,8 @@ class TrainSettings(Checked):
     max_rows_shared: float | None = setting(
         "sites.max_rows_shared",
         None,
-        "own nodes that any other site may ask for, in all runs together: below 1 a share, else a number; null: any",
+        "own nodes that one other site may request, over all runs: a share below 1, or a "
+        "number; null: unlimited",
         *RATE,
         per_node=True,
         compared=False,
@@ -391,7 +326,7 @@ class TrainSettings(Checked):
     resume: str | None = setting(
         "resume",
         None,
-        "auto: go on with the run in hydra.run.dir, if there is one; DIR: with the one in DIR",
+        "auto: continue the run in hydra.run.dir if there is one; DIR: continue the run in DIR",
         per_node=True,
         compared=False,
     )
@@ -400,42 +335,55 @@ class TrainSettings(Checked):
     num_rounds: tuple[int, ...] = setting(
         "num_rounds",
         [200],
-        "most rounds of each layer; a short list goes on with its last entry",
+        "most rounds of each layer; the last entry of a short list holds for the other layers",
         at_least(0),
         at_most(MAX_ROUNDS),
         per_layer=True,
     )
     learning_rate: tuple[float, ...] = setting(
-        "learning_rate", [0.01], "of each layer; likewise", *RATE, per_layer=True, earlier=[0.003]
+        "learning_rate",
+        [0.01],
+        "learning rate of each layer, a list like num_rounds",
+        *RATE,
+        per_layer=True,
+        earlier=[0.003],
     )
     best_val_model: bool = setting(
-        "best_val_model", True, "keep the parameters of the best validation round"
+        "best_val_model",
+        True,
+        "restore the parameters of the best validation round at the end of a layer",
     )
     seed: int = setting(
         "seed",
         42,
-        "of all that is drawn, unless split.seed, partition.seed or synthetic.seed say otherwise",
+        "random seed; also of split, partitions and synthetic graph unless their own seeds are set",
         *SEED,
         is_seed=True,
     )
     log_every: int = setting(
         "log_every",
         100,
-        "most rounds between two lines of the log",
+        "rounds between two lines of the log, at most",
         at_least(1),
         per_node=True,
         compared=False,
     )
     measure_dv: bool = setting(
-        "measure_dv", False, "print the table of bytes, always counted", compared=False
+        "measure_dv",
+        False,
+        "print the data volume by kind, layer and worker at the end",
+        compared=False,
     )
     sleep_time: float = setting(
-        "sleep_time", 0.0, "seconds of latency added per sequential hop", *seconds(0)
+        "sleep_time",
+        0.0,
+        "simulated network latency: seconds added to every sequential message",
+        *seconds(0),
     )
     logger: str | None = setting(
         "logger",
         None,
-        "tensorboard: besides metrics.jsonl",
+        "tensorboard: write its files besides metrics.jsonl",
         Check(
             lambda value: value == "tensorboard",
             "choose tensorboard, or leave it out",
@@ -459,12 +407,12 @@ class TrainSettings(Checked):
 
 @settings_dataclass
 class Settings(Checked):
-    """What to run, and everything that was configured."""
+    """The application and all settings."""
 
     app: str = setting(
         "app",
         "train",
-        "what to run",
+        "application to run",
         one_of("train", "partition_data", "plan", "evaluate", "predict", "report", "hub"),
         compared=False,
     )
@@ -473,7 +421,7 @@ class Settings(Checked):
     plan_rounds: tuple[int, ...] | None = setting(
         "plan.rounds",
         None,
-        "app=plan: rounds of each layer to predict for, besides num_rounds",
+        "app=plan: rounds of each layer to predict bytes for, besides num_rounds",
         at_least(0),
         at_most(MAX_ROUNDS),
         per_layer=True,
@@ -482,20 +430,20 @@ class Settings(Checked):
     checkpoint_dir: str | None = setting(
         "checkpoint_dir",
         None,
-        "app=evaluate, app=predict: the run directory of the trained model, or its checkpoint/",
+        "app=evaluate, app=predict: run directory of the trained model, or its checkpoint folder",
         per_node=True,
         compared=False,
     )
     predict: PredictSettings
     report: ReportSettings
     arguments: tuple[str, ...]
-    """The command line that makes these settings: --config-name=NAME, --config-dir=DIR if any, then the overrides."""
+    """The command line: --config-name, --config-dir if given, then the overrides."""
     given: frozenset[str]
-    """Names of the settings that were given on the command line; the others have their defaults."""
+    """Names of the settings on the command line."""
     resolved: dict[str, Any]
-    """All settings by name, as JSON values."""
+    """All settings as nested JSON values."""
     started: float
-    """Unix time: of a command, when its process was started."""
+    """Unix time in seconds when the command started."""
     is_multirun_job: bool
     """Whether this is one of several jobs of --multirun."""
 

@@ -1,4 +1,4 @@
-"""From a configuration to the dataclasses of settings: names, types, defaults and roles are read from these."""
+"""Conversion of a configuration to settings dataclasses, whose fields define names and types."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -20,38 +20,41 @@ PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_DIR = next(
     folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir()
 )
-"""conf/: in an installed package within it, in a checkout beside it."""
+"""conf/, which lies inside an installed package and beside it in a checkout."""
 T = TypeVar("T")
 DEFINED: dict[str, tuple[Setting, Any]] = {
     defined.key: (defined, hint) for defined, hint in definitions(Settings)
 }
-"""Every setting with its type, by dotted name."""
+"""Dotted name -> definition and type of every setting."""
 PER_LAYER = frozenset(key for key, (defined, _) in DEFINED.items() if defined.per_layer)
 DATA = frozenset(defined.key for defined, _ in definitions(PartitionSettings))
-"""The settings that say what graph is trained on, and how it is cut."""
+"""Settings of the graph and its partitions."""
 LISTS = frozenset(
     key
     for key, (_, hint) in DEFINED.items()
     if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
 ) | {"features.kind"}
-"""The settings that are lists; one value stands for a list of it. features.kind may be a mapping, too."""
+"""Settings with a list as value; one value means a list of it. features.kind may be a mapping."""
 REST = ".*"
-"""How the name of what else is given in a group ends."""
+"""Suffix of the setting that collects undeclared settings of its group."""
 
 
 def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
-    """Dotted names of the settings that have a role."""
+    """Return the dotted names of the settings for which `role` is true."""
     return frozenset(key for key, (defined, _) in DEFINED.items() if role(defined))
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:
-    """The value of a setting in a run from before it existed, beside its others (flat); None for unknown names."""
+    """Return the value of a setting that a stored run lacks, given its other settings (flat).
+
+    None if there is no such setting.
+    """
     value = DEFINED[key][0].before if key in DEFINED else None
     return settings.get(value[2:-1]) if isinstance(value, str) and value.startswith("${") else value
 
 
 def defaults(cls: Any = Settings) -> dict[str, Any]:
-    """The default of every setting of a dataclass, nested, as Hydra composes from."""
+    """Return the defaults of a settings dataclass, nested, for Hydra's ConfigStore."""
     return nest(
         {
             defined.key: defined.default
@@ -62,7 +65,7 @@ def defaults(cls: Any = Settings) -> dict[str, Any]:
 
 
 def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
-    """A dataclass that OmegaConf checks names and types against; {"a": {"b": int}} is the setting a.b."""
+    """Make a structured config for OmegaConf; {"a": {"b": int}} declares the setting a.b."""
     made = [
         (key, _schema(value, key) if isinstance(value, dict) else value)
         for key, value in types.items()
@@ -71,7 +74,7 @@ def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
 
 
 def given_type(defined: Setting, hint: Any) -> Any:
-    """The type that a setting is given in: lists for tuples, optional where the default is null."""
+    """Return the type of a setting in a configuration: list for tuple, optional if null."""
     nullable = get_origin(hint) is UnionType
     kinds = [kind for kind in get_args(hint) if kind is not NoneType] if nullable else [hint]
     required = kinds[0] if len(kinds) == 1 else hint
@@ -85,7 +88,7 @@ SCHEMA = _schema(
 
 
 def typed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted name from nested ones, each of its type; OmegaConf's error for a wrong name or type."""
+    """Return typed values by dotted name; raises OmegaConf's error for a wrong name or type."""
     rest: dict[str, Any] = {}
     named = as_lists(given)
     for key in (key for key in DEFINED if key.endswith(REST)):
@@ -106,9 +109,10 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any, name: str = "") -> Any:
-    """A configuration as JSON can hold it: keys that are whole numbers, such as names of columns, become text.
+    """Return a configuration as JSON values; integer keys, such as column names, become text.
 
-    Raises InputError for other keys that are no text, and for numbers that no float can hold.
+    Raises:
+        InputError: A key is neither text nor integer, or a number exceeds the range of floats.
     """
     if isinstance(value, dict):
         made = {}
@@ -129,7 +133,7 @@ def plain(value: Any, name: str = "") -> Any:
 
 
 def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with one value that stands for a list as a list of it."""
+    """Replace single values of list settings by lists."""
     made = dict(given)
     for name, value in given.items():
         if isinstance(value, Mapping):
@@ -146,9 +150,15 @@ def _at(nested: Any, key: str) -> Any:
 
 
 def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) -> T:
-    """A dataclass of settings, and those within it, from values by dotted name; InputError for a value that is refused.
+    """Build a settings dataclass with its nested ones.
 
-    others: values of fields that are no settings, by the field's name.
+    Args:
+        cls: The dataclass.
+        values: Values by dotted name.
+        others: Values of fields that are not settings, by field name.
+
+    Raises:
+        InputError: A value fails a check.
     """
     hints = get_type_hints(cls)
     made: dict[str, Any] = {}
@@ -163,7 +173,7 @@ def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) ->
 
 
 def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
-    """A list as a tuple; of one per layer extra entries are ignored, a short one goes on with its last entry."""
+    """Return a value, lists as tuples; lists per layer are cut or extended by their last entry."""
     value = values[defined.key]
     if not isinstance(value, list):
         return value
@@ -177,9 +187,10 @@ def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
 
 
 def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
-    """The settings GROUP.* of a trainer or a model as its dataclass `Options`.
+    """Return the settings GROUP.* of a trainer or model as its dataclass.
 
-    Raises InputError, which names what is unknown, missing, of another type, or refused by a check.
+    Raises:
+        InputError: A setting is unknown, missing, of a wrong type, or fails a check.
     """
     types = {
         defined.key.removeprefix(f"{group}."): given_type(defined, hint)

@@ -1,53 +1,65 @@
-"""disclosure.json of a site: what left it in a run, in counts, whether the run was done or not."""
+"""disclosure.json: how many rows and bytes left a site in a run, whether the run succeeded or not."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from retexo.comm.collectives import Communicator
+from retexo.comm.process_group import Rendezvous
 from retexo.results.atomic_write import write_json
-from retexo.worker.process import Job
 
 
 @dataclass(eq=False)
 class Disclosure:
-    """What is known of it so far."""
+    """What is known so far."""
 
     comm: Communicator
     sites: tuple[str, ...]
-    """By rank."""
-    asked_for: list[int] = field(default_factory=list)
-    """By rank, once the others have asked for nodes."""
+    """Names by rank; empty where the partitions have no owners."""
+    num_nodes_disclosed: list[int] = field(default_factory=list)
+    """By rank; empty until the other sites have asked for rows."""
 
-    def content(self, job: Job) -> dict[str, Any]:
-        """What the file says."""
+    def content(self, rendezvous: Rendezvous) -> dict[str, Any]:
+        """The content of the file."""
+        counts = self.num_nodes_disclosed or [0] * len(self.sites)
         to: dict[str, Any] = {
-            name: {"nodes_with_rows": self.asked_for[peer] if self.asked_for else 0, "bytes": {}}
+            name: {"nodes_with_rows": counts[peer], "bytes": {}}
             for peer, name in enumerate(self.sites)
             if peer != self.comm.rank
         }
         for (tag, peer), num_bytes in self.comm.meter.entries.items():
             kinds = to[self.sites[peer]]["bytes"].setdefault(tag.kind, {})
-            place = "run" if tag.layer < 0 else f"layer {tag.layer}"
-            kinds[place] = kinds.get(place, 0) + num_bytes
+            layer = "run" if tag.layer < 0 else f"layer {tag.layer}"
+            kinds[layer] = kinds.get(layer, 0) + num_bytes
         return {
             "site": self.sites[self.comm.rank],
-            "run_id": job.rendezvous.run_id,
-            "encrypted": job.rendezvous.credentials is not None,
+            "run_id": rendezvous.run_id,
+            "encrypted": rendezvous.security is not None,
             "sums_hide_shares": self.comm.masks is not None,
             "to": to,
         }
 
 
 @contextmanager
-def disclosing(job: Job, comm: Communicator) -> Iterator[Disclosure]:
-    """At the end, of a part that a site holds, write the file; of several sites on one node each has its own."""
-    disclosure = Disclosure(comm, job.directory.sites)
+def write_disclosure(
+    comm: Communicator,
+    sites: tuple[str, ...],
+    rendezvous: Rendezvous,
+    run_dir: Path,
+    *,
+    alone: bool,
+) -> Iterator[Disclosure]:
+    """Write the file at the end of a run, if sites own the partitions.
+
+    Args:
+        alone: whether this is the node's only worker; else the rank is part of the file's name.
+    """
+    disclosure = Disclosure(comm, sites)
     try:
         yield disclosure
     finally:
-        if disclosure.sites:
-            alone = len(job.settings.cluster.local_ranks) == 1
-            path = job.run_dir / ("disclosure.json" if alone else f"disclosure-{comm.rank}.json")
-            write_json(path, disclosure.content(job))
+        if sites:
+            name = "disclosure.json" if alone else f"disclosure-{comm.rank}.json"
+            write_json(run_dir / name, disclosure.content(rendezvous))

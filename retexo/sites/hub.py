@@ -1,9 +1,9 @@
-"""One reachable port for all nodes (distributed.hub): a hub that joins TCP connections, and cannot read or change them.
+"""A hub that joins TCP connections of nodes behind firewalls (distributed.hub). It cannot read them.
 
-A node without distributed.inbound_port opens connections only. One that waits to be reached has a link to the hub,
-over TLS, with its certificate. One that wants to reach it asks the hub over such a link, too; each of the two gets a
-token for one use, and opens a plain connection with it. The hub joins these two, and the nodes run their own TLS
-through them (retexo.sites.tls). So the hub knows who talks to whom, and how much.
+A node without distributed.inbound_port only opens connections. To be reached, it keeps a TLS link
+to the hub open. To reach it, another node asks the hub over such a link. The hub gives both a token
+for one use, each opens a plain connection with it, and the hub joins the two. The nodes run their
+own TLS through them (retexo.sites.tls), so the hub learns who talks to whom, and how much.
 """
 
 import logging
@@ -17,30 +17,45 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from retexo.launch.accepted_connections import HubLost, PendingConnections
+from retexo.errors import Interrupted
+from retexo.launch.accepted_connections import AcceptedConnections
 from retexo.launch.control_channel import Channel, ChannelClosed, Disconnected, connect
-from retexo.sites.tls import Tls
+from retexo.launch.protocols import Tls
 
 logger = logging.getLogger(__name__)
 
 TOKEN_SECONDS = 20.0
-"""within which both ends have to come"""
-RENEW_SECONDS = 1.0
-PIECE = 1 << 16
+"""Seconds within which both ends have to connect."""
+CHUNK = 1 << 16
+"""Bytes that are forwarded at a time."""
+
+
+class HubLost(Interrupted):
+    """The link to the hub broke."""
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A hub, as a node sees it."""
+    """A hub, as a node sees it; a retexo.launch.protocols.Hub."""
 
     address: str
     port: int
     tls: Tls
     node: int
-    """The hub's place among the members: behind all nodes, or 0."""
+    """The hub's number: 0 where node 0 is the hub, else the number of nodes."""
+
+    def serve(self, listener: socket.socket) -> "OwnHub":
+        """Be the hub."""
+        return OwnHub(listener, self.tls)
+
+    def wait(self, timeout: float) -> "HubListener":
+        """Wait at the hub for connections to this node; OSError where it is not reached."""
+        link = connect(self.address, self.port, timeout, self.tls, self.node)
+        link.send({"listen": True})
+        return HubListener(self, link)
 
     def reach(self, node: int, timeout: float) -> socket.socket:
-        """A connection to another node; Disconnected where that does not wait at the hub."""
+        """A connection to another node; Disconnected where that node does not wait at the hub."""
         link = connect(self.address, self.port, timeout, self.tls, self.node)
         try:
             link.send({"reach": node})
@@ -51,32 +66,26 @@ class Hub:
             raise Disconnected(f"node {node} is not at the hub {self.address}:{self.port}")
         stream = connect(self.address, self.port, timeout)
         stream.send({"token": answer["token"]})
-        stream.receive_one(timeout)  # that the other end is there
+        stream.receive_one(timeout)  # the other end has connected
         return stream.detach()
 
 
 class HubListener:
-    """Takes the place of a listening socket: who reaches this node by the hub is accepted."""
+    """A retexo.launch.protocols.Listener for the connections that arrive through the hub."""
 
-    def __init__(self, hub: Hub, timeout: float) -> None:
-        self._hub = hub
-        self._link = self._wait_there(timeout)
+    def __init__(self, hub: Hub, link: Channel) -> None:
+        self._hub, self._link = hub, link
         self._incoming: list[dict[str, Any]] = []
         """Messages of the hub, one for each connection to this node."""
-
-    def _wait_there(self, timeout: float) -> Channel:
-        link = connect(self._hub.address, self._hub.port, timeout, self._hub.tls, self._hub.node)
-        link.send({"listen": True})
-        return link
 
     def fileno(self) -> int:
         return self._link.fileno()
 
     def setblocking(self, flag: bool, /) -> None:
-        """It never waits for somebody to come."""
+        """It never blocks."""
 
     def accept(self) -> tuple[socket.socket, None]:
-        """As of a socket; BlockingIOError where nobody has come, HubLost where the hub has ended."""
+        """As of a socket; BlockingIOError without a connection, HubLost once the hub has ended."""
         try:
             self._incoming += self._link.receive()
         except ChannelClosed as error:
@@ -90,25 +99,19 @@ class HubListener:
         stream.send({"token": token})
         return stream.detach(), None
 
-    def renew(self) -> None:
-        """Once the hub was lost; OSError where it is not there yet."""
-        link = self._wait_there(RENEW_SECONDS)
-        self._link.close()
-        self._link = link
-
     def close(self) -> None:
         self._link.close()
 
 
 class OwnHub:
-    """The hub within node 0, in a thread; in place of a listening socket: who reaches node 0 is accepted."""
+    """The hub within node 0, in a thread; a Listener for the connections to node 0."""
 
     def __init__(self, listener: socket.socket, tls: Tls) -> None:
         self._arrived: SimpleQueue[socket.socket] = SimpleQueue()
-        self._bell, self._ring = socket.socketpair()
-        self._bell.setblocking(False)
+        self._wakeup, self._wake = socket.socketpair()
+        self._wakeup.setblocking(False)
         self._listener, self._ended = listener, False
-        self._server = HubServer(listener, tls, self._arrive)
+        self._server = HubServer(listener, tls, self._deliver)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -116,25 +119,28 @@ class OwnHub:
         while not self._ended:
             self._server.step(0.2)
 
-    def _arrive(self, stream: socket.socket) -> None:
+    def _deliver(self, stream: socket.socket) -> None:
         self._arrived.put(stream)
-        self._ring.send(b"\0")
+        self._wake.send(b"\0")
 
     def fileno(self) -> int:
-        return self._bell.fileno()
+        return self._wakeup.fileno()
 
     def setblocking(self, flag: bool, /) -> None:
-        """It never waits for somebody to come."""
+        """It never blocks."""
 
     def accept(self) -> tuple[socket.socket, None]:
-        """As of a socket; BlockingIOError where nobody has come."""
-        self._bell.recv(1)
+        """As of a socket; BlockingIOError without a connection."""
+        self._wakeup.recv(1)
         return self._arrived.get(), None
 
     def close(self) -> None:
+        """End the thread. Connections that were joined stay."""
+        if self._ended:
+            return
         self._ended = True
         self._thread.join()
-        for each in (self._listener, self._bell, self._ring):
+        for each in (self._listener, self._wakeup, self._wake):
             each.close()
 
 
@@ -143,27 +149,29 @@ class OwnHub:
 
 @dataclass(eq=False)
 class Pair:
-    """Two connections that are to be joined."""
+    """Two connections to join."""
 
     nodes: tuple[int, int]
     deadline: float
     ends: dict[int, Channel] = field(default_factory=dict)
-    """By place in `nodes`."""
+    """By index in `nodes`."""
 
 
 class HubServer:
-    """Joins connections until it is ended."""
+    """Joins connections."""
 
     def __init__(
         self,
         listener: socket.socket,
         tls: Tls,
-        arrive: Callable[[socket.socket], None] | None = None,
+        deliver: Callable[[socket.socket], None] | None = None,
     ) -> None:
-        """arrive: of the hub within node 0, takes what is for that."""
-        self._pending, self._arrive = PendingConnections(listener, tls), arrive
+        """Args:
+        deliver: of the hub within node 0; takes the connections to node 0.
+        """
+        self._accepted, self._deliver = AcceptedConnections(listener, tls), deliver
         self._waiting: dict[int, Channel] = {}
-        """Links of the nodes that can be reached."""
+        """Links of the nodes that wait for connections."""
         self._tokens: dict[str, tuple[Pair, int]] = {}
 
     def serve(self) -> NoReturn:
@@ -171,8 +179,8 @@ class HubServer:
             self.step(1.0)
 
     def step(self, timeout: float) -> None:
-        """Answer who comes within `timeout` seconds."""
-        self._pending.answer(self._pending.wait(timeout)[0], self._answer)
+        """Answer the requests that arrive within `timeout` seconds."""
+        self._accepted.answer(self._accepted.wait(timeout)[0], self._answer)
         for token, (pair, _) in list(self._tokens.items()):
             if pair.deadline < time.monotonic():
                 del self._tokens[token]
@@ -185,11 +193,11 @@ class HubServer:
             self._join(channel, *self._tokens.pop(token))
         elif channel.node is not None and "listen" in message:
             self._waiting[channel.node] = channel
-            logger.info("node %d can be reached", channel.node)
+            logger.info("node %d waits for connections", channel.node)
         elif channel.node is not None and type(message.get("reach")) is int:
             self._reach(channel, channel.node, message["reach"])
         else:
-            self._pending.reject(channel, "not a node of this hub")
+            self._accepted.reject(channel, "not a node of this hub")
 
     def _reach(self, channel: Channel, node: int, other: int) -> None:
         pair, tokens = (
@@ -199,50 +207,50 @@ class HubServer:
         try:
             if not self._is_for_own(pair):
                 if other not in self._waiting:
-                    raise Disconnected("it is not here")
+                    raise Disconnected("it does not wait here")
                 self._waiting[other].send({"incoming": tokens[1]})
         except ChannelClosed:
             self._waiting.pop(other, None)
             channel.send({"absent": other})
         else:
-            self._tokens |= {token: (pair, place) for place, token in enumerate(tokens)}
+            self._tokens |= {token: (pair, index) for index, token in enumerate(tokens)}
             channel.send({"token": tokens[0]})
         channel.close()
 
     def _is_for_own(self, pair: Pair) -> bool:
-        return self._arrive is not None and pair.nodes[1] == 0
+        return self._deliver is not None and pair.nodes[1] == 0
 
-    def _join(self, channel: Channel, pair: Pair, place: int) -> None:
-        pair.ends[place] = channel
+    def _join(self, channel: Channel, pair: Pair, index: int) -> None:
+        pair.ends[index] = channel
         try:
             stream = channel.detach()
-            if self._arrive is not None and self._is_for_own(pair):
+            if self._deliver is not None and self._is_for_own(pair):
                 channel.send({"joined": True})
-                self._arrive(stream)
+                self._deliver(stream)
             elif len(pair.ends) == 2:
                 pair.ends[0].send({"joined": True})
-                self._start_pumps(pair)
+                self._start_forwarding(pair)
         except ChannelClosed:
             for end in pair.ends.values():
                 if end is not channel:
                     end.close()
             raise
 
-    def _start_pumps(self, pair: Pair) -> None:
-        near, far = (pair.ends[place].detach() for place in (0, 1))
+    def _start_forwarding(self, pair: Pair) -> None:
+        near, far = (pair.ends[index].detach() for index in (0, 1))
         for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
-            threading.Thread(target=_pump, args=(source, target, nodes), daemon=True).start()
+            threading.Thread(target=_forward, args=(source, target, nodes), daemon=True).start()
 
 
-def _pump(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) -> None:
-    """Pass on what comes, until the end."""
+def _forward(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) -> None:
+    """Forward bytes until the connection ends."""
     count = 0
     with suppress(OSError):
         for end in (source, target):
             end.settimeout(None)
-            # Otherwise a node that vanished would keep its threads here.
+            # Otherwise the threads of a node that vanished would stay.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        while content := source.recv(PIECE):
+        while content := source.recv(CHUNK):
             target.sendall(content)
             count += len(content)
     for stream, how in ((target, socket.SHUT_WR), (source, socket.SHUT_RD)):

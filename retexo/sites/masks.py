@@ -1,42 +1,54 @@
-"""Sums that hide their shares: pairwise masks that cancel in the sum, and in nothing less.
+"""Secure aggregation: sums with pairwise masks that cancel only in the whole sum.
 
-Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4, without
-the recovery of dropouts: a worker that is lost ends the run. Of each pair of workers the lower rank adds, and the other
-subtracts, the same stream of ChaCha20. Its key is made of two X25519 keys that are drawn at every start, also of a
-resumed run, and each message takes another nonce, so that no mask is ever used twice.
+Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
+section 4, without the recovery of dropouts: a lost worker ends the run. Of each pair of workers,
+the lower rank adds and the other subtracts the same ChaCha20 stream. Its key comes from two X25519
+keys, which are drawn at every start, also of a resumed run. Each message has its own nonce, so that
+no mask is used twice.
 
-Shares are integers modulo 2^32 or 2^64, where masks cancel exactly. Public keys come over the pair's own stream, which
-with TLS has proved the other end's certificate; the run's id and all members' certificates are in the keys, too.
+Shares are integers modulo 2^32 or 2^64, in which masks cancel exactly. Public keys are exchanged
+over the streams between the two workers, which with TLS have checked certificates. The run id and
+the certificates of all members are part of the keys.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from retexo.comm.collectives import Communicator
 from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import SETUP
 from retexo.sites.credentials import import_x509
 
-if TYPE_CHECKING:
-    from retexo.comm.collectives import Communicator
-
 FRACTION_BITS = 20
-"""Of a float in a sum, unless who adds up makes integers of it."""
+"""Bits after the binary point of a float in a sum."""
 LARGEST = 2.0**36
-"""A share beyond it counts as it; a sum that reaches it is infinite."""
+"""Larger shares are clipped to it. A sum that reaches it becomes infinite."""
 
 
 class PairwiseMasks:
-    """The masks of one worker."""
+    """The masks of one worker; a retexo.comm.transport.SumMasks."""
 
     def __init__(self, rank: int, keys: dict[int, bytes]) -> None:
-        """keys: 32 bytes shared with each peer, by rank."""
+        """Args:
+        keys: 32 bytes shared with each peer, by rank.
+        """
         self._rank, self._keys = rank, keys
         self._number = 0
 
+    def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
+        """See SumMasks.hide."""
+        words = [to_words(share) for share in shares]
+        self.add_to(words)
+        return words
+
+    def reveal(self, total: Tensor, dtype: torch.dtype) -> Tensor:
+        """See SumMasks.reveal."""
+        return from_words(total, dtype)
+
     def add_to(self, shares: list[Tensor]) -> None:
-        """Add this worker's masks to its shares of one message, int32 or int64 each, in place."""
+        """Add this worker's masks to its shares of one message, in place; int32 or int64."""
         self._number += 1
         sizes = [share.numel() * share.element_size() for share in shares]
         for peer, key in self._keys.items():
@@ -51,13 +63,17 @@ class PairwiseMasks:
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-        nonce = bytes(4) + self._number.to_bytes(12, "little")  # the first four count blocks
+        nonce = bytes(4) + self._number.to_bytes(12, "little")  # the first four bytes count blocks
         made: bytes = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(count))
         return made
 
 
-def agree_on_masks(comm: "Communicator", about: str) -> PairwiseMasks:
-    """Agree on a key with every other worker; 32 bytes to each. about: what only this run has."""
+def agree_on_masks(comm: Communicator, context: str) -> PairwiseMasks:
+    """Agree on a key with every other worker; sends 32 bytes to each.
+
+    Args:
+        context: a text that all workers of this run have, and no other run.
+    """
     import_x509()
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -65,7 +81,7 @@ def agree_on_masks(comm: "Communicator", about: str) -> PairwiseMasks:
 
     private = X25519PrivateKey.generate()
     own = torch.frombuffer(bytearray(private.public_key().public_bytes_raw()), dtype=torch.uint8)
-    with comm.without_replay_log():  # a resumed run draws new ones
+    with comm.without_replay_log():  # a resumed run draws new keys
         public = [bytes(each.tolist()) for each in comm.all_gather(own, SETUP)]
     keys = {}
     for peer in range(comm.world_size):
@@ -74,12 +90,12 @@ def agree_on_masks(comm: "Communicator", about: str) -> PairwiseMasks:
             info = f"retexo sums {first} {second} ".encode() + public[first] + public[second]
             with reading_from(peer, "public key"):
                 secret = private.exchange(X25519PublicKey.from_public_bytes(public[peer]))
-            keys[peer] = HKDF(hashes.SHA256(), 32, about.encode(), info).derive(secret)
+            keys[peer] = HKDF(hashes.SHA256(), 32, context.encode(), info).derive(secret)
     return PairwiseMasks(comm.rank, keys)
 
 
 def to_words(values: Tensor) -> Tensor:
-    """A share on the host, as integers: those as they are, in a copy, floats in fixed point, int64."""
+    """A copy of a share on the host, as integers; floats in fixed point, int64."""
     if not values.dtype.is_floating_point:
         return values.detach().cpu().clone()
     finite = torch.nan_to_num(values.detach().cpu().double(), nan=LARGEST).clamp(-LARGEST, LARGEST)
@@ -88,7 +104,7 @@ def to_words(values: Tensor) -> Tensor:
 
 
 def from_words(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """A sum of shares in the type that they had."""
+    """A sum of shares in the type of the shares."""
     if not dtype.is_floating_point:
         return words
     values = words.double() / 2**FRACTION_BITS

@@ -1,7 +1,7 @@
-"""Sums of updates that hide their shares: fixed point modulo 2^32, under pairwise masks (retexo.sites.masks).
+"""Secure sums of updates: fixed point modulo 2^32 with pairwise masks (retexo.sites.masks).
 
-A share is rounded to integers of at most (2^31 - 1) / W, so that no sum overflows. What one of them is worth is a power
-of two for each matrix, which all workers make alike from the sum of the round before.
+A share is rounded to integers of at most (2^31 - 1) / W, so that no sum overflows. The unit of each
+matrix is a power of two. All workers derive it from the sum of the previous round.
 """
 
 import math
@@ -14,32 +14,35 @@ from torch import Tensor
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic_meter import MessageTag
-from retexo.rounds.graph_info import GraphInfo
 from retexo.sites.masks import agree_on_masks
 
 HEADROOM = 64.0
-"""By which a share may be larger than the largest entry of the sum before."""
+"""Factor by which a share may exceed the largest entry of the previous sum."""
 GROWTH = 16.0
-"""By which it may be larger still after a round in which an entry was clipped."""
+"""Factor by which the limit grows after a round in which an entry was clipped."""
 SMALLEST = 2.0**-60
 FEWEST_SITES = 3
-"""Of two, each knows the other's share by subtraction."""
+"""Of two sites, each knows the other's share by subtraction."""
 
 
-def hide_shares(comm: Communicator, graph_info: GraphInfo, about: str) -> None:
-    """From here on every sum hides its shares. InputError where so few workers have one that a sum tells of it.
+def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: str) -> None:
+    """Hide the shares of every sum from here on.
 
-    about: what only this run has.
+    Args:
+        num_ranks_by_split: the number of workers with training, validation and test nodes.
+        context: a text that all workers of this run have, and no other run.
+
+    Raises:
+        InputError: so few workers have such nodes that a sum reveals one's share.
     """
-    for name, count in zip(
-        ("training", "validation", "test"), graph_info.num_ranks_by_split, strict=True
-    ):
+    for name, count in zip(("training", "validation", "test"), num_ranks_by_split, strict=True):
         if 0 < count < FEWEST_SITES:
             raise InputError(
-                f"gradient.secure=true: {count} of {comm.world_size} partitions have {name} nodes, so that a sum tells "
-                f"of one of them; have {FEWEST_SITES} with {name} nodes, or set gradient.secure=false"
+                f"gradient.secure=true: {count} of {comm.world_size} partitions have {name} nodes, so that a sum "
+                f"reveals the share of one of them; have {FEWEST_SITES} with {name} nodes, or set "
+                "gradient.secure=false"
             )
-    comm.masks = agree_on_masks(comm, about)
+    comm.masks = agree_on_masks(comm, context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ class SecureSum:
     """Largest entry of a share in the first round; a power of two."""
     sizes: list[int] = field(default_factory=list)
     limits: Tensor = field(default_factory=lambda: torch.empty(0))
-    """float64 [matrices] largest entry of a share in the next round, each a power of two."""
+    """float64 [matrices], the largest entry of a share in the next round, each a power of two."""
 
     def for_sizes(self, sizes: Sequence[int]) -> "SecureSum":
         limits = torch.full((len(sizes),), self.first_limit, dtype=torch.float64)
@@ -72,7 +75,7 @@ class SecureSum:
                 for each in torch.split(total, self.sizes)
             ]
         )
-        # Sums may come near zero where shares do not: so it shrinks slowly, but for what is only a guess.
+        # Sums may be near zero where shares are not, so limits shrink slowly, except the first guess.
         least = torch.where(self.limits == self.first_limit, 0.0, self.limits / 2)
         wanted = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
         self.limits.copy_(
@@ -87,11 +90,11 @@ class SecureSum:
         return int(math.log2((2**31 - 1) // self.comm.world_size))
 
     def _units(self) -> Tensor:
-        """What one is worth in each entry, float64 [n]."""
+        """The value of the integer 1 in each entry, float64 [n]."""
         return (self.limits * 2.0**-self._bits).repeat_interleave(torch.tensor(self.sizes))
 
     def _words(self, update: Tensor) -> tuple[Tensor, Tensor]:
-        """A share as int32 [n], and how many entries of each matrix were clipped, int64 [matrices]."""
+        """A share as int32 [n], and the number of clipped entries by matrix, int64 [matrices]."""
         exact = torch.nan_to_num(
             update.detach().cpu().double() / self._units(), nan=torch.inf
         ).round()

@@ -1,19 +1,20 @@
-"""TLS 1.3 between nodes, by their credentials: over the control links of the parents and the workers' streams."""
+"""TLS 1.3 between nodes, with their credentials: links between parents and streams between workers."""
 
 import socket
 import ssl
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 from retexo.comm.transport import PeerLost
-from retexo.sites.credentials import Credentials
-
-
-class Refused(ConnectionError):
-    """The certificate of a peer is not that of the member that it has to be."""
+from retexo.launch.protocols import CertificateRefused, Security
+from retexo.settings.cluster_settings import ClusterSettings
+from retexo.sites.credentials import Credentials, read_credentials
+from retexo.sites.hub import Hub
 
 
 class Tls:
-    """Both kinds of connections."""
+    """A retexo.launch.protocols.Tls with the credentials of a node."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -21,45 +22,80 @@ class Tls:
             accepted: credentials.context(accepted=accepted) for accepted in (False, True)
         }
 
-    def over(self, connection: socket.socket, *, accepted: bool) -> ssl.SSLSocket:
-        """TLS over a connection; the caller does the handshake, and then asks `node_of`."""
+    def wrap(self, connection: socket.socket, *, accepted: bool) -> ssl.SSLSocket:
+        """See protocols.Tls.wrap."""
         return self._contexts[accepted].wrap_socket(
             connection, server_side=accepted, do_handshake_on_connect=False
         )
 
     def node_of(self, connection: ssl.SSLSocket) -> int:
-        """The node that the peer's certificate stands for; Refused for a certificate of no member."""
+        """See protocols.Tls.node_of."""
         node = self._credentials.node_of(connection.getpeercert(binary_form=True))
         if node is None:
-            raise Refused("its certificate is by the authority, but not in members.json")
+            raise CertificateRefused("its certificate is signed, but not in members.json")
         return node
 
     def check_node(self, connection: ssl.SSLSocket, node: int) -> None:
-        """Refused unless the peer's certificate is that of this node."""
+        """See protocols.Tls.check_node."""
         found, members = self.node_of(connection), self._credentials.members
         if found != node:
             expected = f"{members[node].name}, node {node}"
-            raise Refused(
+            raise CertificateRefused(
                 f"it has the certificate of {members[found].name}, node {found}, not of {expected}"
             )
+
+
+@dataclass(frozen=True)
+class StreamTls:
+    """A retexo.comm.transport.StreamSecurity with the credentials of a node."""
+
+    credentials: Credentials
+
+    def secure(
+        self, stream: socket.socket, node: int, timeout: float, *, accepted: bool
+    ) -> ssl.SSLSocket:
+        """See StreamSecurity.secure."""
+        return secure_stream(stream, Tls(self.credentials), node, timeout, accepted=accepted)
 
 
 def secure_stream(
     connection: socket.socket, tls: Tls, node: int, timeout: float, *, accepted: bool
 ) -> ssl.SSLSocket:
-    """A worker's stream to a worker of another node, encrypted within `timeout` seconds; else PeerLost."""
+    """A worker's stream to a worker of another node, encrypted within `timeout` seconds.
+
+    Raises:
+        PeerLost: the handshake failed, or the certificate belongs to another node.
+    """
     deadline = time.monotonic() + timeout
-    stream = tls.over(connection, accepted=accepted)
+    stream = tls.wrap(connection, accepted=accepted)
     try:
         stream.settimeout(timeout)
         stream.do_handshake()
         tls.check_node(stream, node)
-        # Each side hears that it was accepted, before anything of the run is sent.
+        # Each side learns that it was accepted before anything of the run is sent.
         stream.settimeout(max(0.1, deadline - time.monotonic()))
         stream.sendall(b"\1")
         if stream.recv(1) != b"\1":
-            raise Refused("it closed the connection")
+            raise CertificateRefused("it closed the connection")
     except OSError as error:
         stream.close()
         raise PeerLost(f"no TLS with a worker of node {node}: {error}") from error
     return stream
+
+
+def make_security(cluster: ClusterSettings) -> Security:
+    """How a node's connections are encrypted and relayed, from its settings and credentials.
+
+    Raises:
+        InputError: the credentials cannot be used.
+    """
+    if not cluster.encrypted:
+        return Security()
+    assert cluster.credentials is not None
+    credentials = read_credentials(Path(cluster.credentials), cluster.node_rank, cluster.num_nodes)
+    tls = Tls(credentials)
+    hub = None
+    if cluster.hub is not None:
+        is_node_0 = len(credentials.members) == cluster.num_nodes  # no hub is listed
+        hub = Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes)
+    return Security(tls, StreamTls(credentials), hub, credentials.numbers, str(credentials.members))

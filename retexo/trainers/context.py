@@ -15,17 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.partition import Partition
-from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress
 from retexo.models.block import InEdges
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import Schema
 from retexo.results.run_log import RunLog
-from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import LayerObjective, choose_batch_size, choose_val_stride
 from retexo.rounds.recovery import Recovery
-from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.task_context import TaskContext
 from retexo.trainers.out_edges import OutEdges, RelationMeans
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
@@ -70,18 +68,9 @@ class NodeType:
 
 
 @dataclass(eq=False, kw_only=True)
-class Context:
+class Context(TaskContext):
     """Everything that a trainer works with on one worker."""
 
-    settings: TrainSettings
-    partition: Partition
-    """The nodes that have labels, without features; in a heterogeneous graph without edges."""
-    labels: Tensor
-    """[I] or [I, C], on the device."""
-    graph_info: GraphInfo
-    task: Any
-    """A Task; its objective and its scores know which."""
-    comm: Communicator
     schema: Schema
     types: dict[str, NodeType]
     """By name; one in a plain graph."""
@@ -153,12 +142,6 @@ class Context:
     def computed(self) -> Tensor:
         """The labelled type's nodes whose logits are computed, bool [I]."""
         return self.target.required_layers >= self.settings.model.num_layers
-
-    @property
-    def in_a_split(self) -> Tensor:
-        """Training, validation and test nodes, bool [I]."""
-        partition = self.partition
-        return partition.train_mask | partition.val_mask | partition.test_mask
 
     def release_features(self) -> None:
         """Free the features, which later layers do not read from here."""

@@ -72,7 +72,7 @@ class NetworkObjective:
         if not self.graph_info.num_val:
             return torch.zeros(3, dtype=torch.int64)
         self.module.eval()
-        totals: Tensor = self.task.totals(self.val()[0], self.val_labels)
+        totals: Tensor = self.task.count(self.val()[0], self.val_labels)
         return totals
 
 

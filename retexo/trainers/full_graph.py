@@ -13,7 +13,7 @@ from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.link_prediction import network_objective
+from retexo.trainers.link_objective import make_link_network_objective
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -31,7 +31,10 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     masks = [context.partition.train_mask, context.partition.val_mask]
     wrap: dict[str, Callable[..., Any]] = {}
     if context.settings.task.links:  # any node may be an end of a pair
-        masks[1], wrap = masks[0], {"wrap": partial(network_objective, context, stages[-1])}
+        masks[1], wrap = (
+            masks[0],
+            {"wrap": partial(make_link_network_objective, context, stages[-1])},
+        )
     features, passes = end_to_end.exchange_features(context, stages), []
     with context.phase("plan"):
         plans = [network_pass.make_plans(context, mask) for mask in masks]

@@ -124,4 +124,4 @@ def _keep_source_edges(context: Context, sources: Tensor, computed: Tensor) -> P
         for reply, count in zip(received, counts, strict=True)
     ]
     halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
-    return partition.of_edges(used & torch.cat((sources, halo))[partition.src])
+    return partition.keep_edges(used & torch.cat((sources, halo))[partition.src])

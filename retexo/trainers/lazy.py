@@ -14,15 +14,15 @@ from torch import Tensor
 
 from retexo.exchange.exchange_plan import Use
 from retexo.models.hetero_stage import TypedLayer
-from retexo.models.stage import Answer, Stage
+from retexo.models.stage import OutputHeads, Stage
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.output_heads import apply_heads
 from retexo.trainers import end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import Fit, LayerInput, run_layer
-from retexo.trainers.output_heads import apply_heads
 from retexo.trainers.relational_layers import RelationalInput
 
 USE: Use = "train"
@@ -88,7 +88,7 @@ class InferenceResult:
     """[I, C] of each head, for link prediction."""
 
 
-def infer(context: Context, stages: list[Stage], heads: Answer) -> InferenceResult:
+def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> InferenceResult:
     """Run trained stages over the nodes that the plan requires.
 
     With the plan of a training run and as many threads, the logits are those of the run, bit for bit:

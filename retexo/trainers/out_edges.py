@@ -148,9 +148,9 @@ class OutEdges:
 
     def keep(self, mask: Tensor, conv: Convolution) -> Self:
         """Some of the edges, bool [E], with the degrees in what is left."""
-        kept, num_inner = self.partition.of_edges(mask), self.partition.num_inner
-        in_degree = kept.sum_at(kept.dst, num_inner)
-        out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
+        kept, num_inner = self.partition.keep_edges(mask), self.partition.num_inner
+        in_degree = kept.sum_edges_at(kept.dst, num_inner)
+        out_degree = kept.sum_edges_at(kept.src, num_inner + kept.num_halo)
         dtype = self.edges.in_degree.dtype
         edges = build_in_edges(kept, conv, in_degree, out_degree, dtype)
         return replace(self, partition=kept, edges=edges)

@@ -34,6 +34,7 @@ NAME = "trainer=sampled"
 
 
 def check(settings: TrainSettings) -> None:
+    """Raise InputError for settings that DGL's engine does not support."""
     typed_options("sampled", settings.trainer.options, SampledOptions)
     checks.refuse_rounding(settings)
     require_dgl(NAME)

@@ -200,7 +200,7 @@ def make_inference_context(
     Where rows are rounded, scores are computed in the two waves of training, because other partial sums
     are rounded differently.
     """
-    heads = checkpoint.answer
+    heads = checkpoint.heads
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
     use = "train" if use == "evaluate" and settings.exchange.rounded else use
     steps = heads.steps if heads.alpha < 1 or use == "train" else 0

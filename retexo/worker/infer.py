@@ -13,16 +13,17 @@ from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
 from retexo.exchange.exchange_plan import Use
 from retexo.launch.heartbeat import Progress
+from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.results.predictions import Predictions, write_part
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.app_settings import PredictSettings
-from retexo.sites.disclosure import disclosing
 from retexo.sites.secure_sums import hide_shares
-from retexo.trainers.context import Clock
-from retexo.trainers.lazy import infer
-from retexo.worker.evaluate import inferred_scores
+from retexo.tasks.ranking import score_links
+from retexo.tasks.scores import Scores, score_nodes
+from retexo.trainers.context import Clock, Context
+from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context
 from retexo.worker.link_predictions import write_links
 from retexo.worker.make_context import task_of
@@ -63,7 +64,7 @@ def run(
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
-        disclosing(job, job.communicator(transport)) as disclosure,
+        job.disclose(job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
@@ -71,25 +72,22 @@ def run(
             comm,
             graph.partition,
             job.directory,
-            job.settings_digest,
             training=False,
             task=task_of(job.settings),
         )
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         if job.settings.gradient.secure:
-            hide_shares(comm, graph_info, job.rendezvous.identity)
+            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
         context = make_inference_context(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
-        disclosure.asked_for = context.num_nodes_disclosed
+        disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         inferred = infer(
-            context, [stage.to(context.device) for stage in stages], job.checkpoint.answer
+            context, [stage.to(context.device) for stage in stages], job.checkpoint.heads
         )
         with clock.phase("evaluate"):
-            scores = inferred_scores(
-                context, stages, inferred, job.checkpoint.answer, predict=job.predict is not None
-            )
+            scores = _score(context, stages, inferred, job)
         if job.predict is not None and job.settings.task.links:
             names = job.directory.node_names(rank)
             write_links(context, stages, inferred, job, None if names is None else names.tolist())
@@ -121,3 +119,14 @@ def run(
         "all": sum(graph_info.part_sizes),
     }
     return {**scores, "nodes": nodes, **measured}
+
+
+def _score(
+    context: Context, stages: list[Stage], inferred: InferenceResult, job: InferJob
+) -> Scores:
+    """The scores; none for predicted links, because ranking sends more than the predictions."""
+    if not job.settings.task.links:
+        return score_nodes(context, inferred.logits)
+    if job.predict is not None:
+        return {}
+    return score_links(context, stages, inferred.by_head, job.checkpoint.heads)

@@ -26,11 +26,11 @@ from retexo.rounds.recovery import Recovery
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.resolve_halo import resolve_halo
 from retexo.tasks.link_prediction import LinkPrediction
-from retexo.tasks.task import NodeClassification
+from retexo.tasks.node_classification import NodeClassification
 from retexo.trainers.checks import refuse_edge_data
 from retexo.trainers.context import Clock, Context, NodeType, edge_means
 from retexo.trainers.layerwise import PRECISIONS
-from retexo.trainers.link_prediction import make_link_objective
+from retexo.trainers.link_objective import make_link_objective
 from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
 from retexo.worker.process import choose_device
 

@@ -18,7 +18,7 @@ def measurements(
     """Seconds, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident, private."""
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
     of_workers = comm.gather(phases, MessageTag("metrics"))
-    numbers = comm.gather(torch.tensor([*peaks, comm.sent_again]), MessageTag("metrics"))
+    numbers = comm.gather(torch.tensor(peaks), MessageTag("metrics"))
     # The mean, because who is done first waits for the others in the next phase: of the slowest that counts twice.
     phase = (
         dict(zip(PHASES, of_workers.mean(dim=0).tolist(), strict=True)) if len(of_workers) else {}
@@ -27,7 +27,6 @@ def measurements(
         "seconds": {"train": seconds, "phase": phase},
         "peak_memory_bytes": numbers[:, 0].tolist(),
         "peak_private_bytes": numbers[:, 1].tolist(),
-        "sent_again_bytes": numbers[:, 2].tolist(),
         "bytes": traffic_summary(comm, num_layers),
     }
 

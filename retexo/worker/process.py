@@ -1,4 +1,4 @@
-"""One worker process: its entry, threads and device, and how its parent learns of its progress and its end."""
+"""A worker process: its start, threads and device, and the reports to its parent."""
 
 import errno
 import logging
@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -26,32 +27,37 @@ from retexo.launch.cores import usable_cores
 from retexo.launch.heartbeat import ParentPipe, Progress
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import TrainSettings
+from retexo.sites.disclosure import Disclosure, write_disclosure
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told when it starts."""
+    """What a worker receives when it starts."""
 
     settings: TrainSettings
     directory: PartitionDirectory
     run_dir: Path
     rendezvous: Rendezvous
-    settings_digest: str
-    """sha256 (hex) of the settings that have to be the same on every node."""
 
     def communicator(self, transport: Transport) -> Communicator:
-        """The worker's end."""
+        """The worker's collectives."""
         several = self.settings.cluster.num_nodes > 1
         return Communicator(transport, self.settings.sleep_time, between_nodes=several)
+
+    def disclose(self, comm: Communicator) -> AbstractContextManager[Disclosure]:
+        """Write disclosure.json at the end of the block, if sites own the partitions."""
+        alone = len(self.settings.cluster.local_ranks) == 1
+        return write_disclosure(
+            comm, self.directory.sites, self.rendezvous, self.run_dir, alone=alone
+        )
 
 
 def serve(
     parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]
 ) -> None:
-    """Run `work`; send the parent heartbeats, then the result, or the error with its kind before exit status 1."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole terminal; the parent ends the workers
+    """Run `work` and send the parent heartbeats, then the result, or the error before exit status 1."""
+    # Ctrl-C reaches the whole terminal; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = ParentPipe(parent)
     try:
@@ -81,14 +87,14 @@ def serve(
 
 
 def catch_termination() -> Callable[[], bool]:
-    """From now on SIGTERM does not end this process; the returned function says whether it has come."""
+    """Keep SIGTERM from ending this process; the returned function tells whether it was received."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     return stop.is_set
 
 
 def _die_with_parent() -> None:
-    """End this process when its parent has ended: one that was killed cannot end its workers."""
+    """End this process when its parent has ended: a killed parent cannot end its workers."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -101,16 +107,20 @@ def configure(rank: int, settings: TrainSettings) -> None:
         format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO
     )
     torch.set_num_threads(num_threads(settings.cluster))
-    torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
+    torch.manual_seed(settings.seed * 1_000_003 + rank)  # other dropout masks on every worker
 
 
 def num_threads(cluster: ClusterSettings) -> int:
-    """Threads of one worker: its share of the cores that this machine gives us."""
+    """Threads of one worker: its share of the usable cores."""
     return cluster.threads_of(usable_cores())
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
-    """The device of a worker; the workers of a node take its GPUs in turn. InputError for a GPU that is not there."""
+    """The device of a worker. The workers of a node take its GPUs in turn.
+
+    Raises:
+        InputError: device=cuda without a GPU.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
     if name == "cpu" or not torch.cuda.is_available():

@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -11,17 +12,17 @@ from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
-from retexo.models.stage import Answer
+from retexo.models.stage import OutputHeads
 from retexo.results.checkpoint import save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
-from retexo.sites.disclosure import disclosing
 from retexo.sites.secure_sums import hide_shares
+from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
+from retexo.trainers.label_propagation import propagate
 from retexo.trainers.registry import Trainer
-from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, load_graph
 from retexo.worker.make_context import make_context, task_of
 from retexo.worker.measure import MemoryWatch, measurements
@@ -60,18 +61,18 @@ def run(
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        disclosing(job, job.communicator(transport)) as disclosure,
+        job.disclose(job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
         graph_info = agree_on_graph_info(
-            comm, graph.partition, job.directory, job.settings_digest, task=task_of(settings)
+            comm, graph.partition, job.directory, task=task_of(settings)
         )
         architecture = graph.architecture(settings, graph_info)
         stages = build_network(architecture, settings.seed)
         check_same_parameters(comm, stages)
         if settings.gradient.secure:
-            hide_shares(comm, graph_info, job.rendezvous.identity)
+            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         trainer = find_trainer(settings)
         recovery, (layer, number) = _open_recovery(job, comm, trainer)
         log.resume_from(layer, number)
@@ -80,7 +81,7 @@ def run(
             source = job.run_dir if settings.resume == "auto" else settings.resume
             resumed = {"layer": layer, "round": number, "run_dir": str(source)}
             if rank == 0:
-                logger.info("goes on from layer %d, round %d of the run in %s", *resumed.values())
+                logger.info("resumes at layer %d, round %d of the run in %s", *resumed.values())
         with clock.phase("plan"):
             context = make_context(
                 settings,
@@ -95,7 +96,7 @@ def run(
                 recovery=recovery,
             )
         context.directory = job.directory.path
-        disclosure.asked_for = context.num_nodes_disclosed
+        disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
@@ -103,11 +104,13 @@ def run(
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            answer, scores = chosen_scores(context, stages, trained.logits)
+            heads, scores = choose_and_score(
+                context, stages, trained.logits, partial(propagate, context)
+            )
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
-            _save_model(job, architecture, trainer, answer, multilabel=graph_info.multilabel)
+            _save_model(job, architecture, trainer, heads, multilabel=graph_info.multilabel)
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         return {
             **scores,
@@ -149,7 +152,7 @@ def _save_model(
     job: TrainJob,
     architecture: AnyArchitecture,
     trainer: Trainer,
-    answer: Answer,
+    heads: OutputHeads,
     *,
     multilabel: bool,
 ) -> None:
@@ -158,5 +161,5 @@ def _save_model(
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
     about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}
-    about |= {"answer": asdict(answer), "exchange_precision": job.settings.exchange.precision}
+    about |= {"answer": asdict(heads), "exchange_precision": job.settings.exchange.precision}
     save_model(job.run_dir / "checkpoint", architecture, about)

@@ -19,10 +19,10 @@ from retexo.comm.thread_transport import run_threads
 from retexo.models.hetero_stage import HeteroArchitecture, build_network, projections
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy, sign
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
-from retexo.trainers.output_heads import choose_heads
 from retexo.worker.make_context import make_context, schema_of
 
 pytestmark = pytest.mark.timeout(120)

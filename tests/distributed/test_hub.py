@@ -29,14 +29,14 @@ from support import (
 
 pytest.importorskip("cryptography")
 
-from test_rendezvous import SETTINGS, attend, cluster, free_port
+from test_rendezvous import attend, cluster, connect_node, free_port
 from test_tls import SITES, client_context, stream_to
 
 from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.comm.process_group import connected
 from retexo.errors import TrainingError
-from retexo.launch import addresses, rendezvous
+from retexo.launch import addresses
 from retexo.launch.control_channel import Channel, ChannelClosed, connect
 from retexo.settings.compose import compose
 from retexo.sites import hub
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A hub in a thread, and nodes that cannot listen."""
     seen: list[bytes] = []
-    pump = hub._pump
+    forward = hub._forward
 
     class Noted:
         def __init__(self, stream: socket.socket) -> None:
@@ -87,12 +87,12 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             return getattr(self._stream, name)
 
     def noted(source: Any, target: socket.socket, nodes: tuple[int, int]) -> None:
-        pump(Noted(source), target, nodes)  # type: ignore[arg-type]
+        forward(Noted(source), target, nodes)  # type: ignore[arg-type]
 
     def refuse(address: str, port: int) -> socket.socket:
         raise AssertionError("a node listens")
 
-    monkeypatch.setattr(hub, "_pump", noted)
+    monkeypatch.setattr(hub, "_forward", noted)
     monkeypatch.setattr(addresses, "listen", refuse)
     ended = threading.Event()
     with (
@@ -117,7 +117,7 @@ def test_three_nodes_that_only_open_connections(served: Served) -> None:
     canaries = [os.urandom(4000) for _ in range(3)]
 
     def work(node: int) -> str:
-        with rendezvous.connect_nodes(served.cluster(node), SETTINGS, "abc") as met:
+        with connect_node(served.cluster(node)) as met:
             assert set(met.links) == {0, 1, 2} - {node}
             for link in met.links.values():
                 link.send({"canary": canaries[node].hex()[:100]})
@@ -140,7 +140,7 @@ def met(clusters: list[Any]) -> list[dict[int, str]]:
     """Nodes that meet and swap; of each, by the other worker, the address that its stream comes from or goes to."""
 
     def work(node: int) -> dict[int, str]:
-        with rendezvous.connect_nodes(clusters[node], SETTINGS, "abc") as here:
+        with connect_node(clusters[node]) as here:
             assert set(here.links) == {0, 1, 2} - {node}
             for link in here.links.values():
                 link.send({"from": node})
@@ -191,7 +191,7 @@ def test_node_0_is_the_hub_where_no_other_is_listed(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", port)):
         kind, said = attend(there.cluster(0))
     assert kind == "InputError"
-    assert "members.json has no hub behind the nodes, so node 0 is the hub" in said
+    assert "members.json lists no hub after the nodes, so node 0 is the hub" in said
 
 
 def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
@@ -232,7 +232,7 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
 
 @contextlib.contextmanager
 def waiting_at(served: Served, node: int) -> Iterator[HubListener]:
-    listener = HubListener(served.seen_by(node), 5.0)
+    listener = served.seen_by(node).wait(5.0)
     yield listener
     listener.close()
 
@@ -246,7 +246,7 @@ def accepted(listener: HubListener) -> socket.socket | None:
 def test_a_hub_that_ends_is_named(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         there = Served(folder, server.getsockname()[1], [])
-        waiting = pool.submit(HubListener, there.seen_by(0), 5.0)
+        waiting = pool.submit(there.seen_by(0).wait, 5.0)
         channel = Channel(server.accept()[0], there.tls(3))
         while not (messages := channel.receive()):
             pass

@@ -19,7 +19,7 @@ from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, PLAIN_TYPE
 from partitioning.links.link_split import split_links
-from partitioning.links.score_ranks import of_ranks
+from partitioning.links.score_ranks import measure_ranks
 from retexo import load_run
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
@@ -30,14 +30,15 @@ from retexo.models.conv.rgcn_union import UnionRGCN
 from retexo.models.convolution import RelationInput
 from retexo.models.hetero_stage import build_network
 from retexo.models.matrix import to_dense
-from retexo.models.stage import Answer
+from retexo.models.stage import OutputHeads
 from retexo.results.groups import group
 from retexo.results.run_log import RunLog
 from retexo.results.runs import read_runs
 from retexo.results.tables import results_table
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
-from retexo.trainers import ranking, registry
+from retexo.tasks import ranking
+from retexo.trainers import registry
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import each_layer
 from retexo.worker.graph import Graph, read_graph
@@ -165,13 +166,13 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         result = trainer.train(context, own)
         for stage in own:
             stage.eval()
-        answer = ranking.choose_links(context, own, result.logits)
+        answer = ranking.choose_link_heads(context, own, result.logits)
         ids = graphs[comm.rank].partition.node_ids.numpy()
         return (
             ids,
             log.lines,
             [each.numpy() for each in result.logits],
-            ranking.link_scores(context, own, result.logits, answer),
+            ranking.score_links(context, own, result.logits, answer),
         )
 
     return run_threads(directory.num_parts, worker)
@@ -181,7 +182,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].partition, directory, "0" * 64, task=task_of(settings)
+            comm, graphs[comm.rank].partition, directory, task=task_of(settings)
         ),
     )
 
@@ -259,7 +260,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
 
         def fit(objective: Any) -> None:
             thinned = dataclasses.replace(objective, neighbour_dropout=rate)
-            made = thinned.without_neighbours(objective.hand.inputs(slice(None)))
+            made = thinned.drop_neighbours(objective.available.inputs(slice(None)))
             layers.append([to_dense(matrix) for matrix in (*made.matrices, *made.skips)])
 
         def worker(comm: Communicator) -> None:
@@ -349,7 +350,7 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     matrix = mixed[best(mixed)]
     for part in ("val", "test"):
         ranks = ranks_of(matrix, part)
-        for measure, value in of_ranks(ranks).items():
+        for measure, value in measure_ranks(ranks).items():
             assert scores[part][measure] == pytest.approx(value, abs=1e-6), measure
         own, fixed = (matrix[tuple(split.rows[name].T)] for name in (part, f"{part}_neg"))
         wins = (own[:, None] > fixed).mean() + (own[:, None] == fixed).mean() / 2
@@ -398,8 +399,8 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
         )
         part = context.partition
         own = rows[part.first_id : part.first_id + part.num_inner]
-        return ranking.against_fixed(
-            ranking.Embedded.of(context, stages, [own], [Answer((1,))]), "test"
+        return ranking.compare_with_negatives(
+            ranking.EmbeddedNodes.of(context, stages, [own], [OutputHeads((1,))]), "test"
         )
 
     found = run_threads(7, worker)[0]
@@ -636,7 +637,7 @@ def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path:
             ("app=evaluate", "task=node_classification", "smoothing.steps=0"),
             "task=node_classification",
         ),
-        (("app=train", "trainer=sign"), "trainer=sign: links"),
+        (("app=train", "trainer=sign"), "trainer=sign: task=link_prediction"),
         (("app=train", "smoothing.steps=2"), "smoothing.steps=2"),
         (("app=train", "model=gat", "heads=2"), "task.cut_edges=skip"),
         (("app=train", "task.scorer=cosine"), "task.scorer=cosine"),

@@ -27,10 +27,10 @@ from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
-from retexo.trainers.output_heads import choose_heads
 from retexo.worker.make_context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
@@ -210,7 +210,7 @@ def _train(
     noted: dict[int, list[np.ndarray]],
 ) -> Any:
     partition, recorder = directory.read(comm.rank), Recorder()
-    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    graph_info = agree_on_graph_info(comm, partition, directory)
     architecture = Architecture.of(
         settings.model,
         graph_info.num_features,
@@ -583,7 +583,7 @@ def test_smoothing_is_the_power_of_the_adjacency(
 
     def worker(comm: Communicator) -> tuple[np.ndarray, list[np.ndarray]]:
         partition = directory.read(comm.rank)
-        info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        info = agree_on_graph_info(comm, partition, directory)
         with LOCK:
             conv = build_stages(
                 Architecture(settings.model, info.num_features, info.num_classes), 0

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from retexo.launch import accepted_connections, control_channel, handshake, rend
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
+from retexo.sites.tls import make_security
 
 DEFAULT = compose().train.cluster
 SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}
@@ -32,7 +34,7 @@ def free_port() -> int:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
-    monkeypatch.setattr(rendezvous, "START_MARGIN", 5.0)
+    monkeypatch.setattr(rendezvous, "REPLY_MARGIN", 5.0)
 
 
 def cluster(
@@ -51,16 +53,25 @@ Outcome = tuple[str, str]
 """run id and store's port, or the kind of error and its message"""
 
 
-def attend(
-    settings: ClusterSettings, shared: dict[str, Any] = SETTINGS, partition: str = "abc"
-) -> Outcome:
-    """What a node comes out of the meeting with. Leaving it at once is no matter here."""
+def connect_node(
+    settings: ClusterSettings,
+    shared: dict[str, Any] = SETTINGS,
+    partition: str = "abc",
+    **state: Any,
+) -> AbstractContextManager[rendezvous.Node]:
+    run = handshake.RunInfo(shared, partition, **state)
+    return rendezvous.connect_nodes(settings, run, make_security(settings))
+
+
+def attend(settings: ClusterSettings, *run: Any, **state: Any) -> Outcome:
+    """How the rendezvous of a node ends. The node leaves at once."""
     try:
-        with rendezvous.connect_nodes(settings, shared, partition) as node:
+        with connect_node(settings, *run, **state) as node:
             assert node.rendezvous.run_id == node.run_id
             return node.run_id, str(node.rendezvous.port)
     except (InputError, TrainingError) as error:
-        return type(error).__name__, str(error)
+        kind = InputError if isinstance(error, InputError) else TrainingError
+        return kind.__name__, str(error)
 
 
 def together(*attendances: Callable[[], Outcome]) -> list[Outcome]:
@@ -86,7 +97,7 @@ def test_every_node_hears_every_other() -> None:
     together_in = threading.Barrier(4)
 
     def links(node: int) -> dict[int, Any]:
-        with rendezvous.connect_nodes(cluster(node, port, parts=4), SETTINGS, "abc") as met:
+        with connect_node(cluster(node, port, parts=4)) as met:
             for other, link in met.links.items():
                 link.send({"from": node, "to": other})
             heard = {other: link.receive_one(10) for other, link in met.links.items()}
@@ -207,7 +218,7 @@ def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
 
     def meet(node: int) -> None:
         settings = cluster(node, port, parts=6, per_node=2, backend="sockets", tls=False)
-        with rendezvous.connect_nodes(settings, SETTINGS, "abc") as met:
+        with connect_node(settings) as met:
             streams = met.streams or {}
             assert {(own, other) for own in streams for other in streams[own]} == {
                 (own, other)
@@ -228,6 +239,43 @@ def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
             future.result(60)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_node_without_its_saved_state_ends_all(victim: int) -> None:
+    port, saved = free_port(), [2, 2]
+    states: list[int | None] = [*saved]
+    states[victim] = None
+    outcomes = together(
+        *(
+            lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
+            for n in (0, 1)
+        )
+    )
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == "InputError"
+    assert (
+        f"node {victim} (rank {victim}) has no saved state in its run directory" in outcomes[0][1]
+    )
+
+
+@pytest.mark.parametrize("states", [(None, None), (1, 0), (2, 3)])
+def test_nodes_that_saved_nothing_or_nearly_as_much_resume_together(states: Any) -> None:
+    port = free_port()
+    outcomes = together(
+        *(
+            lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
+            for n in (0, 1)
+        )
+    )
+    assert len(outcomes[0][0]) == 16, outcomes
+
+
+def test_one_node_that_resumes_and_one_that_begins() -> None:
+    port = free_port()
+    outcomes = together(*(lambda n=n: attend(cluster(n, port), resumes=n == 1) for n in (0, 1)))
+    assert outcomes[0] == outcomes[1]
+    assert "node 1 (rank 1) resumes a run and node 0 (rank 0) begins one" in outcomes[0][1]
+
+
 def test_a_rank_taken_twice_ends_all() -> None:
     port = free_port()
     outcomes = together(
@@ -236,7 +284,7 @@ def test_a_rank_taken_twice_ends_all() -> None:
     assert len(set(outcomes)) == 1
     assert outcomes[0] == (
         "InputError",
-        "node 1 (rank 1) is there twice; give every node its own node_rank",
+        "node 1 (rank 1) has joined already; give every node its own node_rank",
     )
 
 
@@ -369,8 +417,8 @@ def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> Non
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
-        assert b"said nothing" in visit(port, b"")
-        assert b"said nothing" in visit(port, b'{"retexo":')
+        assert b"sent nothing" in visit(port, b"")
+        assert b"sent nothing" in visit(port, b'{"retexo":')
         assert attend(cluster(1, port)) == first.result(20)
 
 
@@ -400,8 +448,8 @@ def test_connections_that_are_held_keep_no_node_out() -> None:
 
 def test_a_limit_per_address_drops_the_oldest() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        waiting = accepted_connections.PendingConnections(server)
-        connections = held_by(server, accepted_connections.MAX_PENDING_PER_ADDRESS + 2)
+        waiting = accepted_connections.AcceptedConnections(server)
+        connections = held_by(server, accepted_connections.MAX_CONNECTIONS_PER_ADDRESS + 2)
         deadline = time.monotonic() + 10
         while connections[1].fileno() >= 0 and time.monotonic() < deadline:
             waiting.wait(0.05)
@@ -418,7 +466,7 @@ def test_a_limit_per_address_drops_the_oldest() -> None:
 
 def test_all_messages_of_a_packet_are_kept() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        waiting = accepted_connections.PendingConnections(server)
+        waiting = accepted_connections.AcceptedConnections(server)
         with socket.create_connection(server.getsockname(), 5) as peer:
             peer.sendall(b'{"number": 1}\n{"number": 2}\n{"number"')
             while not (found := waiting.wait(5.0)[0]):
@@ -541,7 +589,7 @@ def test_it_listens_on_the_chosen_interface_alone() -> None:
     release = threading.Event()
 
     def lead() -> None:
-        with rendezvous.connect_nodes(cluster(0, port), SETTINGS, "abc"):
+        with connect_node(cluster(0, port)):
             release.wait(20)
             seen.append(listening() - before)
 

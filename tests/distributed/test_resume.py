@@ -66,6 +66,7 @@ def settings(parts: Path, *more: str) -> Settings:
         "learning_rate=[0.05]",
         "cluster.threads=1",
         "num_partitions=3",
+        "distributed.max_restarts=0",
     )
     return compose(
         [
@@ -363,7 +364,7 @@ def test_files_and_folders_in_each_others_place(name: str, is_folder: bool, tmp_
     place.parent.mkdir(parents=True, exist_ok=True)
     place.mkdir() if is_folder else place.write_text("")
     kind = "a regular file" if is_folder else "a folder"
-    with pytest.raises(InputError, match=f"{name}: has to be {kind}; take it away"):
+    with pytest.raises(InputError, match=f"{name}: has to be {kind}; remove it"):
         resume.check_place("auto", tmp_path, range(1))
 
 
@@ -375,7 +376,7 @@ def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:
 def test_a_directory_without_state(
     parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="to go on from"):
+    with pytest.raises(InputError, match="to resume from"):
         train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
     done = whole_runs[SYNC]
     before = (done / "summary.json").read_bytes()

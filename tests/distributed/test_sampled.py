@@ -217,7 +217,7 @@ def test_what_is_refused(
 def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
     need_dgl()
     for config, words in (
-        ("link_prediction_sage", "links are learned by trainer=lazy and full_graph alone"),
+        ("link_prediction_sage", "task=link_prediction needs trainer=lazy or full_graph"),
         ("node_classification_rgcn", "trainer=sampled: not for heterogeneous graphs"),
     ):
         given = compose([*DATA, f"partition_dir={parts}", "trainer=sampled"], config)

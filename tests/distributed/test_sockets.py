@@ -1,5 +1,6 @@
 """Plain sockets: whatever is swapped arrives, and a peer that is gone, silent or out of step is noticed."""
 
+import gc
 import os
 import socket
 import time
@@ -101,6 +102,7 @@ def test_a_message_of_another_size_is_refused(announced: int) -> None:
 
 def test_streams_of_many_workers_are_closed_by_the_parent() -> None:
     """64 workers have 2,016 pairs, more than the usual limit of open files."""
+    gc.collect()  # sockets of the tests before
     before = psutil.Process(os.getpid()).num_fds()
     with ExitStack() as stack:
         streams = with_local_streams(range(64), {}, stack)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +18,7 @@ from test_rendezvous import SETTINGS, attend, cluster, free_port, node_info, vis
 from retexo.launch import handshake, rendezvous
 from retexo.launch.control_channel import connect
 from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
+from retexo.launch.protocols import Security
 from retexo.settings.flatten import flatten
 from retexo.sites.credentials import read_credentials
 from retexo.sites.hub import Hub, OwnHub
@@ -47,7 +47,6 @@ MESSAGE = JSON | st.fixed_dictionaries(
         "node": HELLO,
         "from": JSON | st.lists(st.integers(0, 3), max_size=3),
         "proof": JSON,
-        "fresh": JSON,
         "token": JSON,
         "listen": JSON,
         "reach": JSON,
@@ -74,7 +73,6 @@ def annoy(port: int) -> None:
     @given(CONTENT)
     @example(b'{"from": [1], "proof": "\\ud800"}\n')
     @example(b'{"from": [1], "proof": "\xed\xa0\x80"}\n')
-    @example(b'{"from": [1], "proof": "", "fresh": "\\ud800"}\n')
     @example(b'{"from": ' + b"[" * 100_000 + b"\n")
     @example(b'{"from": [1' + b"0" * 4000 + b'], "proof": ""}\n')
     @example(b'{"reach": 1}\n{"listen": 1}\nx')
@@ -166,7 +164,9 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
     """At the port of node 0, which waits for node 1."""
     listener = socket.create_server(("127.0.0.1", 0))
     port, own = listener.getsockname()[1], NodeInfo("", 0, [0], 2, "", {}, "", "sockets", "")
-    participant = rendezvous.Participant(cluster(0, 1), "lo", own, listener, None)
+    participant = rendezvous.Participant(
+        cluster(0, 1), "lo", own, listener, Security(), rendezvous.TimeLimit("", 20.0)
+    )
     with listener, ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(rendezvous._accept, participant, "secret", {(1,)})
         annoy(port)
@@ -176,34 +176,6 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
         found, problem = accepting.result(20)
         assert problem is None
         assert set(found) == {(1,)}
-
-
-def test_strangers_during_a_run(node_of: Callable[..., Any]) -> None:
-    """A link that breaks afterwards is opened again."""
-    port, ended = free_port(), threading.Event()
-
-    def follow() -> None:
-        with rendezvous.connect_nodes(node_of(1, port), SETTINGS, "abc") as node:
-            assert node.reopening is not None
-            node.reopening.start({})
-            assert asked.wait(60)
-            node.reopening.ask(0)
-            assert ended.wait(60)
-
-    asked = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow)
-        with rendezvous.connect_nodes(node_of(0, port), SETTINGS, "abc") as node:
-            try:
-                assert node.reopening is not None
-                node.reopening.start({})
-                annoy(port)
-                asked.set()
-                assert node.reopening.links.get(timeout=20)[0] == 1
-            finally:
-                asked.set()
-                ended.set()
-        following.result(20)
 
 
 @pytest.fixture

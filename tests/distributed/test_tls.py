@@ -22,19 +22,18 @@ from support import make_credentials, run_main, swap
 
 pytest.importorskip("cryptography")
 
-from test_rendezvous import SETTINGS, Outcome, attend, cluster, free_port
+from test_rendezvous import Outcome, attend, cluster, connect_node, free_port
 
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
-from retexo.comm.connections import Link
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import PeerLost
-from retexo.launch import addresses, handshake, rendezvous
+from retexo.launch import addresses, handshake
 from retexo.launch.accepted_connections import (
-    MAX_PENDING,
-    MAX_PENDING_PER_ADDRESS,
-    PendingConnections,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_ADDRESS,
+    AcceptedConnections,
 )
 from retexo.launch.handshake import PROTOCOL
 from retexo.sites.credentials import read_credentials
@@ -103,7 +102,7 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
         return torch.arange(size, dtype=torch.float32) * (1 + sender) + receiver
 
     def work(node: int) -> None:
-        with rendezvous.connect_nodes(tls_cluster(folder, node, port), SETTINGS, "abc") as met:
+        with connect_node(tls_cluster(folder, node, port)) as met:
             assert all(link.node == other for other, link in met.links.items())
             assert met.streams is not None
             with connected(met.rendezvous, node, met.streams[node]) as transport:
@@ -162,7 +161,7 @@ TURNED_AWAY = {
     "another's rank": (
         "south",
         1,
-        "it says that it is node 1, and has the certificate of node 2",
+        "it claims to be node 1, and has the certificate of node 2",
         "of node 2",
     ),
 }
@@ -181,7 +180,7 @@ def test_who_is_turned_away(folder: Path, caplog: pytest.LogCaptureFixture, kind
             assert heard in claim(stream, node)
 
     assert good(meet(folder, port, attack))
-    (line,) = [line for line in caplog.messages if "turned away" in line]
+    (line,) = [line for line in caplog.messages if "refused a connection" in line]
     assert logged in line
     key = (folder / "east" / "key.pem").read_text().splitlines()[1]
     assert key not in caplog.text
@@ -192,7 +191,7 @@ def test_who_does_not_encrypt_is_turned_away(folder: Path) -> None:
 
     def attack() -> None:
         with stream_to(port) as stream:
-            assert "it says that it is node 1, and has no certificate" in claim(stream, 1)
+            assert "it claims to be node 1, and has no certificate" in claim(stream, 1)
         with stream_to(
             port
         ) as stream:  # a link of the run, or a stream of it, without the run's secret
@@ -307,8 +306,8 @@ def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: Exi
     """Of one address, and in all."""
     listener = crowd.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
     waiting, limit = (
-        PendingConnections(listener),
-        MAX_PENDING_PER_ADDRESS if addresses == 1 else MAX_PENDING,
+        AcceptedConnections(listener),
+        MAX_CONNECTIONS_PER_ADDRESS if addresses == 1 else MAX_CONNECTIONS,
     )
     ends = [
         crowd.enter_context(
@@ -426,8 +425,9 @@ def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
             for node, stream in enumerate((near, end))
         ]
         streams = [each.result(20) for each in ends]
-        links = [{1 - node: Link(1 - node, stream)} for node, stream in enumerate(streams)]
-        transports = [SocketTransport(node, {}, 10.0, own) for node, own in enumerate(links)]
+        transports = [
+            SocketTransport(node, {1 - node: stream}, 10.0) for node, stream in enumerate(streams)
+        ]
         spoil.set()
         swaps = [pool.submit(swap, each, [torch.ones(50)] * 2, [50] * 2) for each in transports]
         errors = [str(each.exception(20)) for each in swaps]
@@ -533,8 +533,8 @@ def test_a_site_and_its_authority_by_the_command_line(tmp_path: Path) -> None:
     ("fields", "words"),
     [
         ({"backend": "sockets"}, "distributed.credentials=null: backend=sockets encrypts"),
-        ({"tls": True}, "distributed.tls=true: gloo sends in the clear"),
-        ({"credentials": "keys"}, "distributed.credentials=keys: gloo sends in the clear"),
+        ({"tls": True}, "distributed.tls=true: gloo cannot encrypt"),
+        ({"credentials": "keys"}, "distributed.credentials=keys: gloo cannot encrypt"),
         ({"backend": "sockets", "tls": False, "credentials": "keys"}, "leave one of them out"),
     ],
 )

@@ -99,7 +99,7 @@ def context_of(
 ) -> tuple[Context, list[Stage], list[nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read(comm.rank), []
-    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    graph_info = agree_on_graph_info(comm, partition, directory)
     info = graph_info
     architecture = Architecture.of(
         settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted

@@ -509,7 +509,7 @@ FIELDS = {
     "bytes",
     "peak_memory_bytes",
     "peak_private_bytes",
-    "sent_again_bytes",
+    "restarts",
     "partition_digest",
     "resumed",
 }
@@ -730,7 +730,7 @@ def test_multirun(place: Path) -> None:
     made = files[0].stat().st_mtime_ns
     files[1].write_text(json.dumps({**second, "status": "failed"}))
     again = run_main(*command, cwd=place)
-    assert again.output.count("this run is done already") == 1
+    assert again.output.count("this run is finished already") == 1
     assert files[0].stat().st_mtime_ns == made
     repeated = json.loads(files[1].read_text())
     assert (repeated["status"], repeated["test"]) == ("done", second["test"])

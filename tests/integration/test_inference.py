@@ -50,11 +50,11 @@ from retexo.results.predictions import Predictions, merge, read_table
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import infer
-from retexo.trainers.output_heads import choose_heads
 from retexo.worker.compatibility import Shape
 from retexo.worker.graph import Graph, make_inference_context
 from retexo.worker.make_context import make_context
@@ -202,7 +202,7 @@ def _logits(
     train: bool,
 ) -> np.ndarray:
     partition = directory.read(comm.rank)
-    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    graph_info = agree_on_graph_info(comm, partition, directory)
     shape = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     new = build_stages(shape, 0)
     stages = new if train else open_checkpoint(run_dir).stages()
@@ -217,7 +217,7 @@ def _logits(
         run_dir=run_dir,
     )  # type: ignore[arg-type]
     if not train:
-        return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
+        return infer(context, stages, open_checkpoint(run_dir).heads).logits.numpy()
     answer, logits = choose_heads(
         context, lazy.train(context, stages).logits, partial(propagate, context)
     )
@@ -271,7 +271,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
     def evaluated(comm: Communicator, trained: list[np.ndarray]) -> None:
         partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
         graph_info, stages = (
-            agree_on_graph_info(comm, partition, directory, "0" * 64),
+            agree_on_graph_info(comm, partition, directory),
             checkpoint.stages(),
         )
         context = make_inference_context(
@@ -285,7 +285,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
             clock=Clock(),
         )
         known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
-        logits = infer(context, stages, checkpoint.answer).logits.numpy()
+        logits = infer(context, stages, checkpoint.heads).logits.numpy()
         np.testing.assert_array_equal(logits[known], trained[comm.rank][known])
 
     trained = run_workers(3, train_or_load, tmp_path, directory, tmp_path, [settings], True)
@@ -446,7 +446,9 @@ def test_a_graph_that_was_made_in_another_way_is_refused(
             predict_table(trained_on_tables, new, tmp_path / argument[:8], argument, *parts)
     (new / "nodes.csv").write_text("id,age,country\nn000,3,de\n", encoding="utf-8")
     (new / "edges.csv").write_text("src,dst\nn000,n000\n", encoding="utf-8")
-    with pytest.raises(InputError, match="no column `income`, which the model was trained with"):
+    with pytest.raises(
+        InputError, match="income: no table has such a column.* was trained with this column"
+    ):
         predict_table(trained_on_tables, new, tmp_path / "gone")
 
 
@@ -679,7 +681,7 @@ def sent(
 
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
-        graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        graph_info = agree_on_graph_info(comm, partition, directory)
         context = make_inference_context(
             settings,
             checkpoint,
@@ -690,7 +692,7 @@ def sent(
             use=use,
             clock=Clock(),
         )
-        infer(context, stages, checkpoint.answer)
+        infer(context, stages, checkpoint.heads)
         return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}

@@ -70,18 +70,22 @@ def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
     # A 64-bit word starts at each byte.
     words: NDArray[np.uint64] = np.ndarray(len(padded) - 7, np.uint64, padded, strides=(1,))
 
-    def is_set(bits: slice) -> Mask:
+    def unpack_high_bits(bits: slice) -> Mask:
+        """Return a range of high bits as booleans."""
         part = code[bits.start // 8 : (bits.stop + 7) // 8]
         return np.unpackbits(part, count=bits.stop - bits.start, bitorder="little").view(np.bool_)
 
-    set_bits = in_blocks(lambda bits: np.count_nonzero(is_set(bits)), num_high, BITS_PER_BLOCK)
+    set_bits = in_blocks(
+        lambda bits: np.count_nonzero(unpack_high_bits(bits)), num_high, BITS_PER_BLOCK
+    )
     first_rank = counts_to_pointers(np.array(set_bits, np.int64))
     if first_rank[-1] != count:
         raise ValueError(f"{count} values are announced, the code has {first_rank[-1]}")
     values = np.empty(count, np.int64)
 
     def read(bits: slice) -> None:
-        high = np.flatnonzero(is_set(bits))
+        """Decode the values whose high bits lie in one block."""
+        high = np.flatnonzero(unpack_high_bits(bits))
         first = first_rank[bits.start // BITS_PER_BLOCK]
         rank = np.arange(first, first + len(high))
         bit = num_high + rank * low
@@ -91,12 +95,13 @@ def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
         high <<= low
         values[first : first + len(high)] = high | lows.view(np.int64)
 
-    def ascend(block: slice) -> bool:
+    def is_sorted(block: slice) -> bool:
+        """Return whether a block of values is ascending, including its successor."""
         part = values[block.start : block.stop + 1]
         return bool((part[1:] >= part[:-1]).all())
 
     in_blocks(read, num_high, BITS_PER_BLOCK)
-    if count and (values[-1] >= universe or not all(in_blocks(ascend, count, VALUES_PER_BLOCK))):
+    if count and (values[-1] >= universe or not all(in_blocks(is_sorted, count, VALUES_PER_BLOCK))):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
 
@@ -164,6 +169,9 @@ class _Layout:
 
     @classmethod
     def build(cls, counts: IntArray, low: IntArray, universe: int) -> "_Layout":
+        """Compute the layout of lists from their lengths and numbers of low bits, int64 [S]
+        each.
+        """
         sizes = num_bits(counts, universe, low)
         ends = np.cumsum((sizes + 7) // 8 * 8)
         padding = -sizes % 8

@@ -156,6 +156,7 @@ def _decode_dense(
 
 
 def _check(rows: Rows) -> None:
+    """Raise ValueError unless rows are float32 or float64 [R, D]."""
     if len(rows.shape) != 2 or rows.shape[1] >= _MAX_WIDTH:
         raise ValueError(
             f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not {tuple(rows.shape)}"
@@ -165,6 +166,7 @@ def _check(rows: Rows) -> None:
 
 
 def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
+    """Yield rows as dense chunks."""
     _check(rows)
     step = _chunk_rows(rows.shape[1])
     for start in range(0, rows.shape[0], step):
@@ -182,6 +184,9 @@ def _chunk_rows(width: int) -> int:
 def _decode_chunks(
     buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat
 ) -> Iterator[torch.Tensor]:
+    """Yield the decoded chunks of a block. Raises ValueError for bytes that are missing or left
+    over.
+    """
     reader = ByteReader(buffer)
     read = _decode_dense if row_format.encoding == "dense" else sparse.decode
     num_rows, width = shape

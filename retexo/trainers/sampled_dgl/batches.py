@@ -89,7 +89,7 @@ class Batches:
         with self.client.count_as("metrics"):
             for nodes, wanted in zip(*pieces, strict=True):
                 if len(nodes):
-                    counts += self.share.task.totals(self._logits(nodes), wanted)
+                    counts += self.share.task.count(self._logits(nodes), wanted)
         return counts
 
     def gradient(self) -> tuple[float, Tensor]:
@@ -107,6 +107,7 @@ class Batches:
         ).cpu()
 
     def _logits(self, seeds: Tensor) -> Tensor:
+        """Sample the neighbourhood of the seeds, fetch its rows, and run the network."""
         stages, device = self.share.stages, self.share.val_labels.device
         inputs, _, blocks = self._sampler.sample(self.client.graph, seeds)
         rows = self.client.rows("feat", inputs).to(self.share.dtype)
@@ -199,6 +200,9 @@ class BatchObjective:
         return weights, [(as_matrix(self.context.features),) * len(weights)]
 
     def losses(self) -> Iterator[Tensor]:
+        """Yield this worker's loss, then a surrogate of each extra trainer's loss with its
+        gradient.
+        """
         values = self._request_all("gradient")
         own = self._batches.loss()
         if own is not None:

@@ -79,6 +79,7 @@ class WatchedProcess:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
+        """Wait for the process; end this worker if it dies or stays stopped."""
         stopped = 0
         while stopped <= self._patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -102,6 +103,7 @@ class WatchedProcess:
         return status["State"]
 
     def _describe_exit(self) -> str:
+        """Return how the process ended, with its last line on standard error."""
         code = self.process.poll()
         if code is None:
             self.process.kill()
@@ -136,6 +138,7 @@ class ExtraTrainer(WatchedProcess):
 
     @contextlib.contextmanager
     def _report_if_dead(self) -> Iterator[None]:
+        """On a broken pipe wait until the watching thread has reported why the process ended."""
         try:
             yield
         except (EOFError, OSError):
@@ -171,6 +174,7 @@ class Client:
         self._set_purpose("")
 
     def _set_purpose(self, purpose: str) -> None:
+        """Tell all servers what this client fetches for."""
         self.sent.purpose_of_client[self.number] = purpose
         for server in range(self.rpc.get_num_server()):
             self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
@@ -319,6 +323,7 @@ def _address(settings: TrainSettings) -> str:
 
 
 def free_port(address: str) -> int:
+    """Return a free TCP port of an address."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

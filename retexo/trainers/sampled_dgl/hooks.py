@@ -30,6 +30,7 @@ class TrafficCounter:
         """Kind of the request that a server is answering."""
 
     def add(self, kind: str, peer: int, client: int, count: int) -> None:
+        """Count a message; rows and neighbours count under the client's current purpose."""
         fetched = kind in ("structure", "features")
         self.bytes[(fetched and self.purpose_of_client.get(client)) or kind, peer] += count
 
@@ -61,6 +62,7 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
     is_server = False
 
     def send_counted(message: Any, target: int) -> None:
+        """Count a message and send it."""
         size = len(message.data) + sum(
             each.numel() * each.element_size() for each in message.tensors
         )
@@ -74,6 +76,7 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
         send(message, target)
 
     def pull_counted(name: str, ids: Any, parts: Any, *rest: Any) -> Any:
+        """Count the requests of a C++ pull, one per partition, and pull."""
         head = len(pickle.dumps(([0], [name])))
         for part, count in enumerate(parts.bincount().tolist()):
             if count:
@@ -81,6 +84,7 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
         return pull(name, ids, parts, *rest)
 
     def receive_noted(timeout: int = 0) -> Any:
+        """Receive a request and note its kind, under which the answer is counted."""
         nonlocal is_server
         is_server = True
         request, client, group = receive(timeout)
@@ -116,6 +120,8 @@ def _register(rpc: Any, sent: TrafficCounter) -> None:
             self.state = state
 
     class Tag(Plain, rpc.Request):  # type: ignore[misc]
+        """Request that sets a client's purpose."""
+
         def process_request(self, server_state: Any) -> None:
             client, purpose = self.state
             sent.purpose_of_client[client] = purpose
@@ -124,6 +130,8 @@ def _register(rpc: Any, sent: TrafficCounter) -> None:
         pass
 
     class Counts(Plain, rpc.Request):  # type: ignore[misc]
+        """Request for the bytes that a server sent."""
+
         def process_request(self, server_state: Any) -> Any:
             return Counted(*((*key, count) for key, count in sent.bytes.items()))
 

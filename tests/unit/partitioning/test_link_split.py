@@ -20,7 +20,7 @@ from partitioning.links import link_baselines, score_ranks, spectral_embedding
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
 from partitioning.links.link_split import LinkSplit, find_relation, read_pairs, split_links
 from partitioning.links.spectral_embedding import best_spectral, spectral_rows
-from partitioning.node_names import Names, name_keys
+from partitioning.node_names import Names, hash_names
 
 PARTS = ("train", "val", "test")
 
@@ -116,7 +116,7 @@ def test_a_data_set_may_list_a_pair_in_several_of_its_own_sets() -> None:
         (
             [(0, 1), (1, 2), (0, 2)],
             {"edges": (0.4, 0.3, 0.3)},
-            "negatives are asked for where none exist",
+            "no negatives found",
         ),
         ([(0, 1), (1, 2)], {"edges": (0.9, 0.9, 0.3)}, "split.edges"),
         ([(0, 1), (1, 2)], {"by": "time"}, "columns.time"),
@@ -268,7 +268,7 @@ def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
     names = ["007", "7", "NA"]
     graph = replace(
         random_graph(3, 4),
-        node_ids=name_keys(np.array(names, object)),
+        node_ids=hash_names(np.array(names, object)),
         node_names=Names.of(names),
     )
     (tmp_path / "val.csv").write_text("src,dst\n007,7\nNA,007\n")
@@ -278,7 +278,7 @@ def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
 def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_links(random_graph(30, 120), split_settings(edges=(0.6, 0.1, 0.3)))
     found = link_baselines.baselines(split)
-    monkeypatch.setattr(score_ranks, "CELLS", 40)  # a row at a time
+    monkeypatch.setattr(score_ranks, "MAX_SCORES", 40)  # a row at a time
     assert link_baselines.baselines(split) == found
     expected = by_loops(split)
     for name, scores in expected.items():

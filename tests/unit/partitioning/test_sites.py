@@ -424,7 +424,7 @@ def agree(base: Path) -> GraphInfo:
     read = [folder.read(rank) for rank, folder in enumerate(folders)]
 
     def worker(comm: Communicator) -> GraphInfo:
-        return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank], "0" * 64)
+        return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank])
 
     return run_threads(3, worker)[0]
 
@@ -467,17 +467,6 @@ def test_stated_classes_may_be_more_than_occur(three: Path) -> None:
     assert agree(three).num_classes == 5
 
 
-def agree_on_descriptions(base: Path) -> None:
-    """Each with its own rank, also where they do not agree on the ranks."""
-    digests = [find_sites(base / name, 3) for name in NAMES[:3]]
-    part = digests[0].read(0)
-
-    def worker(comm: Communicator) -> None:
-        agree_on_graph_info(comm, part, digests[comm.rank], "0" * 64)
-
-    run_threads(3, worker)
-
-
 def test_unequal_widths_are_named(three: Path) -> None:
     change(three / "south", feat=np.ones((20, 5)))
     with pytest.raises(
@@ -487,9 +476,10 @@ def test_unequal_widths_are_named(three: Path) -> None:
 
 
 @pytest.mark.parametrize("described", [{"num_classes": 9}, {"sites": ["north", "south", "east"]}])
-def test_another_description_is_named(three: Path, described: Any) -> None:
+def test_another_description_has_another_digest(three: Path, described: Any) -> None:
+    """The parents compare the digests."""
+    before = find_sites(three / "north", 3)
+    assert before.digest() == find_sites(three / "south", 3).digest()
     change(three / "north", described)
-    with pytest.raises(
-        InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make all but"
-    ):
-        agree_on_descriptions(three)
+    assert find_sites(three / "north", 3).digest() != before.digest()
+    assert "make all but" in before.remedy

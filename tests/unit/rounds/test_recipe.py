@@ -13,7 +13,7 @@ from torch.nn.functional import layer_norm, leaky_relu
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.models.stage import Answer, Architecture, Stage, build_stages
+from retexo.models.stage import Architecture, OutputHeads, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import infer
@@ -128,11 +128,16 @@ def test_the_answers_of_a_network(
 
     def worker(comm: Communicator) -> list[Tensor]:
         partition = directory.read(0)
-        info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        info = agree_on_graph_info(comm, partition, directory)
         context = make_context(
             settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
         )
-        given = [Answer((0,)), Answer((2,)), Answer((1, 2)), Answer((0, 1, 2), ALPHA, STEPS)]
+        given = [
+            OutputHeads((0,)),
+            OutputHeads((2,)),
+            OutputHeads((1, 2)),
+            OutputHeads((0, 1, 2), ALPHA, STEPS),
+        ]
         return [infer(context, stages, answer).logits for answer in given]
 
     mean = sum(values) / LAYERS

@@ -22,7 +22,7 @@ from retexo.rounds.reduction import (
     build_reduction,
     is_compressed,
 )
-from retexo.settings.run_settings import GradientSettings
+from retexo.settings.communication_settings import GradientSettings
 
 SETUP, GRADIENTS = MessageTag("setup", 1), MessageTag("gradients", 1)
 F64 = torch.float64

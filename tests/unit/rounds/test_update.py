@@ -10,7 +10,8 @@ from support import graph_info, train_settings
 
 from retexo.rounds.parameters import FlatParameters
 from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
-from retexo.settings.run_settings import GradientSettings, OptimizerSettings
+from retexo.settings.communication_settings import GradientSettings
+from retexo.settings.run_settings import OptimizerSettings
 
 SGD = OptimizerSettings("torch.optim.SGD", {}, 0.0)
 

@@ -545,6 +545,7 @@ def test_what_only_lazy_training_has(given: str) -> None:
 
 
 def test_batches_of_the_sampled_trainer_have_a_size() -> None:
+    need_dgl()
     sampled = ("trainer=sampled", "model=sage")
     registry.check(compose([*sampled, "batch_size=9"]).train)
     with pytest.raises(InputError, match=r"^batch_size=auto: only trainer=lazy has it"):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from retexo.models.scorer import Scorer
-from retexo.tasks.link_prediction import LinkSeeds, rank_among
+from retexo.tasks.link_prediction import LinkSeeds
+from retexo.tasks.metrics import rank_among
 
 NODES = 40
 
@@ -27,9 +28,9 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
     embedded, scorer = torch.randn(NODES, 4, dtype=torch.float64), Scorer("dot", 4)
     own = seeds(batch_size)
     own.begin_round(2)
-    batch = own.batch()
+    batch = own.draw_batch()
     nodes = torch.arange(NODES)[batch.nodes]
-    rows, drawn = nodes[batch.rows], nodes[batch.drawn]
+    rows, drawn = nodes[batch.pairs], nodes[batch.drawn]
     assert len(rows) == (batch_size or 50)
     assert (
         batch_size is None or nodes.tolist() == torch.cat((rows.flatten(), drawn)).unique().tolist()
@@ -41,18 +42,23 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
             if w not in (u, v):
                 terms.append(embedded[u] @ embedded[w] - log)
         expected += float(torch.logsumexp(torch.stack(terms), 0) - terms[0]) * 50 / len(rows)
-    assert float(batch.loss(embedded[batch.nodes], scorer)) == pytest.approx(expected)
+    assert float(batch.compute_loss(embedded[batch.nodes], scorer)) == pytest.approx(expected)
 
 
 def test_a_batch_depends_on_its_round_and_step_alone() -> None:
     torch.manual_seed(0)
     whole, resumed = seeds(7), seeds(7)
     whole.begin_round(1)
-    whole.batch()
+    whole.draw_batch()
     drawn = []
     for each in (whole, resumed):
         each.begin_round(2)
-        drawn.append([(step.nodes, step.rows, step.drawn) for step in (each.batch(), each.batch())])
+        drawn.append(
+            [
+                (step.nodes, step.pairs, step.drawn)
+                for step in (each.draw_batch(), each.draw_batch())
+            ]
+        )
     for left, right in zip(*drawn, strict=True):
         assert all(map(torch.equal, left, right))
 
@@ -61,12 +67,12 @@ def test_validation_ranks_all_pairs_among_the_same_nodes() -> None:
     torch.manual_seed(0)
     embedded, scorer = torch.randn(NODES, 4), Scorer("dot", 4)
     own = seeds(None)
-    validation = own.validation()
+    validation = own.draw_validation()
     ranks = []
     for u, v in own.val.tolist():
         others = [embedded[u] @ embedded[w] for w in own.drawn_from.tolist() if w not in (u, v)]
         ranks.append(1 + sum(float(score > embedded[u] @ embedded[v]) for score in others))
-    total, pairs, _ = validation.counts(embedded[validation.nodes], scorer).tolist()
+    total, pairs, _ = validation.count(embedded[validation.nodes], scorer).tolist()
     assert pairs == len(own.val)
     assert total / 2**16 == pytest.approx(sum(1 / rank for rank in ranks), abs=1e-3)
 

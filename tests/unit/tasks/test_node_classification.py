@@ -1,15 +1,13 @@
-"""Counts and ratios against torchmetrics, and the digits in which counts travel."""
+"""Counts, ratios and losses of node classification, against torchmetrics."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torchmetrics.functional import classification
 
-from retexo.rounds.round_message import counts_to_digits, digits_to_counts
-from retexo.tasks.task import NodeClassification, micro_f1, score
+from retexo.tasks.metrics import compute_score, micro_f1
+from retexo.tasks.node_classification import NodeClassification
 
 
 def drawn(
@@ -23,14 +21,16 @@ def drawn(
 
 
 def counted(task: NodeClassification, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return task.counts(task.predictions(logits), labels)
+    return task.count_by_class(task.predict(logits), labels)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 5, 200])
 @pytest.mark.parametrize("num_classes", [2, 7])
 def test_multiclass_equals_torchmetrics(num_nodes: int, num_classes: int) -> None:
     logits, labels = drawn(num_nodes, num_classes, False, num_nodes)
-    found = score(counted(NodeClassification(num_classes, False), logits, labels), num_nodes, False)
+    found = compute_score(
+        counted(NodeClassification(num_classes, False), logits, labels), num_nodes, multilabel=False
+    )
     kind = {"num_classes": num_classes}
     assert found.accuracy == pytest.approx(
         float(classification.multiclass_accuracy(logits, labels, average="micro", **kind))
@@ -46,7 +46,9 @@ def test_multiclass_equals_torchmetrics(num_nodes: int, num_classes: int) -> Non
 @pytest.mark.parametrize("num_nodes", [2, 200])
 def test_multilabel_equals_torchmetrics(num_nodes: int) -> None:
     logits, labels = drawn(num_nodes, 5, True, 3)
-    found = score(counted(NodeClassification(5, True), logits, labels), num_nodes, True)
+    found = compute_score(
+        counted(NodeClassification(5, True), logits, labels), num_nodes, multilabel=True
+    )
     args = (torch.sigmoid(logits), labels.int(), 5)
     assert found.accuracy == pytest.approx(
         float(classification.multilabel_accuracy(*args, average="micro"))
@@ -61,7 +63,7 @@ def test_multilabel_equals_torchmetrics(num_nodes: int) -> None:
 
 def test_a_class_that_occurs_nowhere_is_left_out_of_macro_f1() -> None:
     counts = counted(NodeClassification(3, False), torch.eye(3)[[0, 1]], torch.tensor([0, 1]))
-    assert score(counts, 2, False).macro_f1 == 1.0
+    assert compute_score(counts, 2, multilabel=False).macro_f1 == 1.0
 
 
 @pytest.mark.parametrize("multi", [False, True])
@@ -69,7 +71,7 @@ def test_nothing_to_count(multi: bool) -> None:
     task = NodeClassification(3, multi)
     counts = counted(task, *drawn(0, 3, multi, 0))
     assert counts.tolist() == [[0, 0, 0]] * 3
-    found = score(counts, 0, multi)
+    found = compute_score(counts, 0, multilabel=multi)
     assert math.isnan(found.accuracy)
     assert math.isnan(found.micro_f1)
     assert math.isnan(found.macro_f1)
@@ -84,23 +86,3 @@ def test_loss_sums() -> None:
     assert float(NodeClassification(2, True).loss_sum(logits, torch.ones(2, 2))) == pytest.approx(
         2 * math.log(2)
     )
-
-
-COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
-
-
-@given(st.lists(COUNTS, min_size=1, max_size=12), st.sampled_from([torch.float32, torch.float64]))
-def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> None:
-    total = torch.tensor(
-        [counts_to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype
-    ).sum(dim=0)
-    assert digits_to_counts(total.tolist()).tolist() == [
-        sum(counts) for counts in zip(*workers, strict=True)
-    ]
-
-
-def test_digits_add_up_over_as_many_workers_as_promised() -> None:
-    counts = torch.tensor([2**24 - 1, 4095])
-    total = torch.tensor(counts_to_digits(counts)).float() * 4096
-    assert float(total.max()) < 2**24  # so that each partial sum is exact, too
-    assert digits_to_counts(total.tolist()).tolist() == [4096 * (2**24 - 1), 4096 * 4095]

@@ -1,0 +1,84 @@
+"""Adamic and Adar's score of two nodes on any workers: their common neighbours, weighted by degree.
+
+A node's owner knows its neighbours' ids and weights (partitioning.links.adamic_adar); the owner of one
+node receives the neighbours of the other. N nodes of the graph, I inner nodes, q other nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from partitioning.directory.partition import Partition
+from partitioning.links.adamic_adar import ONE
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic_meter import MessageTag
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedNeighbours:
+    """The neighbours of this worker's nodes."""
+
+    weights: sp.csr_array
+    """int64 [I, N]"""
+
+    @classmethod
+    def of(cls, partition: Partition, num_nodes: int) -> "WeightedNeighbours":
+        """num_nodes: N"""
+        assert partition.links is not None
+        node, neighbour, weight = partition.links["neighbours"].numpy().T
+        shape = (partition.num_inner, num_nodes)
+        return cls(sp.csr_array((weight, (node - partition.first_id, neighbour)), shape=shape))
+
+    def fetch(
+        self,
+        comm: Communicator,
+        requested: Sequence[Tensor],
+        counts: Sequence[int],
+        tag: MessageTag,
+    ) -> sp.csr_array:
+        """The neighbours of other workers' nodes, owner by owner; all workers call it.
+
+        Args:
+            comm: to the other workers.
+            requested: by worker, the rows, int [n_w], of this worker's nodes that it requests.
+            counts: how many nodes this worker requests from each.
+            tag: of the messages.
+
+        Returns:
+            Ones, int64 [q, N].
+
+        Raises:
+            ValueError: a worker sent ids that cannot be neighbours.
+        """
+        chosen = [self.weights[each.numpy()] for each in requested]
+        dtype = torch.int32 if self.weights.shape[1] < 1 << 31 else torch.int64
+        sizes = [torch.from_numpy(np.diff(each.indptr)).to(torch.int32) for each in chosen]
+        lengths = comm.all_to_all(sizes, counts, tag)
+        columns = [torch.from_numpy(each.indices).to(dtype) for each in chosen]
+        received = torch.cat(comm.all_to_all(columns, [int(each.sum()) for each in lengths], tag))
+        ends = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)))
+        shape = (sum(counts), self.weights.shape[1])
+        found = sp.csr_array(
+            (np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape
+        )
+        found.check_format()  # SciPy's products read past the end at an invalid index
+        return found
+
+    def score_pairs(self, own: Tensor, neighbours: sp.csr_array) -> Tensor:
+        """[q] the scores of own nodes, int64 [q] rows, each with the other node of `neighbours`, [q, N]."""
+        return torch.from_numpy(self.weights[own.numpy()].multiply(neighbours).sum(axis=1)) / ONE
+
+    def score_all(self, by_neighbour: sp.csr_array, own: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """The scores of all other nodes, [N, q], with some own ones.
+
+        Returns:
+            Of the p pairs with common neighbours: the columns of the other nodes, the rows of the own
+            nodes, the scores.
+        """
+        found = (self.weights[own] @ by_neighbour).tocoo()
+        other, row, score = (torch.from_numpy(each) for each in (found.col, found.row, found.data))
+        return other.long(), row.long(), score / ONE

@@ -1,0 +1,459 @@
+"""How well pairs of nodes are ranked: MRR, Hits@K and AUC, from counts that are summed over workers.
+
+A pair (u, v) is ranked among all nodes that u has no edge to in any split. The embedding of u goes to
+every worker, which counts those of its own nodes that score above v; so no list of all nodes is ever
+held, and the replies are counts. A rank is the mean of best and worst rank under ties, as in OGB's
+evaluator. AUC and OGB's metrics compare with the fixed negative pairs of the partition directory.
+
+I inner nodes, N nodes, q pairs of one worker that are ranked at a time, D width of a node's
+embeddings side by side, A candidates for the output heads, P pieces of embeddings (stages and pieces of
+the spectral embedding).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+from retexo.arrays import repeat_interleave
+from retexo.comm.collectives import ReduceInput
+from retexo.comm.int8 import SCALE_BYTES, to_int8
+from retexo.comm.received import check_places
+from retexo.comm.traffic_meter import MessageTag
+from retexo.models.scorer import Scorer
+from retexo.models.stage import OutputHeads, Stage
+from retexo.tasks.adamic_adar import WeightedNeighbours
+from retexo.tasks.link_prediction import sample_share
+from retexo.tasks.metrics import count_above, rank_among
+from retexo.tasks.task_context import TaskContext
+
+MAX_PAIRS = 1 << 10
+"""Pairs of a worker that are ranked at a time."""
+MAX_SCORES = 1 << 21
+"""Scores of each stage that are held at a time."""
+ONE = 1 << 32
+"""Reciprocal ranks are summed as integers, in units of 1 / ONE."""
+HITS_AT = (10, 20, 50)
+SHARES = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
+"""Candidates for the shares of the spectral score and of Adamic and Adar's. Both scale a training pair's
+mean score to 1; the scores of a network are a few units."""
+TAG = MessageTag("predictions")
+
+
+@dataclass(frozen=True, eq=False)
+class FetchedNodes:
+    """What q nodes of any workers are scored by."""
+
+    rows: Tensor
+    """[q, D]"""
+    neighbours: sp.csr_array | None
+    """int64 [q, N], see WeightedNeighbours.fetch; None where Adamic and Adar's score is not used."""
+
+    @cached_property
+    def by_neighbour(self) -> sp.csr_array:
+        """[N, q]"""
+        assert self.neighbours is not None
+        return sp.csr_array(self.neighbours.T)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedNodes:
+    """What this worker's nodes are scored by."""
+
+    context: TaskContext
+    scorers: Sequence[Scorer]
+    """[P]"""
+    rows: Tensor
+    """[I, D] the embeddings of the stages side by side, then the spectral embedding in pieces as wide."""
+    weights: Sequence[tuple[float, ...]]
+    """[A][P] the weight of each piece's score."""
+    neighbours: WeightedNeighbours | None
+    """None where no candidate uses Adamic and Adar's score."""
+    neighbour_shares: Tensor
+    """[A] the weight of that score."""
+
+    @classmethod
+    def of(
+        cls,
+        context: TaskContext,
+        stages: Sequence[Stage],
+        logits: Sequence[Tensor],
+        candidates: Sequence[OutputHeads],
+    ) -> "EmbeddedNodes":
+        """The nodes with the embeddings of the last stages, [I, C] each.
+
+        Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece.
+        """
+        last = list(stages)[len(stages) - len(logits) :]
+        pieces, scorers = [each.cpu() for each in logits], [stage.cpu().scorer for stage in last]
+        width = pieces[0].shape[1]
+        if any(each.spectral for each in candidates):
+            spectral = torch.split(_links(context)["spectral"].to(pieces[0]), width, dim=1)
+            pieces += [nn.functional.pad(each, (0, width - each.shape[1])) for each in spectral]
+            scorers += [Scorer("dot", width) for _ in spectral]
+        rows = torch.cat(pieces, dim=1)
+        if context.settings.exchange.rounded:
+            rows = _decode_rows(_encode_rows(rows, len(scorers)), len(scorers), rows)
+        numbers = range(len(stages) - len(last), len(stages))
+        num_spectral = len(scorers) - len(last)
+        weights = []
+        for each in candidates:
+            network = (1 - each.paths) * (1 - each.spectral)
+            spectral_weight = (1 - each.paths) * each.spectral
+            by_stage = [network * (stage in each.stages) / len(each.stages) for stage in numbers]
+            weights.append((*by_stage, *[spectral_weight] * num_spectral))
+        shares = rows.new_tensor([each.paths for each in candidates])
+        neighbours = None
+        if shares.any():
+            num_nodes = int(context.graph_info.id_bounds[-1])
+            neighbours = WeightedNeighbours.of(context.partition, num_nodes)
+        return cls(context, scorers, rows, weights, neighbours, shares)
+
+    @property
+    def bounds(self) -> Tensor:
+        """GraphInfo.id_bounds."""
+        return self.context.graph_info.id_bounds
+
+    @torch.no_grad()
+    def _score_embeddings(
+        self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor
+    ) -> Tensor:
+        """[A, ...] from the embeddings of sources and destinations; `score` is a method of a scorer."""
+        width = src.shape[1] // len(self.scorers)
+        src_pieces, dst_pieces = (torch.split(rows, width, dim=1) for rows in (src, dst))
+        by_piece = [
+            score(scorer, one, other)
+            for scorer, one, other in zip(self.scorers, src_pieces, dst_pieces, strict=True)
+        ]
+        scores = []
+        for weights in self.weights:
+            total = torch.zeros_like(by_piece[0])
+            for piece, weight in zip(by_piece, weights, strict=False):
+                if weight:
+                    total = total + piece * weight
+            scores.append(total)
+        return torch.stack(scores)
+
+    def score_pairs(self, own: Tensor, destinations: FetchedNodes) -> Tensor:
+        """[A, q]; own: int64 [q] rows of the sources among this worker's nodes."""
+        scores = self._score_embeddings(Scorer.pairs, self.rows[own], destinations.rows)
+        if self.neighbours is not None and destinations.neighbours is not None:
+            common = self.neighbours.score_pairs(own, destinations.neighbours)
+            scores += torch.outer(self.neighbour_shares, common.to(scores))
+        return scores
+
+    def score_all(self, sources: FetchedNodes, own: slice) -> Tensor:
+        """[A, q, n] of each source with some of this worker's nodes."""
+        scores = self._score_embeddings(Scorer.against, sources.rows, self.rows[own])
+        if self.neighbours is not None:
+            source, node, common = self.neighbours.score_all(sources.by_neighbour, own)
+            scores[:, source, node] += torch.outer(self.neighbour_shares, common.to(scores))
+        return scores
+
+    def fetch(self, ids: Tensor) -> FetchedNodes:
+        """Get nodes from their owners, by their ids in the partitioned graph, int64 [n]; all workers call it."""
+        comm, bounds = self.context.comm, self.bounds
+        wanted, inverse = np.unique(ids.numpy(), return_inverse=True)
+        owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
+        counts = torch.bincount(owner, minlength=comm.world_size)
+        lists = list(torch.split(torch.from_numpy(wanted) - bounds[owner], counts.tolist()))
+        announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, TAG)
+        sizes = [int(each) for each in announced]
+        requested = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
+        for peer, each in enumerate(requested):
+            check_places(peer, each, len(self.rows))
+        size = self._bytes_per_row
+        replies = [self._encode(self.rows[each.long()]) for each in requested]
+        received = comm.all_to_all(
+            replies, [count * size for count in counts.tolist()], TAG, consume=True
+        )
+        rows = self._decode(torch.cat(received))[torch.from_numpy(inverse)]
+        if self.neighbours is None:
+            return FetchedNodes(rows, None)
+        neighbours = self.neighbours.fetch(comm, requested, counts.tolist(), TAG)
+        return FetchedNodes(rows, neighbours[inverse])
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of every worker, [n_w, ...], at every worker."""
+        comm = self.context.comm
+        sizes = comm.all_gather(torch.tensor([tensor.numel()]), TAG)[:, 0].tolist()
+        received = comm.all_to_all([tensor.flatten()] * comm.world_size, sizes, TAG)
+        return [each.view(-1, *tensor.shape[1:]) for each in received]
+
+    def score_by_source(self, pairs: Tensor) -> Tensor:
+        """The first candidate's scores [n] of pairs, int64 [n, 2], whose sources are this worker's."""
+        most = int(self.context.comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
+        scores, step = [self.rows.new_zeros(0)], 32 * MAX_PAIRS
+        for first in range(0, most, step):
+            some = pairs[first : first + step]
+            sources = some[:, 0] - self.context.partition.first_id
+            scores.append(self.score_pairs(sources, self.fetch(some[:, 1]))[0])
+        return torch.cat(scores)
+
+    @property
+    def _bytes_per_row(self) -> int:
+        width = self.rows.shape[1]
+        if self.context.settings.exchange.rounded:
+            return width + SCALE_BYTES * len(self.scorers)
+        return width * self.rows.itemsize
+
+    def _encode(self, rows: Tensor) -> Tensor:
+        if self.context.settings.exchange.rounded:
+            return _encode_rows(rows, len(self.scorers))
+        return rows.contiguous().view(-1).view(torch.uint8)
+
+    def _decode(self, data: Tensor) -> Tensor:
+        if self.context.settings.exchange.rounded:
+            return _decode_rows(data, len(self.scorers), self.rows)
+        return data.clone().view(self.rows.dtype).view(-1, self.rows.shape[1])
+
+
+def _encode_rows(rows: Tensor, num_pieces: int) -> Tensor:
+    """Rows [n, D] as bytes: int8 codes, then a scale for each piece of a row."""
+    width = rows.shape[1]
+    codes, scales = to_int8(rows.reshape(len(rows) * num_pieces, width // num_pieces))
+    both = (
+        codes.view(len(rows), width).view(torch.uint8),
+        scales.view(len(rows), num_pieces).view(torch.uint8),
+    )
+    return torch.cat(both, dim=1).view(-1)
+
+
+def _decode_rows(data: Tensor, num_pieces: int, like: Tensor) -> Tensor:
+    """The rows [n, D] of _encode_rows, of the width and type of `like`."""
+    width, scale_bytes = like.shape[1], SCALE_BYTES * num_pieces
+    codes, scales = torch.split(data.view(-1, width + scale_bytes), [width, scale_bytes], dim=1)
+    values = codes.contiguous().view(torch.int8).view(len(codes) * num_pieces, width // num_pieces)
+    factors = scales.reshape(-1).clone().view(torch.float32).view(-1, 1)
+    return (values * factors).view(-1, width).to(like)
+
+
+# --- output heads and scores --------------------------------------------------------------------------------
+
+
+def choose_link_heads(
+    context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor]
+) -> OutputHeads:
+    """Choose by the MRR of validation pairs.
+
+    First the stage, or the mean of the last ones; then the share of the spectral score; then that of
+    Adamic and Adar's score.
+    """
+    num_layers = len(stages)
+    heads = OutputHeads((num_layers - 1,))
+    if context.settings.output_heads != "validation" or not context.graph_info.num_val:
+        return heads
+
+    def best(candidates: list[OutputHeads]) -> OutputHeads:
+        scores = rank_pairs(EmbeddedNodes.of(context, stages, logits, candidates), "val")
+        return candidates[int(torch.tensor([each["mrr"] for each in scores]).argmax())]
+
+    if len(logits) > 1:
+        numbers = range(num_layers)
+        means = [OutputHeads(tuple(range(first, num_layers))) for first in numbers[:-1]]
+        heads = best([*(OutputHeads((stage,)) for stage in numbers), *means])
+    if _links(context)["spectral"].shape[1]:
+        heads = best([replace(heads, spectral=share) for share in SHARES])
+    num_neighbours = torch.tensor([len(_links(context)["neighbours"])])
+    if context.comm.all_gather(num_neighbours, TAG).any():
+        heads = best([replace(heads, paths=share) for share in SHARES])
+    return heads
+
+
+def score_links(
+    context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor], heads: OutputHeads
+) -> dict[str, dict[str, float]]:
+    """The scores of validation and test pairs that a run reports; all workers call it."""
+    embedded = EmbeddedNodes.of(context, stages, logits, [heads])
+    sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
+    return {
+        split: {**rank_pairs(embedded, split)[0], **compare_with_negatives(embedded, split)}
+        for split, size in sizes.items()
+        if size
+    }
+
+
+def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
+    """By candidate, MRR and Hits@K of a split's pairs, or of a sample of them."""
+    context, links = embedded.context, _links(embedded.context)
+    comm, info, settings = context.comm, context.graph_info, context.settings
+    num_pairs = {"val": info.num_val, "test": info.num_test}[split]
+    pairs = sample_share(links[split], settings.task.ranked, num_pairs, settings.seed)
+    known = KnownEdges(embedded)
+    totals = torch.zeros(len(embedded.weights), 1 + len(HITS_AT), dtype=torch.int64)
+    most = int(comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
+    for first in range(0, most, MAX_PAIRS):
+        some = pairs[first : first + MAX_PAIRS]
+        sources = some[:, 0] - context.partition.first_id
+        own = embedded.score_pairs(sources, embedded.fetch(some[:, 1]))
+        above = _count_above_everywhere(embedded, known, some, own)
+        rank = 1 + above.double().sum(dim=2) / 2
+        hits = [(rank <= k).sum(dim=1) for k in HITS_AT]
+        totals += torch.stack([(ONE / rank).round().long().sum(dim=1), *hits], dim=1)
+    count = torch.tensor([len(pairs)])
+    comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(count)], MessageTag("metrics"))
+    num_ranked = max(1, int(count))
+    means = totals.double() / num_ranked
+    means[:, 0] /= ONE
+    names = ["mrr", *(f"hits@{k}" for k in HITS_AT)]
+    return [
+        {**dict(zip(names, each, strict=True)), "ranked": num_ranked} for each in means.tolist()
+    ]
+
+
+def _count_above_everywhere(
+    embedded: EmbeddedNodes, known: "KnownEdges", pairs: Tensor, own: Tensor
+) -> Tensor:
+    """[A, q, 2] for each pair, how many nodes of the graph score above it, and how many at least as much."""
+    comm = embedded.context.comm
+    scores = embedded.all_gather(own.T.contiguous())
+    dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
+    sources = embedded.all_gather(pairs[:, 0].to(dtype))
+    held_out = embedded.all_gather(known.find_held_out(pairs[:, 0]).to(dtype))
+    counts = []
+    for score, ids, excluded in zip(scores, sources, held_out, strict=True):
+        fetched = embedded.fetch(ids.long())
+        counts.append(
+            _count_above_here(embedded, known, fetched, score.T, ids.long(), excluded.long())
+        )
+    num_candidates = len(embedded.weights)
+    sizes = [len(pairs) * 2 * num_candidates] * comm.world_size
+    received = comm.all_to_all([each.flatten() for each in counts], sizes, TAG)
+    by_worker = [each.view(num_candidates, len(pairs), 2) for each in received]
+    return torch.stack(by_worker).long().sum(dim=0)
+
+
+def _count_above_here(
+    embedded: EmbeddedNodes,
+    known: "KnownEdges",
+    source: FetchedNodes,
+    own: Tensor,
+    ids: Tensor,
+    held_out: Tensor,
+) -> Tensor:
+    """The same among this worker's nodes, int32 [A, q, 2], without those that a source has an edge to.
+
+    ids: int64 [q] of the sources. held_out: see KnownEdges.
+    """
+    place, node = known.find_excluded(ids, held_out)
+    total = torch.zeros(len(embedded.weights), len(ids), 2, dtype=torch.int32)
+    step = max(1, MAX_SCORES // max(1, len(ids) * len(embedded.weights)))
+    for first in range(0, len(embedded.rows), step):
+        scores = embedded.score_all(source, slice(first, first + step))
+        inside = (node >= first) & (node < first + step)
+        scores[:, place[inside], node[inside] - first] = -torch.inf
+        scores[:, :, known.never_destination[first : first + step]] = -torch.inf
+        total[:, :, 0] += count_above(own, scores)
+        total[:, :, 1] += count_above(own, scores, ties=True)
+    return total
+
+
+class KnownEdges:
+    """Which nodes have an edge, in this partition's edges and in its held-out pairs."""
+
+    def __init__(self, embedded: EmbeddedNodes) -> None:
+        part, links = embedded.context.partition, _links(embedded.context)
+        halo = embedded.bounds[part.halo_owner] + part.halo_index
+        ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
+        self.first, self.count = part.first_id, part.num_inner
+        has_candidates = embedded.context.graph_info.num_candidates > 0
+        self.never_destination = torch.full((part.num_inner,), has_candidates)
+        """bool [I] nodes that cannot be a destination."""
+        self.never_destination[links["candidates"][:, 0] - self.first] = False
+        held_out = torch.cat((links["val"], links["test"]))
+        self._held_out = held_out[held_out[:, 0].argsort(stable=True)]
+        order = ids[part.src.long()].argsort(stable=True)
+        self._source, self._node = ids[part.src.long()][order], part.dst.long()[order]
+
+    def find_held_out(self, sources: Tensor) -> Tensor:
+        """int64 [p, 2] the position of a source, and the destination of one of its held-out pairs.
+
+        Only the source's owner knows these.
+        """
+        place, match = _find_matches(self._held_out[:, 0].contiguous(), sources)
+        return torch.stack((place, self._held_out[match, 1]), dim=1)
+
+    def find_excluded(self, ids: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions of sources, and inner nodes that they are not ranked among: the source itself, and
+        nodes that it has an edge to."""
+        place, match = _find_matches(self._source, ids)
+        places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))
+        nodes = torch.cat((self._node[match], held_out[:, 1] - self.first, ids - self.first))
+        inner = (nodes >= 0) & (nodes < self.count)
+        return places[inner], nodes[inner]
+
+
+def _find_matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The positions in `wanted` and in `ascending` of all equal numbers."""
+    begin, end = (
+        torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True)
+    )
+    counts = end - begin
+    place = repeat_interleave(torch.arange(len(wanted)), counts)
+    shift = repeat_interleave(counts.cumsum(0) - counts - begin, counts)
+    return place, torch.arange(len(place)) - shift
+
+
+def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> dict[str, float]:
+    """AUC against the fixed negative pairs, and the metric of OGB's evaluator for OGB's graphs."""
+    links, comm = _links(embedded.context), embedded.context.comm
+    positive = embedded.score_by_source(links[split])
+    negative = embedded.score_by_source(links[f"{split}_neg"])
+    all_positive = torch.cat(embedded.all_gather(positive))
+    ordered = negative.sort().values
+    wins = sum(
+        torch.searchsorted(ordered, all_positive, right=right).sum() for right in (False, True)
+    )
+    counts = torch.tensor([int(wins), len(negative)])
+    comm.all_reduce([ReduceInput(counts)], MessageTag("metrics"))
+    comparisons = len(all_positive) * int(counts[1])
+    found = {"auc": int(counts[0]) / 2 / comparisons if comparisons else float("nan")}
+    name, num_positive = embedded.context.graph_info.evaluator, max(1, len(all_positive))
+    if name == "mrr":
+        by_pair = negative.view(len(positive), len(negative) // max(1, len(positive)))
+        rank = rank_among(positive, by_pair).double()
+        total = torch.tensor([int((ONE / rank).round().sum())])
+        comm.all_reduce([ReduceInput(total)], MessageTag("metrics"))
+        found["ogb mrr"] = int(total) / ONE / num_positive
+    elif name:
+        k = int(name.split("@")[1])
+        highest = torch.cat(embedded.all_gather(ordered.flip(0)[:k])).sort(descending=True).values
+        is_hit = positive > highest[k - 1] if len(highest) >= k else torch.ones_like(positive)
+        hits = torch.tensor([int(is_hit.sum())])
+        comm.all_reduce([ReduceInput(hits)], MessageTag("metrics"))
+        found[f"ogb {name}"] = int(hits) / num_positive
+    return found
+
+
+def find_top_destinations(
+    embedded: EmbeddedNodes, known: KnownEdges, ids: Tensor, top: int
+) -> tuple[Tensor, Tensor]:
+    """This worker's most likely new destinations for any sources, int64 [q].
+
+    Returns:
+        Scores [q, K] and inner nodes int64 [q, K]; -inf for nodes with an edge.
+    """
+    source = embedded.fetch(ids)
+    held_out = torch.cat(embedded.all_gather(known.find_held_out(ids)))
+    place, node = known.find_excluded(ids, held_out)
+    best = source.rows.new_full((len(ids), top), -torch.inf)
+    nodes = torch.zeros(len(ids), top, dtype=torch.int64)
+    step = max(1, MAX_SCORES // max(1, len(ids)))
+    for first in range(0, len(embedded.rows), step):
+        scores = embedded.score_all(source, slice(first, first + step))[0]
+        inside = (node >= first) & (node < first + step)
+        scores[place[inside], node[inside] - first] = -torch.inf
+        scores[:, known.never_destination[first : first + step]] = -torch.inf
+        some_nodes = first + torch.arange(scores.shape[1]).expand(len(ids), -1)
+        best, chosen = torch.cat((best, scores), dim=1).topk(top, dim=1)
+        nodes = torch.cat((nodes, some_nodes), dim=1).gather(1, chosen)
+    return best, nodes
+
+
+def _links(context: TaskContext) -> dict[str, Tensor]:
+    assert context.partition.links is not None
+    return dict(context.partition.links)

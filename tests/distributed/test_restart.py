@@ -1,0 +1,355 @@
+"""Failures of two nodes: both restart by themselves, and the files equal those of an undisturbed run.
+
+Parents that are killed are processes; else they are threads of the test, which is faster.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import (
+    finish,
+    kill_group,
+    make_credentials,
+    random_graph,
+    save_npz,
+    start_cli,
+    thirds,
+    wait_until,
+    write_partitions,
+)
+from test_faults import BACKENDS, PHASES, struck
+from test_rendezvous import free_port
+
+from retexo.apps import partition_data, train
+from retexo.errors import TrainingError
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+
+COMMON = (
+    "app=train",
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "num_partitions=3",
+    "num_rounds=[6,7]",
+    "stopping=none",
+    "hidden_dim=6",
+    "learning_rate=[0.05]",
+    "cluster.threads=1",
+    "device=cpu",
+    "exchange.precision=fp32",
+    "checkpoint.every=2",
+    "distributed.heartbeat_timeout=5",
+)
+TASKS = {
+    "classes": (),
+    "links": ("task=link_prediction", "task.dim=4", "batch_size=20"),
+    "types": ("model=rgcn", "hidden_dim=8"),
+}
+LONG = pytest.mark.long("another phase, victim, task or transport, of which some are in the sample")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "FIRST_PAUSE", 0.01)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Partitions by task, and credentials of two nodes."""
+    folder = tmp_path_factory.mktemp("restart")
+    graph, assignment = random_graph(60, 240, width=30), [node % 5 % 3 for node in range(60)]
+    write_partitions(folder / "classes", graph, thirds(60), assignment, 3)
+    with contextlib.suppress(pytest.skip.Exception):  # without cryptography
+        make_credentials(folder / "keys", "north", "east")
+    return folder
+
+
+def settings_of(base: Path, task: str, *more: str) -> list[str]:
+    parts = base / task
+    options = [*COMMON, *TASKS[task], f"partition_dir={parts}", *more]
+    if task != "classes":
+        data = {
+            "links": ["dataset_name=file", f"dataset_file={base}/links.npz", "split=links"],
+            "types": ["dataset_name=synthetic_hetero"],
+        }[task]
+        options = [one for one in options if not one.startswith("dataset_")] + data
+        if not parts.exists():
+            if task == "links":
+                save_npz(base / "links.npz", random_graph(60, 240, width=30))
+            partition_data.run(compose(options).partition)
+    return options
+
+
+def on_node(base: Path, backend: str, node: int, port: int) -> list[str]:
+    own = ["parts_per_node=2", "distributed.interface=lo"]
+    own += [f"node_rank={node}", f"distributed.master_port={port}"]
+    if backend == "tls":
+        pytest.importorskip("cryptography")
+        own.append(f"distributed.credentials={base}/keys/{('north', 'east')[node]}")
+    elif backend == "sockets":
+        own.append("distributed.tls=false")
+    return [*own, f"distributed.backend={'gloo' if backend == 'gloo' else 'sockets'}"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """By task, the run directory of a run on one node."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+
+    def run(task: str) -> Path:
+        if not (folder / task).exists():
+            train.run(compose(settings_of(base, task)), folder / task)
+        return folder / task
+
+    return run
+
+
+def assert_same_files(found: Path, expected: Path) -> None:
+    for path in sorted((expected / "checkpoint").iterdir()):
+        assert (found / "checkpoint" / path.name).read_bytes() == path.read_bytes(), path.name
+    lines = [
+        [
+            {name: value for name, value in json.loads(line).items() if name != "seconds"}
+            for line in (folder / "metrics.jsonl").read_text().splitlines()
+        ]
+        for folder in (found, expected)
+    ]
+    assert lines[0] == lines[1]
+    first, second = (json.loads((each / "summary.json").read_text()) for each in (found, expected))
+    for name in ("test", "val", "rounds"):
+        assert first[name] == second[name]
+    assert not (found / "state").exists()
+
+
+def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
+    """The summaries of two parents, or their exceptions."""
+
+    def run(node: int) -> Any:
+        try:
+            return train.run(settings[node], folder / f"node{node}")
+        except TrainingError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, (0, 1)))
+
+
+WORKER_SAMPLE = {("kill", "round", "classes", "gloo", 1), ("kill", "exchange", "classes", "tls", 1)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "task", "backend", "victim"),
+    [
+        pytest.param(*case, marks=[] if case in WORKER_SAMPLE else LONG)
+        for case in (
+            (fault, phase, task, backend, victim)
+            for fault in ("kill", "stop")
+            for phase in PHASES
+            for task in TASKS
+            for backend in BACKENDS
+            for victim in ((0,) if phase == "checkpoint" else (1,))
+        )
+    ],
+)
+def test_a_worker_dies(
+    fault: str,
+    phase: str,
+    task: str,
+    backend: str,
+    victim: int,
+    base: Path,
+    undisturbed: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected, common, port = undisturbed(task), settings_of(base, task), free_port()
+    settings = [compose([*common, *on_node(base, backend, node, port)]) for node in (0, 1)]
+    when = tmp_path / "when"
+    monkeypatch.setattr(train, "main", partial(struck, fault, phase, when, tmp_path, []))
+    summaries = in_threads(settings, tmp_path)
+    assert [each["status"] for each in summaries] == ["done"] * 2, summaries
+    for summary in summaries:
+        assert summary["restarts"]["count"] == 1
+        assert re.match(rf"rank {victim} \(node 0\) was", summary["restarts"]["causes"][0])
+    assert_same_files(tmp_path / "node0", expected)
+
+
+# --- connections -------------------------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Forwards connections to a port, and resets all of them once, after `limit` bytes."""
+
+    def __init__(self, port: int, limit: int) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port, self._to, self.left = self.listener.getsockname()[1], port, limit
+        self._lock = threading.Lock()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near = self.listener.accept()[0]
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:
+                    near.close()
+                    continue
+                self._ends += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while content := source.recv(1 << 14):
+                with self._lock:
+                    before, self.left = self.left, self.left - len(content)
+                    if before > 0 >= self.left:
+                        for end in self._ends:
+                            linger = struct.pack("ii", 1, 0)
+                            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                            end.shutdown(socket.SHUT_RDWR)
+                            end.close()
+                        return
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("backend", ["tls", pytest.param("sockets", marks=LONG)])
+def test_connections_that_are_reset(
+    backend: str, base: Path, undisturbed: Any, tmp_path: Path
+) -> None:
+    expected, common, port = undisturbed("classes"), settings_of(base, "classes"), free_port()
+    proxy = Proxy(port, 25_000)
+    ports = (port, proxy.port)
+    settings = [compose([*common, *on_node(base, backend, node, ports[node])]) for node in (0, 1)]
+    summaries = in_threads(settings, tmp_path)
+    proxy.listener.close()
+    assert proxy.left <= 0
+    assert [each["status"] for each in summaries] == ["done"] * 2, summaries
+    assert summaries[0]["restarts"]["count"] == 1
+    assert_same_files(tmp_path / "node0", expected)
+
+
+# --- parents -----------------------------------------------------------------------------------------------------------
+
+EVENTS = {
+    "start": "config.json",
+    "round": "state/rank{rank}/step0-2.state",
+    "embedding": "state/rank{rank}/layer0.state",
+    "last round": "state/rank{rank}/step1-2.state",
+}
+"""By phase, a file that appears in it."""
+
+
+def start_node(
+    base: Path, folder: Path, node: int, arguments: list[str]
+) -> "subprocess.Popen[str]":
+    slow = ("sleep_time=0.03", f"hydra.run.dir={folder}/node{node}")
+    return start_cli(*arguments, *slow, cwd=folder)
+
+
+@contextlib.contextmanager
+def two_nodes(
+    base: Path, folder: Path, backend: str, *more: str, task: str = "classes"
+) -> Iterator[tuple[list["subprocess.Popen[str]"], list[list[str]]]]:
+    """The parents of a run on two nodes, and their arguments."""
+    port, common = free_port(), settings_of(base, task)
+    arguments = [[*common, *on_node(base, backend, node, port), *more] for node in (0, 1)]
+    processes = [start_node(base, folder, node, own) for node, own in enumerate(arguments)]
+    try:
+        yield processes, arguments
+    finally:
+        for process in processes:
+            kill_group(process.pid)
+            process.wait()
+
+
+def kill_parent(
+    folder: Path, processes: list["subprocess.Popen[str]"], node: int, event: str
+) -> None:
+    file = folder / f"node{node}" / EVENTS[event].format(rank=2 * node)
+    wait_until(lambda: file.exists() or processes[node].poll() is not None, 90, event)
+    assert processes[node].poll() is None, finish(processes[node]).output
+    processes[node].kill()
+    processes[node].communicate()
+
+
+PARENT_SAMPLE = {(1, "round", "classes", "tls"), (0, "embedding", "classes", "gloo")}
+
+
+@pytest.mark.parametrize(
+    ("victim", "event", "task", "backend"),
+    [
+        pytest.param(*case, marks=[] if case in PARENT_SAMPLE else LONG)
+        for case in (
+            (victim, event, task, backend)
+            for victim in (0, 1)
+            for event in EVENTS
+            for task in TASKS
+            for backend in BACKENDS
+        )
+    ],
+)
+@pytest.mark.timeout(240)
+def test_a_parent_is_killed_and_started_again(
+    victim: int, event: str, task: str, backend: str, base: Path, undisturbed: Any, tmp_path: Path
+) -> None:
+    expected = undisturbed(task)
+    with two_nodes(base, tmp_path, backend, task=task) as (processes, arguments):
+        kill_parent(tmp_path, processes, victim, event)
+        processes[victim] = start_node(base, tmp_path, victim, [*arguments[victim], "resume=auto"])
+        ended = [finish(process, timeout=120) for process in processes]
+    assert [each.rc for each in ended] == [0, 0], "".join(each.output for each in ended)
+    cause = rf"node {victim} \(ranks? {('0, 1', '2')[victim]}\) is lost: .*: restart 1 of 3 in 1 s"
+    assert re.search(cause, ended[1 - victim].output)
+    if victim == 1:
+        summary = json.loads((tmp_path / "node0" / "summary.json").read_text())
+        assert summary["restarts"]["count"] == 1
+    assert_same_files(tmp_path / "node0", expected)
+
+
+def test_a_node_that_does_not_return_is_named(base: Path, tmp_path: Path) -> None:
+    with two_nodes(base, tmp_path, "gloo", "distributed.rejoin_timeout=2") as (processes, _):
+        kill_parent(tmp_path, processes, 1, "round")
+        ended = finish(processes[0])
+    assert ended.rc == 1, ended.output
+    assert re.search(
+        r"error: node 1 \(rank 2\) did not come within distributed.rejoin_timeout=2 s; "
+        r"restarted because node 1 \(rank 2\) is lost",
+        ended.stderr,
+    )
+    assert json.loads((tmp_path / "node0" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_without_restarts_left_the_cause_ends_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed whenever it begins; on one node."""
+    monkeypatch.setattr(train, "main", always_killed)
+    settings = compose([*settings_of(base, "classes"), "distributed.max_restarts=1"])
+    with pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL"):
+        train.run(settings, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["status"], summary["restarts"]["count"]) == ("failed", 1)
+
+
+def always_killed(rank: int, *_: Any) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
