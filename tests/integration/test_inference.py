@@ -447,7 +447,7 @@ def test_a_graph_that_was_made_in_another_way_is_refused(
     (new / "nodes.csv").write_text("id,age,country\nn000,3,de\n", encoding="utf-8")
     (new / "edges.csv").write_text("src,dst\nn000,n000\n", encoding="utf-8")
     with pytest.raises(
-        InputError, match="income: no table has such a column.* was trained with this column"
+        InputError, match=r"income: no table has such a column.* was trained with this column"
     ):
         predict_table(trained_on_tables, new, tmp_path / "gone")
 
