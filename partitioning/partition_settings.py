@@ -1,4 +1,4 @@
-"""The settings of partitioning. Types, defaults, checks and help texts of settings are said here, and nowhere else."""
+"""The settings of partitioning: their types, defaults, checks and help texts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -39,7 +39,7 @@ SHARE = Check(
 
 @settings_dataclass
 class SyntheticSettings(Checked):
-    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features.
+    """The synthetic graph: a degree-corrected stochastic block model, class-dependent features.
 
     Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
@@ -68,7 +68,7 @@ class SyntheticSettings(Checked):
 
 @settings_dataclass
 class SplitSettings(Checked):
-    """How nodes become training, validation and test nodes; null: as in the data set's published split."""
+    """Split of the nodes; null: as in the data set's published split."""
 
     kind: str = setting(
         "split.kind",

@@ -1,4 +1,6 @@
-"""`app=partition_data`: load a graph, split its nodes or pairs, assign its nodes, write the partition directory."""
+"""`app=partition_data`: load a graph, split its nodes or pairs, assign its nodes, write the
+partition directory.
+"""
 
 import contextlib
 import logging
@@ -55,7 +57,9 @@ logger = logging.getLogger(__name__)
 
 
 def run(settings: PartitionSettings) -> Meta:
-    """Write the partition directory, unless it exists with the same settings; return its description."""
+    """Write the partition directory, unless it exists with the same settings; return its
+    description.
+    """
     datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)
@@ -192,7 +196,7 @@ def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -
 def _select_relation(
     settings: PartitionSettings, graph: AnyGraph, request: dict[str, Any], notes: list[str]
 ) -> tuple[GraphData, dict[str, Any]]:
-    """Return the plain graph whose pairs are split, and the request with the relation's full name."""
+    """Return the plain graph whose pairs are split, and the request with the full name."""
     relation = settings.dataset.relation
     if isinstance(graph, GraphData):
         if relation is not None:
@@ -293,10 +297,12 @@ def count_cover_rows(
     *,
     limit: int = COVER_LIMIT,
 ) -> int | None:
-    """Return the number of rows in one exchange if partial sums replace rows wherever that saves rows.
+    """Return the number of rows in one exchange if partial sums replace rows wherever that saves
+    rows.
 
-    This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions. A
-    source has one key for each partition that it sends to, a destination one for each relation and
+    This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions.
+    A source has one key for each partition that it sends to, a destination one for each relation
+    and
     partition that it receives from: so the pairs share no key, and one cover serves them all.
 
     Args:
@@ -324,7 +330,9 @@ def count_cover_rows(
 
 
 def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> int:
-    """Return the size of the smallest vertex cover of edges between keys of rows and of sums, [E] each."""
+    """Return the size of the smallest vertex cover of edges between keys of rows and of sums, [E]
+    each.
+    """
     num_rows, left = _number_keys(rows)
     num_sums, right = _number_keys(partial_sums)
     weights = np.ones(num_rows, np.int64), np.ones(num_sums, np.int64)
@@ -332,7 +340,9 @@ def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> in
 
 
 def _number_keys(keys: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of distinct keys, and each key's rank among them; np.unique takes twice as long."""
+    """Return the number of distinct keys, and each key's rank among them; np.unique takes twice as
+    long.
+    """
     order = np.argsort(keys)
     is_first = np.diff(keys[order], prepend=-1) > 0
     rank = np.empty_like(keys)

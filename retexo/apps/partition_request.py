@@ -158,7 +158,9 @@ def _list_files(setting: str, path: Path) -> list[Path]:
 
 
 def describe_difference(setting: str, there: Any, here: Any, path: str | Path | None) -> str:
-    """Describe how a setting differs between a directory and this command; `path` is its file or folder now."""
+    """Describe how a setting differs between a directory and this command; `path` is its file or
+    folder now.
+    """
     if not (is_file_value(there) and is_file_value(here)) or there["name"] != here["name"]:
         shown = (each["name"] if is_file_value(each) else each for each in (there, here))
         return "{} ({} there, {} now)".format(setting, *shown)
