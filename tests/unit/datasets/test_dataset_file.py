@@ -214,7 +214,7 @@ def test_csr_entries_of_one_place_that_add_up_to_infinity(tmp_path):
     del given["feat"]
     np.savez(tmp_path / "toy.npz", **given)
     with pytest.raises(
-        InputError, match=r"`feat_data`: entries of one place \(node 1\) add up to more"
+        InputError, match=r"`feat_data`: duplicate entries \(node 1\) add up to more"
     ):
         load(tmp_path / "toy.npz")
 
