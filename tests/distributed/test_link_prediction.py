@@ -360,8 +360,8 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_ranks_do_not_depend_on_how_much_is_there_at_a_time(
     tmp_path: Path, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranking, "QUERIES", 3)
-    monkeypatch.setattr(ranking, "CELLS", 20)
+    monkeypatch.setattr(ranking, "MAX_PAIRS", 3)
+    monkeypatch.setattr(ranking, "MAX_SCORES", 20)
     scores = joined(trained(directory_of(tmp_path, 4), CASES["full_graph"]))[2]
     assert scores["test"] == pytest.approx(alone["full_graph"][2]["test"], rel=1e-9)
 
