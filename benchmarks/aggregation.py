@@ -1,9 +1,11 @@
-"""Seconds of sums, maxima and attention over in-edges, forward and backward, beside DGL's.
+"""Time sums, maxima and attention over in-edges, forward and backward, ours and DGL's.
 
-    python benchmarks/aggregation.py [--nodes 100000] [--edges 2000000] [--width 128] [--heads 4] [--repeats 9]
+    python benchmarks/aggregation.py [--nodes 100000] [--edges 2000000] [--width 128] [--heads 4]
+        [--repeats 9]
 
-Random edges on all cores, in float32; sums of fixed rows in bfloat16, too. The two sides are interleaved, ratios are
-of medians; in brackets the fastest and the slowest. "first" is the first call, which orders the edges of both sides.
+Random edges, all cores, float32, and sums of fixed rows in bfloat16. Ours and DGL's alternate;
+ratios are of medians, with minimum and maximum in brackets. "first" is the first call, in which
+both sort the edges.
 """
 
 import time
@@ -21,7 +23,7 @@ from retexo.models.block import Block
 
 
 def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Callable[[], Any]]]:
-    """What is timed: of each name ours and DGL's."""
+    """Return by name the two functions to time: ours and DGL's."""
     dgl = import_dgl("DGL beside ours")
     src, dst = torch.randint(nodes, (edges,)), torch.randint(nodes, (edges,)).sort().values
     block = Block(

@@ -1,8 +1,8 @@
-"""PyG, DGL or ours on the same graph, with the same stopping rule: one run of alternatives.py, in a process of its own.
+"""One run of alternatives.py (PyG, DGL or ours, same graph and stopping rule) in its own process.
 
     python benchmarks/alternative_runs.py JSON_OF_A_RUN RESULT_FILE
 
-Heavy imports are made where they are needed, so that no method pays for another's.
+Heavy packages are imported where they are used, so that no method pays for another's imports.
 """
 
 import copy
@@ -24,15 +24,15 @@ FULL_RATE, SAMPLED_RATE, DECAY = 0.01, 0.003, 5e-4
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a method: what its process is told."""
+    """Description of one run, passed to its process."""
 
     method: str
     seed: int
     settings: list[str]
     folder: str
-    """Where the graph and its partitions are."""
+    """Folder of the graph and its partitions."""
     budget: float
-    """Seconds of training after which a run of PyG or DGL is ended."""
+    """Seconds of training after which PyG and DGL stop."""
 
 
 def fit(
@@ -42,7 +42,11 @@ def fit(
     start: float,
     budget: float,
 ) -> dict[str, Any]:
-    """Epochs until the stopping rule or the budget ends them; `right` is the accuracy on a part, without gradients."""
+    """Run epochs until the stopping rule or the budget ends them.
+
+    Args:
+        right: returns the accuracy on a part of the nodes, without gradients.
+    """
     best, best_epoch, kept, curve = -1.0, 0, None, []
     for number in range(1, EPOCHS + 1):
         model.train()
@@ -93,7 +97,9 @@ def baseline(run: Run) -> dict[str, Any]:
     start = time.perf_counter()
 
     def forward(edges: Any, rows: Any) -> Any:
-        """Dropout before each convolution for GCN (PyG's example), else between the two."""
+        """Run the network. Dropout before each convolution for GCN (as PyG's example), else between
+        layers.
+        """
         rows = functional.dropout(rows, DROPOUT, model.training and kind == "GCN")
         hidden = functional.dropout(
             functional.relu(call(model[0], edges[0], rows)), DROPOUT, model.training
@@ -135,7 +141,9 @@ def baseline(run: Run) -> dict[str, Any]:
 
 
 def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
-    """Convolutions, the graph of each layer, batches, and how to call a convolution; CSR as its manual advises."""
+    """Return PyG's convolutions, graph per layer, batches, and convolution call; CSR as its manual
+    advises.
+    """
     import torch
     from torch import nn
     from torch_geometric.data import Data
@@ -171,7 +179,7 @@ def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
 
 
 def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
-    """The same of DGL."""
+    """Return the same for DGL."""
     from partitioning.dgl_import import import_dgl
 
     dgl = import_dgl("DGL beside ours")

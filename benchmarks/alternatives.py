@@ -1,33 +1,38 @@
-"""What a user would pick instead, on the same machine: PyTorch Geometric and DGL beside ours with 1 and 4 workers.
+"""Compare with PyTorch Geometric and DGL on one machine: what a user would otherwise choose.
 
     python benchmarks/alternatives.py cora --seeds 5
     python benchmarks/alternatives.py pubmed --pubmed ../shared/datasets/pubmed.npz
-    python benchmarks/alternatives.py synthetic --seeds 1 [--methods "PyG GCN" "ours SAGE, 1 worker"]
+    python benchmarks/alternatives.py synthetic --seeds 1 [--methods "PyG GCN" "ours SAGE, 1
+        worker"]
     python benchmarks/alternatives.py products --seeds 1 --budget 1200
-    python benchmarks/alternatives.py cora --options +experiment=exact distributed.backend=sockets      # of ours
-    python benchmarks/alternatives.py distdgl ...       # distdgl.py says the rest
+    python benchmarks/alternatives.py cora --options +experiment=exact
+        distributed.backend=sockets
+    python benchmarks/alternatives.py distdgl ...       # see distdgl.py
 
-`products` is the synthetic graph of the shape of ogbn-products, for what runs at that size: sampling, and ours.
+`products` is a synthetic graph with the sizes of ogbn-products, for methods that run at that
+size: sampling, and ours. --options are settings of our runs.
 
-Same graph, split (drawn by the seed), 2 layers, width 256, dropout rate 0.5 and stopping rule: at most 200 epochs
-(ours: rounds per layer), 30 without a better validation accuracy end the training, the best validation epoch is kept,
-the test nodes are looked at once. Else each has its documented settings. Full batch (the GCN examples of PyG and DGL,
-DGL's train_full.py): Adam, learning rate 0.01, weight decay 5e-4. Sampled GraphSAGE: batches of 1,024, fan-out 15 and
-10, learning rate 0.003, weight decay 5e-4; validation on sampled neighbours as in DGL's example, test on all. Ours: the
-project's defaults, and what --options says.
+All methods have the same graph, split (drawn by the seed), 2 layers, width 256, dropout 0.5 and
+stopping rule: at most 200 epochs (ours: rounds per layer), patience 30 on validation accuracy,
+best validation epoch, one look at the test nodes. Other settings are the documented ones. Full
+batch (the GCN examples of PyG and DGL, DGL's train_full.py): Adam, learning rate 0.01, weight
+decay 5e-4. Sampled GraphSAGE: batches of 1,024, fan-outs 15 and 10, learning rate 0.003, weight
+decay 5e-4; validation on sampled neighbours as in DGL's example, test on all. Ours: the
+defaults.
 
-Methods take turns within a seed; each run is a process of its own with 2 threads (4 workers: 1 thread each), every
-epoch is validated. Seconds of training begin when the graph is in memory, for ours when the group is formed and the
-partition read; the first iteration counts, and so does what is made from the graph on the way (sparse formats,
-normalisation, plan, exchange). "command" is the whole process, imports and reading the graph included; partitioning is
-not, it is said apart. "to target" is the time until the validation accuracy first reaches the target, ours that of the
-head of whatever layer is being trained, for each of them may answer (output_heads=validation). The target: in each seed the
-lowest of the methods' best validation accuracies, less 0.2 points, so that all reach it; of all methods, and of those
-with the same model.
-Memory: the peak RSS of each process, added up (it counts shared libraries once a process); and the peak of the
-processes' PSS together, which divides them. CPU: seconds of all processes of the command, which other work on the
-machine disturbs less. All by psutil, every 0.3 s. OMP_WAIT_POLICY=passive for all: threads that spin while they wait
-double the CPU time of PyG and DGL where cores are shared.
+Methods alternate within a seed. Each run is its own process with 2 threads (4 workers: 1 thread
+each) and validates every epoch. Training seconds start when the graph is in memory (ours: when
+the group is formed and the partition read) and include the first iteration and everything
+derived from the graph (sparse formats, plan, exchange). "command" is the whole process with
+imports and reading; partitioning is listed separately. "to target" is the time until validation
+accuracy first reaches the target; for ours, with the head of the layer in training
+(output_heads=validation). Target: for each seed the lowest of the methods' best validation
+accuracies minus 0.2 points, over all methods and over those with the same model.
+
+Memory: the sum of the processes' peak RSS (shared libraries count once per process), and the
+peak of their total PSS. CPU: seconds of all processes, less sensitive to other load. Measured
+with psutil every 0.3 s. OMP_WAIT_POLICY=passive for all: spinning threads double the CPU time of
+PyG and DGL on shared cores.
 """
 
 import argparse
@@ -73,7 +78,7 @@ MEDIANS = {
     "MB RSS": ("rss", 1e6, 0),
     "MB PSS": ("pss", 1e6, 0),
 }
-"""Columns of the table: the figure of a run, its unit and digits."""
+"""Columns of the table: field of a run, unit and digits."""
 Found = dict[str, list[dict[str, Any]]]
 SYNTHETIC = [
     "dataset_name=synthetic",
@@ -86,7 +91,7 @@ SYNTHETIC = [
 
 
 def write_graph(settings: Settings, folder: Path) -> None:
-    """The graph with its split, as PyG and DGL read it."""
+    """Write the graph with its split for PyG and DGL."""
     graph, split = common.load_graph(settings)
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
@@ -98,7 +103,7 @@ def write_graph(settings: Settings, folder: Path) -> None:
 
 
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
-    """Write the graph for PyG and DGL and the partitions for ours; return the seconds of partitioning for the most."""
+    """Write the graph and the partitions; return the partitioning seconds for the most workers."""
     write_graph(compose(settings), folder)
     start = time.perf_counter()
     for workers in worlds:
@@ -108,7 +113,7 @@ def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Start the process of a run, watch its memory, and return what it found; `error` where it failed."""
+    """Run one process, sample its memory, and return its result, or `error` if it failed."""
     result = Path(run.folder) / "result.json"
     result.unlink(missing_ok=True)
     environment = {"OMP_WAIT_POLICY": "passive"}
@@ -130,7 +135,11 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
-    """The table of one graph; seeds: the run of each method, by seed."""
+    """Print the table of one graph.
+
+    Args:
+        seeds: for each seed the run of each method.
+    """
     found = {method: [runs[method] for runs in seeds.values()] for method in methods}
     done = {
         method: runs
@@ -160,7 +169,7 @@ def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
 
 
 def row(method: str, done: Found) -> dict[str, str]:
-    """Means of the accuracies, medians of the rest; MB are of all processes."""
+    """Return means of accuracies and medians of the other figures; MB over all processes."""
     runs = done[method]
     of_model = {other: each for other, each in done.items() if model_of(other) == model_of(method)}
     val, test = (np.array([run[part] for run in runs]) for part in ("val", "test"))
@@ -181,12 +190,12 @@ def model_of(method: str) -> str:
 
 
 def targets(done: Found) -> np.ndarray:
-    """The validation accuracy that all of these methods reach, [seeds]."""
+    """Return the validation accuracy that all of these methods reach, [seeds]."""
     return np.min([[run["val"] for run in runs] for runs in done.values()], axis=0) - BELOW
 
 
 def seconds_to(wanted: np.ndarray, runs: list[dict[str, Any]]) -> str:
-    """When the validation accuracy of each run first was what is wanted of its seed."""
+    """Return when the validation accuracy of each run first reached its seed's target."""
     pairs = zip(wanted, runs, strict=True)
     reached = [
         next(seconds for seconds, accuracy in run["curve"] if accuracy >= target)
@@ -201,7 +210,7 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """All methods on one graph, interleaved, and their table."""
+    """Run all methods on one graph, alternating, and print their table."""
     names = {"torch": "torch", "PyG": "torch_geometric", "DGL": "dgl", "retexo": "retexo-gnn"}
     versions = ", ".join(f"{name} {version(package)}" for name, package in names.items())
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
@@ -252,7 +261,7 @@ def main() -> None:
         default=1e9,
         help="seconds of training after which a run of PyG or DGL is ended",
     )
-    parser.add_argument("--keep", type=Path, help="JSON of all runs; those in it are not run again")
+    parser.add_argument("--keep", type=Path, help="JSON of finished runs, which are not repeated")
     arguments = parser.parse_args()
     arguments.methods = arguments.methods or list(
         AT_SIZE if arguments.graph == "products" else METHODS

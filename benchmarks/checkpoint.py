@@ -1,10 +1,11 @@
-"""What `resume` costs: seconds spent on writing the state of a run, as a share of its training time.
+"""Cost of recovery states: seconds spent writing them, as a share of the training time.
 
-    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null none] [--pubmed ../shared/datasets/pubmed.npz]
+    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null none] [--pubmed
+        PATH.npz]
 
-Cora or PubMed, GCN, 4 random parts and workers, the project's defaults; none is checkpoint=none. Measured in rank 0
-around every write of a state and of the replay log, so that the noise of the rest has no part in it; the median over
-the repeats, and the whole range; and the bytes that rank 0 has on disk in the end.
+Cora or PubMed, GCN, 4 random partitions and workers, defaults; `none` is checkpoint=none.
+Measured in rank 0 around every write of a state and of the replay log. Prints the median and
+range over the repeats, and the bytes on rank 0's disk at the end.
 """
 
 import tempfile
@@ -24,7 +25,7 @@ from retexo.worker import train as train_worker
 
 
 def timed(rank: int, job: train_worker.TrainJob, parent: Connection) -> None:
-    """A worker that also reports the seconds that it spent writing."""
+    """Run a worker that also reports the seconds it spent writing."""
     spent = [0.0]
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:

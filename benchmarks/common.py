@@ -1,4 +1,4 @@
-"""What the benchmarks share: arguments, data sets, runs without output, and figures of several runs."""
+"""Shared code of the benchmarks: arguments, data sets, silent runs, and statistics over runs."""
 
 import argparse
 import contextlib
@@ -65,7 +65,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser with those of ARGUMENTS that have a default here; log messages are switched off."""
+    """Return a parser with the given defaults of ARGUMENTS; switch off log messages."""
     be_silent()
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -76,7 +76,7 @@ def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
 
 def be_silent() -> None:
-    """In this process."""
+    """Switch off log messages in this process."""
     logging.disable(logging.INFO)
 
 
@@ -85,7 +85,9 @@ def machine() -> str:
 
 
 def graphs(pubmed: Path | None) -> dict[str, list[str]]:
-    """The settings of Cora and, where there is a file, of PubMed with its published split, by name."""
+    """Return by name the settings of Cora and, if its file is given, PubMed with its published
+    split.
+    """
     if pubmed is None:
         return {"cora": CORA}
     return {
@@ -95,28 +97,29 @@ def graphs(pubmed: Path | None) -> dict[str, list[str]]:
 
 
 def load_graph(settings: Settings) -> tuple[GraphData, Split]:
-    """The graph that settings name, and its split."""
+    """Load the graph that the settings name, with its split."""
     dataset = settings.partition.dataset
     graph = datasets.load(dataset)
     return graph, node_split.draw(graph, dataset.split, datasets.recipe(dataset.name).split)
 
 
 def partition(settings: Settings) -> Meta:
-    """Make the partitions that settings name, without output."""
+    """Make the partitions that the settings name, without output."""
     with contextlib.redirect_stdout(io.StringIO()):
         return partition_data.run(settings.partition)
 
 
 def train(settings: Settings, folder: Path | str) -> dict[str, Any]:
-    """Train into a new run directory below a folder, without output; summary.json."""
+    """Train into a new run directory below a folder, without output; return summary.json."""
     with contextlib.redirect_stdout(io.StringIO()):
         return train_app.run(settings, Path(tempfile.mkdtemp(dir=folder)))
 
 
 def train_in_threads(settings: Settings) -> dict[str, Any]:
-    """What summary.json says of accuracy, rounds and bytes, from workers that are threads of this process.
+    """Train with worker threads of this process; return accuracy, rounds and bytes as in
+    summary.json.
 
-    Many short runs take a third of the time. The threads draw their dropout from one generator, in turn.
+    Many short runs take a third of the time. Threads share one random generator for dropout.
     """
     directory = open_directory(settings)
     graphs = [read_graph(directory, part) for part in range(directory.num_parts)]
@@ -150,7 +153,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
 
 
 def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partition]]:
-    """Those that settings name, made where they are not there, without output."""
+    """Read the partitions that the settings name; make them first if needed."""
     with contextlib.redirect_stdout(io.StringIO()):
         directory = open_directory(settings)
     return directory, [directory.read(part) for part in range(directory.num_parts)]
@@ -159,7 +162,7 @@ def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partit
 def centralized_bytes(
     settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> int:
-    """What it takes to ship all parts to the worker with the largest."""
+    """Return the bytes of sending all partitions to the worker with the largest."""
     architecture = architecture_of(settings.train, directory, partitions)
     return Sizes.of(settings.train, partitions, architecture).centralized
 
@@ -171,10 +174,11 @@ def run_watched(
     pss: bool = True,
     cwd: Path | None = None,
 ) -> dict[str, Any]:
-    """Run a command to its end: `status`, the lines of its `errors`, and `seconds`.
+    """Run a command; return its `status`, the lines of its `errors`, and `seconds`.
 
-    Of all its processes, looked at every 0.3 s: `rss`, the peak of each, added up; `anonymous` and `pss`, the peak of
-    all together, in bytes; `cpu`, in seconds. pss takes time where there is much memory.
+    Also over all its processes, sampled every 0.3 s: `rss`, the sum of peaks; `anonymous` and
+    `pss`, the peak of the total, in bytes; `cpu` in seconds. Sampling pss is slow for large
+    processes.
     """
     peaks: dict[int, int] = {}
     busy: dict[int, float] = {}
@@ -214,7 +218,7 @@ def run_watched(
 
 
 def run_main(*arguments: str, tree: Path = ROOT, cwd: Path | None = None) -> dict[str, Any]:
-    """run_watched of main.py of a checkout, without pss; where it fails this program ends with what it said."""
+    """Run main.py of a checkout with run_watched, without pss. On failure exit with its output."""
     command = [sys.executable, str(tree / "main.py"), *arguments]
     watched = run_watched(command, {"PYTHONPATH": str(tree)}, pss=False, cwd=cwd)
     if watched["status"]:
@@ -230,16 +234,16 @@ def _tree(process: psutil.Popen) -> list[psutil.Process]:
     return []
 
 
-# --- figures of several runs, from their summary.json ----------------------------------------------------------------
+# --- figures of several runs, from their summary.json ---------------------------------------------
 
 
 def accuracies(summaries: Sequence[dict[str, Any]], split: str) -> np.ndarray:
-    """Of train, val or test, [runs]."""
+    """Return the accuracies on train, val or test nodes, [runs]."""
     return np.array([summary[split]["accuracy"] for summary in summaries])
 
 
 def interval(values: list[float]) -> str:
-    """The mean and its 95 % interval, by Student's t."""
+    """Return the mean and its 95 % confidence interval (Student's t)."""
     if len(values) < 2:
         return f"{np.mean(values):.4f}" if values else "-"
     half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
@@ -247,11 +251,11 @@ def interval(values: list[float]) -> str:
 
 
 def with_spread(values: np.ndarray) -> str:
-    """Mean and sample standard deviation."""
+    """Return mean and sample standard deviation."""
     return f"{values.mean():.4f} +- {values.std(ddof=1) if len(values) > 1 else float('nan'):.4f}"
 
 
 def megabytes(summaries: Sequence[dict[str, Any]], *kinds: str) -> float:
-    """Mean of the bytes of some kinds, of all where none is named, in MB (1e6)."""
+    """Return the mean bytes of some kinds (None: all), in MB (1e6)."""
     by_kind = [summary["bytes"]["by_kind"] for summary in summaries]
     return float(np.mean([sum(sent[kind] for kind in kinds or sent) for sent in by_kind])) / 1e6

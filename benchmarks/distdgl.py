@@ -1,23 +1,28 @@
-"""DGL's distributed engine, lazy training and the other trainers on the same partitions, and DGL in one process.
+"""Compare DGL's distributed engine with our trainers on the same partitions, and with one DGL
+process.
 
-    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic --pubmed PATH.npz --keep FILE.json
-    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 --keep FILE.json
-    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 --methods lean sampled --seeds 1
-        --keep FILE.json                                    # an eighth of ogbn-products' shape (scale.py)
+    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic --pubmed PATH.npz
+        --keep FILE.json
+    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1
+        --keep FILE.json
+    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 --methods
+        lean sampled --seeds 1 --keep FILE.json                                    # an eighth of
+        ogbn-products' sizes (scale.py)
     python benchmarks/alternatives.py distdgl --keep FILE.json --figure docs/img/distdgl.svg
 
-GraphSAGE, 2 layers, width 256, random parts, seeds of split, parts and parameters, the same for all methods; stopping
-at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with plain rows. The others
-have the published settings. `sampled` and DGL in one process have fan-outs 15 and 10, batches of 1,024 in all, dropout
-.5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter); `sampled, no norm` has neither
-LayerNorm nor dropout of the features, as DGL's. Loopback: one node. A rate: two nodes of two parts, namespaces of the
-network that send at most so much each (tests/namespaces.py; needs root).
+GraphSAGE, 2 layers, width 256, random partitions; a seed draws split, partitions and parameters,
+the same for all methods. Methods stop at convergence. `lean` are the defaults, `exact` and
+`plain` lazy training with exact and with plain rows; the other trainers have the published
+settings. `sampled` and DGL in one process use fan-outs 15 and 10, 1,024 nodes per batch over all
+trainers, dropout 0.5, learning rate 0.003 and weight decay 5e-4. `sampled, no norm` has neither
+LayerNorm nor input dropout, like DGL's network. Loopback: one node. A rate: two nodes with two
+partitions each, in network namespaces limited to that rate (tests/namespaces.py; needs root).
 
-Accuracies are means with 95 % intervals over the n seeds of a method, the difference over those that DGL has, too; what
-else is there are medians. "to target": seconds of training until the validation accuracy (of lazy training: of the last
-layer) is what all methods reach in that seed, less .2 points, of the seeds that all have; in CPU seconds, that share of
-the command's. Memory is the peak of the processes' PSS together. Seconds mean something only where nothing else runs;
-CPU seconds, bytes and accuracies do in any case.
+Accuracies are means with 95 % intervals over a method's seeds; the difference to DGL is over the
+seeds that both have; other figures are medians. "to target": training seconds until validation
+accuracy (lazy training: of the last layer) reaches what all methods reach in that seed, minus
+0.2 points; in CPU seconds, the same share of the command's CPU seconds. Memory is the peak total
+PSS. Seconds are meaningful on an idle machine only; CPU seconds, bytes and accuracies always.
 """
 
 import argparse
@@ -70,20 +75,22 @@ UNITS = {
     "pss": ("MB of memory", 1e6),
     "rounds": ("rounds", 1),
 }
-"""Columns: the figure of a run, and its unit."""
+"""Columns: field of a run, and its unit."""
 Found = dict[str, dict[str, dict[str, Any]]]
 """Runs by seed and method."""
 
 
 def prepare(settings: list[str], folder: Path, *, alone: bool) -> None:
-    """Make the partitions, and for DGL in one process the graph; by a process whose memory is free for training."""
+    """Make the partitions, and the graph for DGL, in a process whose memory is freed before
+    training.
+    """
     common.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/partitioned")
     if alone:
         alternatives.write_graph(compose(settings), folder)
 
 
 def train(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """A command on one node: its summary.json, memory and CPU seconds."""
+    """Run one node's command; return its summary.json, memory and CPU seconds."""
     place = Path(tempfile.mkdtemp(dir=folder))
     command = [
         sys.executable,
@@ -127,7 +134,7 @@ def outcome(summary: dict[str, Any], place: Path) -> dict[str, Any]:
 def run(
     method: str, data: list[str], seed: int, rate: str, folder: Path, parts: int
 ) -> dict[str, Any]:
-    """One run, on loopback or between two nodes."""
+    """Run a method on loopback or between two nodes."""
     arguments = [*data, *METHODS[method]]
     arguments = [each.replace("BATCH", str(BATCH // parts)) for each in arguments]
     if method == ALONE:
@@ -148,7 +155,7 @@ def run(
 
 
 def table(found: Found) -> pd.DataFrame:
-    """A row a method."""
+    """Print one row per method."""
     of = {
         method: {
             seed: runs[method] for seed, runs in found.items() if "test" in runs.get(method, {})
@@ -191,13 +198,15 @@ def table(found: Found) -> pd.DataFrame:
 
 
 def in_cpu(found: dict[str, Any]) -> dict[str, Any]:
-    """The run with its seconds in proportion to its CPU seconds, which other work on the machine disturbs less."""
+    """Scale a run's seconds to its CPU seconds, which depend less on other load."""
     scale = found["cpu"] / found["train"]
     return {**found, "curve": [(seconds * scale, accuracy) for seconds, accuracy in found["curve"]]}
 
 
 def draw(found: dict[str, Found], file: Path) -> None:
-    """Test accuracy against bytes, and against CPU seconds of all processes; a row of panels a graph, of loopback."""
+    """Plot test accuracy against bytes and against CPU seconds; one row of panels per graph,
+    loopback only.
+    """
     import matplotlib
 
     matplotlib.use("svg")
@@ -238,14 +247,12 @@ def main() -> None:
     parser.add_argument(
         "--rates", nargs="+", default=["loopback"], help="loopback, or rates of tc such as 100mbit"
     )
-    parser.add_argument("--parts", type=int, default=4, help="random ones (default 4)")
+    parser.add_argument("--parts", type=int, default=4, help="random partitions (default 4)")
+    parser.add_argument("--share", type=int, default=1, help="products: divide its size by this")
     parser.add_argument(
-        "--share", type=int, default=1, help="products: one of so many of its nodes"
+        "--keep", type=Path, required=True, help="JSON of finished runs, which are not repeated"
     )
-    parser.add_argument(
-        "--keep", type=Path, required=True, help="JSON of all runs; those in it are not run again"
-    )
-    parser.add_argument("--figure", type=Path, help="svg of all that is kept")
+    parser.add_argument("--figure", type=Path, help="write an SVG of all runs in --keep")
     options = parser.parse_args()
     found: dict[str, Found] = (
         json.loads(options.keep.read_text(encoding="utf-8")) if options.keep.exists() else {}
@@ -267,7 +274,7 @@ def main() -> None:
 def compare(
     graph: str, data: list[str], seed: int, options: argparse.Namespace, found: dict[str, Found]
 ) -> None:
-    """What is missing of one seed: the same partitions for all methods."""
+    """Run the missing methods of one seed on the same partitions."""
     with tempfile.TemporaryDirectory() as folder:
         given = [
             *data,

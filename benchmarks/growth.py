@@ -1,10 +1,10 @@
-"""How bytes grow with the graph, the cut and the number of parts; and what planning itself takes.
+"""Growth of bytes with graph size, cut and number of partitions; and the time of planning.
 
     python benchmarks/growth.py [--nodes 10000 30000 100000] [--parts 4 16 64] [--edges 10000000]
 
-Synthetic graphs (10 edges a node, 128 features, 8 classes, homophily .9; split .08 / .02 / .90), GCN. MB are predicted
-by `app=plan`, with 30 rounds per layer; plain is the published scheme, lean the defaults. `--edges` times a cover of so
-many boundary edges on one core.
+Synthetic graphs (10 edges per node, 128 features, 8 classes, homophily 0.9; split 0.08 / 0.02 /
+0.90), GCN. MB are predicted by `app=plan` for 30 rounds per layer; plain is the published
+scheme, lean the defaults. `--edges` times the cover of that many boundary edges on one core.
 """
 
 import itertools
@@ -39,7 +39,7 @@ def settings_of(*overrides: str) -> Settings:
 
 
 def growth(nodes: int, parts: int, method: str, folder: Path) -> dict[str, str]:
-    """The figures of one graph in so many parts; MB by what is sent and by method."""
+    """Return the figures of one graph and number of partitions; MB by kind and method."""
     graph = (
         f"synthetic.nodes={nodes}",
         f"synthetic.edges={5 * nodes}",
@@ -75,7 +75,7 @@ def growth(nodes: int, parts: int, method: str, folder: Path) -> dict[str, str]:
 
 
 def planning(edges: int) -> None:
-    """Code and cover of one random boundary, unit weights and weights of sparse rows."""
+    """Time code and cover of a random boundary, with unit weights and weights of sparse rows."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     vertices = edges // 5

@@ -1,12 +1,13 @@
-"""Link prediction: accuracy of layer-by-layer and end-to-end training beside what needs none, bytes, memory of ranking.
+"""Link prediction: accuracy of layer-by-layer and end-to-end training and of untrained baselines,
+bytes, and memory of ranking.
 
     OMP_NUM_THREADS=1 python benchmarks/links.py --data cora --seeds 5 --out /tmp/links
     OMP_NUM_THREADS=1 python benchmarks/links.py --data tastes --model sage --seeds 5
     python benchmarks/links.py --ranking 1000000
 
-A seed draws split, parts and parameters. What is exact is the same for any number of parts (tests/distributed/
-test_link_prediction.py), so it is trained as one; the others, whose rows and steps are rounded, as --parts.
-Runs that are there in --out are not run again.
+A seed draws split, partitions and parameters. Exact methods do not depend on the number of
+partitions (tests/distributed/test_link_prediction.py) and are trained with one; compressed
+methods with --parts. Runs that exist in --out are not repeated.
 """
 
 import argparse
@@ -55,9 +56,10 @@ GRAPHS = {
     "hubs": ["features=[degree,positional]"],
     "hubs-both-ways": ["features=[degree,positional]", "symmetrize=true"],
 }
-"""Drawn ones, by --data, with their settings: communities with features that tell of them (a stochastic block model),
-users and items by latent factors and popularity, and a power law with triangles (Holme and Kim, 2002), with each edge
-from the older node to the younger, or in both directions."""
+"""Generated graphs by --data, with their settings: communities with informative features (a
+stochastic block model), users and items by latent factors and popularity, and a power law with
+triangles (Holme and Kim, 2002), with each edge from the older to the younger node, or in both
+directions."""
 MEASURES = ("mrr", "hits@20", "auc")
 
 
@@ -74,7 +76,7 @@ def command(*arguments: str, threads: int) -> None:
 
 
 def draw(name: str, folder: Path, seed: int) -> list[str]:
-    """A drawn graph of GRAPHS as a file; the settings that name it."""
+    """Write a generated graph of GRAPHS to files; return the settings that name it."""
     if GRAPHS[name][0].startswith("dataset_name"):
         return GRAPHS[name]
     import numpy as np
@@ -103,7 +105,7 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
 
 
 def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
-    """The summary of one run, which is made unless it is there."""
+    """Return the summary of one run; run it first if it does not exist."""
     parts = 1 if "exact" in name or "end" in name else args.parts
     graph = Path(args.file).stem if args.file else args.data
     parted = [each for each in METHODS[name] if each.startswith("task.spectral")]  # with the split
@@ -182,7 +184,9 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def rank(num_nodes: int, threads: int) -> None:
-    """Seconds and memory of ranking pairs among many nodes with ten neighbours each, of one worker."""
+    """Measure seconds and memory of ranking pairs among many nodes with ten neighbours each, one
+    worker.
+    """
     import torch
 
     sys.path[:0] = [str(ROOT)]
@@ -249,7 +253,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", default="cora")
-    parser.add_argument("--file", help="of --data file")
+    parser.add_argument("--file", help="data file for --data file")
     parser.add_argument("--model", default="gcn")
     parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument("--seeds", type=int, default=5)
@@ -257,7 +261,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--settings", nargs="*", default=[], help="further settings of all runs")
     parser.add_argument("--out", type=Path, default=Path("outputs/links"))
-    parser.add_argument("--ranking", type=int, help="nodes to rank pairs among, in place of runs")
+    parser.add_argument("--ranking", type=int, help="only measure ranking among this many nodes")
     args = parser.parse_args()
     if args.ranking:
         rank(args.ranking, args.threads)

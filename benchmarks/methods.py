@@ -1,19 +1,23 @@
-"""Methods side by side on the same graphs, splits, partitions and parameters: accuracy, bytes, rounds and seconds.
+"""Compare methods on the same graphs, splits, partitions and parameters: accuracy, bytes, rounds,
+seconds.
 
-    python benchmarks/methods.py accuracy --models gcn sage gat gin [--pubmed ../shared/datasets/pubmed.npz]
+    python benchmarks/methods.py accuracy --models gcn sage gat gin [--pubmed
+        ../shared/datasets/pubmed.npz]
     python benchmarks/methods.py bytes
     python benchmarks/methods.py trainers --seeds 5
-    python benchmarks/methods.py choose --seeds 5 --methods "dropout=0.5 stopping.patience=20" "+experiment=lean" ...
+    python benchmarks/methods.py choose --seeds 5 --methods "dropout=0.5 stopping.patience=20"
+        "+experiment=lean" ...
 
-`--methods` takes names of the comparison or any settings. A seed draws the split, 4 random parts and the parameters;
-methods take turns within a seed, so that what else the machine does affects all of them alike. `choose` shows
-validation accuracy alone; the settings of the other comparisons were chosen by it, and their runs look at the test
-nodes once. Megabytes (1e6); points of test accuracy more than the first method, paired, with their 95 % interval;
-rounds of all layers together; the median of the seconds of training.
+`--methods` takes names of the comparison's methods, or any settings. A seed draws the split, 4
+random partitions and the parameters; methods alternate within a seed. `choose` shows validation
+accuracy only; it selected the settings of the other comparisons, which look at the test nodes
+once. Megabytes (1e6); difference of test accuracy to the first method in points, paired, with 95
+% interval; rounds of all layers together; median training seconds.
 
-Of `bytes`, `plain` is the public scheme: every halo row dense, 200 rounds per layer. `centralized` ships all parts to
-the worker with the largest. The bound is rows of the smallest cover (unit weights) times the bytes of a dense row:
-features before the weights, embeddings 256 or, in the last wave, C wide.
+In `bytes`, `plain` is the public scheme: every halo row dense, 200 rounds per layer.
+`centralized` sends all partitions to the worker with the largest. The bound is the size of the
+smallest cover (unit weights) times the bytes of a dense row: features before the weights,
+embeddings 256 or, in the last phase, C wide.
 """
 
 import contextlib
@@ -90,13 +94,13 @@ REFERENCE = {
     ("pubmed", "sage"): (0.861, 0.860),
     ("pubmed", "gat"): (0.830, 0.834),
 }
-"""Test accuracy of arXiv 2302.13053 (4 random parts, 2 layers, 256 wide), and of its public code run on 2 cores, mean
-of 3 splits."""
+"""Test accuracy of arXiv 2302.13053 (4 random partitions, 2 layers, 256 wide), and of its public
+code run on 2 cores, mean of 3 splits."""
 Summaries = dict[str, list[dict[str, Any]]]
 
 
 def run_all(run_seed: Callable[[int], dict[str, Any]], seeds: range, processes: int) -> Summaries:
-    """summary.json of each seed by method, of so many seeds at a time."""
+    """Return summary.json by seed and method, several seeds at a time."""
     found: Summaries = defaultdict(list)
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for summaries in map(run_seed, seeds) if processes == 1 else pool.map(run_seed, seeds):
@@ -115,7 +119,11 @@ def run_methods(
     run: Callable[[Settings], Any],
     keep: Path,
 ) -> dict[str, Any]:
-    """summary.json by method; what a trainer refuses is left out. keep: folder of those that were run before."""
+    """Return summary.json by method, without methods that a trainer does not support.
+
+    Args:
+        keep: folder of earlier runs.
+    """
     common.be_silent()
     overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
     found: dict[str, Any] = {}
@@ -141,7 +149,7 @@ def run_methods(
 
 
 def train_pyg(settings: Settings, model: str) -> dict[str, Any]:
-    """PyTorch Geometric's layers, trained end to end on the whole graph with the same split."""
+    """Train PyTorch Geometric's layers end to end on the whole graph with the same split."""
     with tempfile.TemporaryDirectory() as folder:
         alternatives.write_graph(settings, Path(folder))
         made = alternative_runs.baseline(
@@ -158,7 +166,7 @@ def train_pyg(settings: Settings, model: str) -> dict[str, Any]:
 
 
 def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
-    """A row per method, compared with the first."""
+    """Print one row per method, compared with the first."""
     rows = {}
     for method, summaries in found.items():
         cells = {"n": len(summaries), "val": f"{common.accuracies(summaries, 'val').mean():.4f}"}
@@ -186,7 +194,9 @@ def points(found: Summaries, test: np.ndarray) -> str:
 
 
 def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path) -> None:
-    """Means over the seeds' partitions of what `centralized` takes, and of dense rows of the smallest covers."""
+    """Print means over the seeds' partitions of `centralized` and of the smallest covers in dense
+    rows.
+    """
     centralized, bound = [], []
     for seed in seeds:
         overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
@@ -214,19 +224,19 @@ def main() -> None:
         __doc__, seeds=10, pubmed=None, pubmed_seeds=5, models=common.MODELS, options=[]
     )
     parser.add_argument("comparison", choices=COMPARISONS)
-    parser.add_argument("--data", nargs="+", help="settings of another graph, in place of these")
+    parser.add_argument("--data", nargs="+", help="settings of another graph")
     parser.add_argument(
         "--methods", nargs="+", help="names of the comparison's methods, or settings"
     )
     parser.add_argument(
         "--threads",
         action="store_true",
-        help="workers are threads: a third of the time, same bytes",
+        help="run workers as threads: a third of the time, same bytes",
     )
+    parser.add_argument("--keep", type=Path, help="folder of finished runs, which are not repeated")
     parser.add_argument(
-        "--keep", type=Path, help="a folder of finished runs, which are not run again"
+        "--processes", type=int, default=1, help="number of seeds that run in parallel"
     )
-    parser.add_argument("--processes", type=int, default=1, help="seeds at a time, a process each")
     arguments = parser.parse_args()
     known = COMPARISONS[arguments.comparison]
     methods = {method: known.get(method, method) for method in arguments.methods or known}

@@ -1,12 +1,13 @@
-"""Nodes without features: test accuracy with what they may be given instead, 5 seeds, 4 random parts.
+"""Nodes without features: test accuracy with generated features, 5 seeds, 4 random partitions.
 
-    nice python benchmarks/no_features.py [--seeds 5] [--pubmed pubmed.npz] [--lastfm FOLDER] [--models sage]
-                                              [--graphs cora blocks] [--kinds degree positional]
+    nice python benchmarks/no_features.py [--seeds 5] [--pubmed pubmed.npz] [--lastfm FOLDER]
+        [--models sage] [--graphs cora blocks] [--kinds degree positional]
 
-Cora and PubMed with their features taken away; `blocks`, a stochastic block model of 4,000 nodes whose classes lie in
-its edges alone; and, from its parquet tables (nodes/user, edges/user__friend__user, user__listens__artist,
-user__tags__artist; HetRec 2011), the friends of last.fm: a user's class is the tag that most of what they listen to
-has, one of the 8 most frequent, blank otherwise; an edge weighs as much as both users' plays overlap.
+Cora and PubMed without their features; `blocks`, a stochastic block model of 4,000 nodes whose
+classes show in its edges only; and the friendships of last.fm (HetRec 2011), from parquet tables
+nodes/user, edges/user__friend__user, user__listens__artist and user__tags__artist. There a
+user's class is the most frequent tag of the artists they listen to, among the 8 most frequent
+tags, else blank; an edge's weight is the overlap of both users' plays.
 """
 
 import contextlib
@@ -37,7 +38,9 @@ CLASSES = 8
 
 
 def write_lastfm(source: Path, folder: Path) -> list[str]:
-    """Tables as dataset_name=file takes them: edges with src, dst and weight; labels with id and label."""
+    """Write tables for dataset_name=file: edges with src, dst and weight; labels with id and
+    label.
+    """
     users = pd.read_parquet(source / "nodes/user.parquet")
     names = ("friend__user", "listens__artist", "tags__artist")
     friends, plays, tags = (
@@ -80,8 +83,8 @@ def write_lastfm(source: Path, folder: Path) -> list[str]:
 
 def main() -> None:
     parser = common.parser(__doc__, seeds=5, pubmed=None, models=["sage"], options=[])
-    parser.add_argument("--lastfm", type=Path, help="its folder of tables")
-    parser.add_argument("--graphs", nargs="+", help="only these")
+    parser.add_argument("--lastfm", type=Path, help="folder of last.fm tables")
+    parser.add_argument("--graphs", nargs="+", help="graphs to run (default all)")
     parser.add_argument("--kinds", nargs="+", default=KINDS)
     options = parser.parse_args()
     lastfm = options.lastfm and options.lastfm.resolve()

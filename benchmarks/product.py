@@ -1,9 +1,10 @@
-"""Milliseconds of a dense product of rows and weights in float32: torch's own, by MKL, and retexo.models.matrix.product.
+"""Time dense float32 products of rows and weights: torch's own (MKL) and
+retexo.models.matrix.matmul.
 
     python benchmarks/product.py [--threads 1] [--repeats 30]
 
-Each as it is and with its gradients of rows, weights and bias, in turn, medians; widths of the layers
-of Cora, PubMed and products. Where `product` takes no oneDNN, both are the same.
+Forward only, and with gradients of rows, weights and bias; alternating, medians; layer widths of
+Cora, PubMed and ogbn-products. Where `matmul` does not use oneDNN, both are the same.
 """
 
 import statistics
@@ -26,7 +27,7 @@ def torch_product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) 
 
 
 def in_turn(works: list[Callable[[], Any]], repeats: int) -> str:
-    """Milliseconds of each, and the ratio of two."""
+    """Return milliseconds of each, and their ratio."""
     taken: list[list[float]] = [[] for _ in works]
     for repeat in range(repeats + 2):
         for work, seconds in zip(works, taken, strict=True):

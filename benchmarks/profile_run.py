@@ -1,11 +1,12 @@
-"""Where the time of a run goes, per worker: its start, the exchange, and what a round consists of.
+"""Profile a run by worker: start-up, exchange, and the parts of a round.
 
-    python benchmarks/profile_run.py [--options distributed.backend=sockets +experiment=retexo ...] [--rounds 100]
+    python benchmarks/profile_run.py [--options distributed.backend=sockets +experiment=retexo
+        ...] [--rounds 100]
 
-A run as users start it (Cora and GCN, 4 random parts and workers, so many rounds a layer without stopping), but
-for workers that note the time of the functions named in profiled_worker.py, of each without that of others within
-it. Means over the workers: seconds on the wall and of the CPU (gloo's own threads not included); of what a round
-repeats, milliseconds a round.
+A run as users start it (Cora, GCN, 4 random partitions and workers, a fixed number of rounds per
+layer), with workers that time the functions named in profiled_worker.py, without nested named
+functions. Prints means over workers: wall and CPU seconds (without gloo's own threads), and
+milliseconds per round for repeated parts.
 """
 
 # Not profile.py: that would take the place of the standard library's module, which torch imports by way of cProfile.

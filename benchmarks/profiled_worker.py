@@ -1,4 +1,4 @@
-"""A worker of app=train that notes where its time goes; benchmarks/profile_run.py starts it in the place of others."""
+"""A worker of app=train that measures where its time goes; started by benchmarks/profile_run.py."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ from retexo.worker import make_context, train
 from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
-    "read the part": [(train, "read_graph")],
+    "read the part": [(train, "load_graph")],
     "plan": [(make_context, "make_plan")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
     "exchange: decode": [
@@ -45,7 +45,7 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
 
 
 class Stopwatch:
-    """Seconds of named calls, without those of other named calls within them: on the wall, and of this thread's CPU."""
+    """Wall and thread-CPU seconds of named calls, without nested named calls."""
 
     def __init__(self) -> None:
         self.wall: defaultdict[str, float] = defaultdict(float)
@@ -55,7 +55,7 @@ class Stopwatch:
         self._thread = threading.get_ident()
 
     def timed(self, name: str, function: Any) -> Any:
-        """The function, whose calls by this thread are counted under the name."""
+        """Wrap a function so that its calls in this thread count under `name`."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class Stopwatch:
 
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
-    """As retexo.worker.train.main; writes profile-RANK.json into the run directory."""
+    """Run retexo.worker.train.main and write profile-RANK.json into the run directory."""
     started, watch, run = time.time(), Stopwatch(), train.run
     for name, places in WATCHED.items():
         for owner, attribute in places:

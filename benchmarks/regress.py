@@ -1,16 +1,20 @@
-"""Seconds and bytes of this checkout beside those of another commit, in turn: is anything slower than it was?
+"""Compare seconds and bytes of this checkout with another commit: did anything become slower?
 
-    python benchmarks/regress.py COMMIT [--repeats 3] [--rounds 200] [--options distributed.backend=sockets]
+    python benchmarks/regress.py COMMIT [--repeats 3] [--rounds 200] [--options
+        distributed.backend=sockets]
     python benchmarks/regress.py COMMIT --converge [--pubmed FILE] [--repeats 5]
-    python benchmarks/regress.py COMMIT --converge --graphs products --models gcn sage [--options batch_size=auto]
+    python benchmarks/regress.py COMMIT --converge --graphs products --models gcn sage [--options
+        batch_size=auto]
 
-The other commit is checked out in a temporary worktree and runs in the same environment. Each repeat runs the command
-of both, one after the other: `+experiment=retexo`, 4 random parts, 4 workers, 60 rounds per layer without stopping, on
-Cora and on a synthetic graph of 20,000 nodes and 200,000 edges; partitions are made before. With --converge each trains
-by its own defaults until it stops, on Cora and PubMed, with another seed of split, parts and training in each repeat;
-`products`, the synthetic graph of the shape of ogbn-products (scale.py), always has the same. --options: further
-settings of this checkout alone; --both: of both. What is printed are medians, of memory the most anonymous of
-all processes together, and ratios of these: below 1 this checkout takes less.
+The other commit is checked out into a temporary worktree and runs in the same environment. Each
+repeat runs both, one after the other: `+experiment=retexo`, 4 random partitions and workers, 60
+rounds per layer without early stopping, on Cora and on a synthetic graph of 20,000 nodes and
+200,000 edges; partitions are made before. With --converge each trains with its own defaults
+until it stops, on Cora and PubMed, with another seed of split, partitions and training per
+repeat; `products`, a synthetic graph with the sizes of ogbn-products (scale.py), is always the
+same. --options: further settings for this checkout only; --both: for both. Prints medians
+(memory: peak anonymous memory of all processes) and their ratios: below 1 this checkout takes
+less.
 """
 
 import json
@@ -36,7 +40,7 @@ PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed")
 
 
 def command(tree: Path, folder: Path, *settings: str) -> dict[str, Any]:
-    """Seconds and memory of one command of a tree; what it says is shown where it fails."""
+    """Run one command of a checkout; return seconds and memory. Shows its output if it fails."""
     given = [
         each
         for each in settings
@@ -46,7 +50,7 @@ def command(tree: Path, folder: Path, *settings: str) -> dict[str, Any]:
 
 
 def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
-    """Seconds of the whole command and of its phases, and what it sent and held in MB (1e6)."""
+    """Return seconds of the command and its phases, and MB (1e6) sent and held."""
     with tempfile.TemporaryDirectory(dir=folder) as run_dir:
         whole = command(tree, folder, *settings, "app=train", f"hydra.run.dir={run_dir}")
         summary = json.loads((Path(run_dir) / "summary.json").read_text(encoding="utf-8"))
@@ -67,7 +71,11 @@ def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
 def compare(
     trees: dict[str, Path], settings: list[str], *, seeds: list[int], own: list[str]
 ) -> pd.DataFrame:
-    """The median of each figure, by tree, and their ratio; a repeat a seed; own: settings of this checkout."""
+    """Print the median of each figure by checkout, and their ratio; one seed per repeat.
+
+    Args:
+        own: settings for this checkout only.
+    """
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
     with tempfile.TemporaryDirectory() as made:
         for seed in seeds:

@@ -1,16 +1,18 @@
-"""Heterogeneous graphs: macro-F1 and bytes beside PyTorch Geometric and logistic regression; 20 million edges.
+"""Heterogeneous graphs: macro-F1 and bytes beside PyTorch Geometric and logistic regression; and a
+run with 20 million edges.
 
     python benchmarks/relations.py accuracy --graph ../shared/datasets/imdb --seeds 10
     python benchmarks/relations.py bytes --graph ../shared/datasets/imdb --seeds 2
     python benchmarks/relations.py scale
 
-A seed draws the split (100 labelled nodes a class train, 300 validate, the rest tests), 4 random parts and parameters;
-test nodes are looked at once. Ours: the defaults, 4 workers (threads of one process). PyG, whole graph, end to end: a
-linear layer and ReLU for each type, then two layers of RGCNConv, or HeteroConv of SAGEConv or GATConv (sum), 64
-wide, dropout .5, Adam of rate .01 with weight decay 5e-4, full batch, at most 200 epochs,
-patience 30, the best by validation. Logistic regression (scikit-learn): features and the means of each relation's
-neighbours' features; C of five by validation.
-Differences are points of macro-F1, paired, with their 95 % interval.
+A seed draws the split (100 labelled nodes per class train, 300 validate, the rest test), 4
+random partitions and parameters; test nodes are looked at once. Ours: the defaults, 4 workers as
+threads. PyG: whole graph, end to end; a linear layer and ReLU per type, then two layers of
+RGCNConv, or HeteroConv of SAGEConv or GATConv (sum), 64 wide, dropout 0.5, Adam, learning rate
+0.01, weight decay 5e-4, full batch, at most 200 epochs, patience 30, best validation epoch.
+Logistic regression (scikit-learn): own features and the means of each relation's neighbours'
+features; C of five by validation. Differences are points of macro-F1, paired, with their 95 %
+interval.
 """
 
 import copy
@@ -69,7 +71,7 @@ def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int)
 
 
 def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:
-    """A_r of each relation."""
+    """Return the mean aggregation matrix A_r of each relation."""
     found = {}
     for name, relation in graph.relations.items():
         shape = graph.nodes[name[2]].num_nodes, graph.nodes[name[0]].num_nodes
@@ -98,7 +100,7 @@ def logistic(graph: HeteroGraphData, split: Split) -> float:
 
 
 class PyG(nn.Module):
-    """End to end on the whole graph."""
+    """PyG's network, trained end to end on the whole graph."""
 
     def __init__(self, graph: HeteroGraphData, kind: str) -> None:
         from torch_geometric.nn import GATConv, HeteroConv, RGCNConv, SAGEConv
@@ -168,7 +170,7 @@ class PyG(nn.Module):
 
 
 def product(matrix: sp.csr_array, weight: Tensor) -> Tensor:
-    """[N, F] @ [F, D], in torch far faster as an embedding bag, forward and backward."""
+    """[N, F] @ [F, D] as an embedding bag, which is much faster in torch, forward and backward."""
     columns, row_ptr = (
         torch.from_numpy(each.astype(np.int64)) for each in (matrix.indices, matrix.indptr)
     )
@@ -201,7 +203,9 @@ def end_to_end(kind: str, graph: HeteroGraphData, split: Split, seed: int) -> fl
 
 
 def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
-    """Macro-F1 of test nodes by method; a line a seed, then means, spread and differences."""
+    """Print macro-F1 of test nodes by method: one line per seed, then means, spread and
+    differences.
+    """
     found: dict[str, dict[str, float | None]] = defaultdict(dict)
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +237,7 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
 
 
 def report(found: dict[str, dict[str, float | None]]) -> None:
-    """A line a method."""
+    """Print one line per method."""
     for name, values in found.items():
         print(f"{name:<16} {common.with_spread(np.array(list(values.values())))}", end="")
         for other in ("logistic", f"PyG_{name}"):
@@ -251,7 +255,7 @@ def report(found: dict[str, dict[str, float | None]]) -> None:
 
 
 def sent(graph_file: Path, seeds: range, model: str) -> None:
-    """Bytes by kind and rounds, of each way to send."""
+    """Print bytes by kind, and rounds, for each compression."""
     for name, more in BYTES.items():
         runs = []
         for seed in seeds:
@@ -271,7 +275,7 @@ def sent(graph_file: Path, seeds: range, model: str) -> None:
 
 
 def scale(model: str) -> None:
-    """Partition and train 20 million edges, 5 types, 12 relations, on 4 workers of this machine."""
+    """Partition and train a graph of 20 million edges, 5 types and 12 relations with 4 workers."""
     with tempfile.TemporaryDirectory() as folder:
         given = [*SCALE, "num_partitions=4", f"partition_dir={folder}"]
         settings = compose([*given, "app=train"], f"node_classification_{model}")

@@ -1,13 +1,15 @@
-"""Rounds a second of synchronous training, beside the floor of the same products.
+"""Rounds per second of synchronous training, compared with the floor: the same matrix products
+alone.
 
     python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets plain tls]
 
-Cora, GCN, +experiment=retexo, 4 random parts and 4 workers, 200 rounds per layer with stopping off. The floor is the
-same matrix products (forward and backward on the training rows, forward on the validation rows) of all workers' rows,
-and nothing else: no message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the
-same all-reduces between 4 workers that do nothing else. All are interleaved; ratios are of medians. With several
-backends: the same of each, and the ratio of rounds and of messages to those of the first. tls and plain: messages
-alone, over sockets between all workers as if each were a node, with TLS and without.
+Cora, GCN, +experiment=retexo, 4 random partitions and workers, 200 rounds per layer without
+early stopping. The floor is the same products (forward and backward on training rows, forward on
+validation rows) of all workers' rows, without messages, optimiser and loss, in one process on
+all cores. The messages alone are the same all-reduces between 4 otherwise idle workers. All
+alternate; ratios are of medians. With several backends: the same for each, and the ratios of
+rounds and messages to those of the first. tls and plain: messages alone, over sockets between
+all workers as if each were a node, with and without TLS.
 """
 
 import json
@@ -50,7 +52,7 @@ DATA = [
 
 
 def floor_seconds() -> float:
-    """Seconds of the products of all rounds of both layers."""
+    """Return the seconds of the products of all rounds of both layers."""
     settings = compose(DATA, "node_classification_gcn")
     graph, split = common.load_graph(settings)
     src, dst = torch.from_numpy(graph.src), torch.from_numpy(graph.dst)
@@ -94,7 +96,7 @@ def messages_alone(
     parent: Connection,
     streams: Streams | None,
 ) -> None:
-    """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
+    """Run one worker: return the seconds of ROUNDS all-reduces of each size (float32 values)."""
     meeting, sizes, keys = job
     if keys is not None:
         own = read_credentials(keys / f"site{rank}", rank, WORKERS)
@@ -132,14 +134,14 @@ def message_seconds(backend: str, folder: Path) -> float:
 
 
 def credentials(folder: Path) -> Any:
-    """Those of a node for each worker, in one folder."""
+    """Make one node's credentials for each worker, in one folder."""
     if not folder.exists():
         make_credentials(folder, [f"site{rank}" for rank in range(WORKERS)])
     return folder
 
 
 def once(folder: Path, backends: list[str]) -> dict[str, float]:
-    """Seconds of one training run by each backend, whole and its rounds, and of the floors."""
+    """Return seconds of one training run per backend, total and rounds, and of the floors."""
     found = {"products": floor_seconds()}
     for backend in backends:
         found[f"messages {backend}"] = message_seconds(backend, folder)

@@ -1,20 +1,22 @@
-"""Seconds, memory and bytes against edges, parts and width: synthetic graphs of the shape of ogbn-products.
+"""Seconds, memory and bytes by edges, partitions and width, on synthetic graphs with the
+proportions of ogbn-products.
 
-    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] [--keep FILE.json]
-                               [--folder DIR] [--figure docs/img/scale.svg]
-    python benchmarks/scale.py --sweeps whole --models gcn sage        # the whole graph, to convergence
+    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] [--keep
+        FILE.json] [--folder DIR] [--figure docs/img/scale.svg]
+    python benchmarks/scale.py --sweeps whole --models gcn sage        # the whole graph, to
+        convergence
 
-A graph has one of so many (a "share") of the 2,449,029 nodes and 61,859,140 undirected edges of ogbn-products, 100
-features, 47 classes, 8 % of the nodes for training, 1.6 % for validation, the rest test, in random parts; 2 layers.
-Where nothing else is said: a sixteenth, 4 parts, 256 wide. Each command runs as a user's would, in own processes.
-"GiB" is the most anonymous memory of all processes together, sampled. Beside a phase stands its floor, measured in the
-same minute on all cores with nothing else in the way, and the ratio:
+A graph has 1/n (n is its "share") of the 2,449,029 nodes and 61,859,140 undirected edges of
+ogbn-products, 100 features, 47 classes, 8 % training and 1.6 % validation nodes, the rest test;
+random partitions; 2 layers. Defaults: a sixteenth, 4 partitions, 256 wide. Commands run as a
+user's would, in their own processes. "GiB" is the peak anonymous memory of all processes,
+sampled. Each phase is compared with its floor, measured in the same minute on all cores:
 
-    rounds              the same dense products at the rate of a large one
-    aggregate + embed   one sum of every edge's row, at the rate of such sums, and the products
-    exchange            the bytes that are sent, through a socket of the loopback interface
+    rounds              the same dense products at the rate of a large product
+    aggregate + embed   one sum over every edge's row at the rate of such sums, and the products
+    exchange            the bytes sent, through one loopback socket
 
-The whole graph needs 8 GiB of disk. --keep: points that are in the file are not run again.
+The whole graph needs 8 GiB of disk. Points that are in the --keep file are not run again.
 """
 
 import json
@@ -38,7 +40,7 @@ TRAIN, VAL = 196_615 / NODES, 39_323 / NODES
 
 
 def data(share: int) -> list[str]:
-    """The settings of one size of the graph."""
+    """Return the settings of a graph of one size."""
     return [
         "dataset_name=synthetic",
         f"synthetic.nodes={NODES // share}",
@@ -53,7 +55,7 @@ def data(share: int) -> list[str]:
 
 
 def run_main(*arguments: str) -> dict[str, float]:
-    """Run main.py; its seconds, and the most anonymous memory of all its processes together."""
+    """Run main.py; return its seconds and the peak anonymous memory of all its processes."""
     watched = common.run_main(*arguments)
     return {"seconds": watched["seconds"], "memory": watched["anonymous"]}
 
@@ -67,7 +69,7 @@ class Point:
     width: int = HIDDEN
     model: str = "gcn"
     rounds: int | None = 20
-    """A layer; None: to convergence."""
+    """Rounds per layer; None: until convergence."""
 
     @property
     def nodes(self) -> int:
@@ -75,7 +77,7 @@ class Point:
 
     @property
     def edges(self) -> int:
-        """Directed."""
+        """Directed edges."""
         return 2 * (EDGES // self.share)
 
     def settings(self, folder: Path) -> list[str]:
@@ -95,19 +97,19 @@ SWEEPS: dict[str, list[dict[str, int | None]]] = {
 PHASES = ("plan", "exchange", "aggregate + embed", "rounds")
 
 
-# --- floors ----------------------------------------------------------------------------------------------------------
+# --- floors ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What all cores do in a second."""
+    """Throughput of all cores per second."""
 
     flops: float
     """Floating-point operations of a large product."""
     values: float
-    """Values of rows that are looked up at random and added up."""
+    """Row values gathered at random and summed."""
     loopback: float
-    """Bytes through one socket; two processes, each busy with its end."""
+    """Bytes through one socket between two busy processes."""
 
     @classmethod
     def measured(cls) -> "Rates":
@@ -144,7 +146,7 @@ def _through_a_socket() -> None:
 
 
 def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dict[str, float]:
-    """Seconds of a phase, by its name."""
+    """Return the floor of each phase in seconds."""
     widths = [(FEATURES, point.width), (point.width, CLASSES)]
     inputs = 2 if point.model == "sage" else 1
     heads = [point.width * CLASSES, 0]
@@ -163,11 +165,13 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
     }
 
 
-# --- runs ------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Path]:
-    """Partition, unless that is there, and train; what the commands took, and the run directory."""
+    """Partition unless partitions exist, then train; return what the commands took, and the run
+    directory.
+    """
     settings, found = [*point.settings(folder), *options], {}
     if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
         found["partition"] = run_main(
@@ -187,7 +191,7 @@ def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Pa
 
 
 def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
-    """What a run shows, beside its floors."""
+    """Return a run's figures beside its floors."""
     found, run_dir = train(point, folder)
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
@@ -233,7 +237,9 @@ def points(sweep: str, models: list[str], rounds: int) -> Iterator[Point]:
 
 
 def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file: Path) -> None:
-    """Seconds of the phases with their floors, and GiB, against each sweep's axis; both axes logarithmic."""
+    """Plot seconds of the phases with their floors, and GiB, against each sweep's axis
+    (log-log).
+    """
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -283,8 +289,8 @@ def main() -> None:
     parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=["edges", "parts", "width"])
     parser.add_argument("--models", nargs="+", default=["gcn"], choices=["gcn", "sage"])
     parser.add_argument("--rounds", type=int, default=20, help="per layer")
-    parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
-    parser.add_argument("--keep", type=Path, help="JSON of all runs")
+    parser.add_argument("--folder", type=Path, help="folder in which partitions are kept")
+    parser.add_argument("--keep", type=Path, help="JSON of finished runs, which are not repeated")
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     kept = (

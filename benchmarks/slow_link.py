@@ -1,11 +1,12 @@
-"""Seconds of training on slow links: the published scheme, exact rows and steps, and the defaults, side by side.
+"""Training seconds on slow links: the published scheme, exact rows and gradients, and the defaults.
 
     python benchmarks/slow_link.py [--pubmed PATH.npz] [--rates 100mbit 10mbit] [--repeats 3]
 
-Nodes are network namespaces of this machine (tests/namespaces.py; needs root and iproute2), each of them sends at most
-at the rate, and all share its cores; so what a slow link costs is shown, and not what more machines save. GCN, a random
-partition, stopping at convergence. The methods are interleaved; ratios are of medians. `lean` are the defaults;
-`lean, plain rows` has its steps and the rows of `plain`: the two differ in their rows alone.
+Nodes are network namespaces of this machine (tests/namespaces.py; needs root and iproute2)
+limited to the given rate. They share the machine's cores, so this shows the cost of a slow link,
+not the gain of more machines. GCN, random partition, stopping at convergence. Methods alternate;
+ratios are of medians. `lean` are the defaults; `lean, plain rows` differs from it in its rows
+only.
 """
 
 import argparse
@@ -32,13 +33,15 @@ METHODS = {
     "lean": [],
 }
 LIMIT = 3600
-"""seconds a run may take"""
+"""Time limit of a run in seconds."""
 
 
 def run(
     nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path
 ) -> dict[str, Any]:
-    """Train on all nodes; summary.json, with the bytes that left the nodes as `wire` and its directory as `place`."""
+    """Train on all nodes; return summary.json, with the bytes that left the nodes as `wire` and its
+    directory as `place`.
+    """
     place = Path(tempfile.mkdtemp(dir=folder))
     command = [
         sys.executable,
@@ -72,7 +75,7 @@ def run(
 def measure(
     data: list[str], rate: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """Summaries by method; the methods in turn, again and again."""
+    """Return summaries by method; methods alternate."""
     found: dict[str, list[dict[str, Any]]] = {method: [] for method in options.methods}
     with namespaces.network(options.nodes, rate) as nodes:
         for _ in range(options.repeats):
@@ -84,7 +87,7 @@ def measure(
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
-    """Medians by method, and of the last run what it sent."""
+    """Print medians by method, and what the last run sent."""
     rows = {}
     for method, summaries in found.items():
         seconds = pd.DataFrame(
@@ -108,7 +111,11 @@ def main() -> None:
     parser = common.parser(__doc__, repeats=3, pubmed=None)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "10mbit"])
     parser.add_argument(
-        "--methods", nargs="+", default=list(METHODS), choices=METHODS, help="the first is the base"
+        "--methods",
+        nargs="+",
+        default=list(METHODS),
+        choices=METHODS,
+        help="methods; others are compared with the first",
     )
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--parts-per-node", type=int, default=2)

@@ -1,1 +1,1 @@
-"""Everything that happens before training: load a graph, split its nodes, assign them to partitions, write them."""
+"""Everything before training: load a graph, split its nodes, assign them, write partitions."""

@@ -1,10 +1,12 @@
-"""Checks of arrays as users give them: each returns the array as the program holds it, or names the first wrong row.
+"""Checks of arrays from users: each returns the array in the program's own type, or names the first
+wrong row.
 
-Rows are counted from 0. `where` names file and array, as in "g.npz: array `src`"; `at` gives that for an array's name.
-
-N nodes, E directed edges, F features, C classes.
+Rows are counted from 0. `where` names the file and the array for messages, as in "g.npz: array
+`src`"; `at` is a function that returns it for an array's name. N nodes, E directed edges, F
+features, C classes.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,18 +21,21 @@ from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
 from partitioning.thread_pool import BLOCK, blocks, in_blocks
 
+log = logging.getLogger(__name__)
+
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
 CSR = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 MANY_CLASSES = 1000
-"""A class number above this and above the number of nodes is taken for a mistake, a node id for instance."""
+"""A class above this and above the number of nodes is refused: it may be a node id."""
 
 MAX_FEATURES = 10_000_000
-"""Rows become dense when they are written; more columns than this are taken for a mistake."""
+"""More columns are refused: rows become dense when they are written."""
 MAX_EXACT = 2**53
-"""A float64 of this size may stand for several integers."""
+"""From here on, a float64 can be the rounded value of several integers."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
-"""Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
+"""Bounds of edge weights, so that sums, degrees and their inverses neither over- nor underflow
+float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,24 +51,28 @@ class CsrParts:
 def refuse(
     values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
 ) -> None:
-    """InputError for the first row that is wrong; `first_row` is the row that the values begin with."""
+    """InputError for the first row with `wrong`; `first_row` is the number of the first value's
+    row.
+    """
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(f"{where}: row {first_row + row} is {values[row]}; {expected}")
 
 
 def are_whole(values: Array) -> NDArray[np.bool_]:
-    """[K] whether a float is an integer that no other integer is rounded to."""
+    """Return whether each float [K] is an integer below MAX_EXACT."""
     whole: NDArray[np.bool_] = (values == np.floor(values)) & (np.abs(values) < MAX_EXACT)
     return whole
 
 
 def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
-    """[K] integers of any width, as int64; `first_row` is the row that the array begins with."""
+    """Return integers [K] of any width as int64; `first_row` is the number of the array's first
+    row.
+    """
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     if array.dtype.kind == "f":
-        odd = np.flatnonzero(array != np.floor(array))  # NaN, too, is unequal to its floor
+        odd = np.flatnonzero(array != np.floor(array))  # also NaN
         example = f"row {first_row + odd[0]} is {array[odd[0]]}; " if len(odd) else ""
         raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
     if array.dtype.kind not in "iu":
@@ -83,7 +92,7 @@ def check_length(array: Array, num_nodes: int, where: str) -> None:
 
 
 def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
-    """[E] ends of the edges, in [0, N)."""
+    """Return the ends of edges [E], which have to be in [0, N)."""
     ends: Endpoints = (
         array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
     )
@@ -98,7 +107,7 @@ def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
 
 
 def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
-    """[N] ids, each once."""
+    """Return ids [N] as int64, which have to be distinct."""
     ids = check_integers(array, where)
     check_length(ids, num_nodes, where)
     check_unique(ids, where)
@@ -106,7 +115,7 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
 
 
 def check_unique(ids: Ints, where: str, shown: Array | None = None) -> None:
-    """InputError for ids [K] of which two are equal; `shown` [K] is what the message calls them instead."""
+    """InputError where two ids [K] are equal; `shown` [K] has the ids as the message shows them."""
     first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
     if len(first) < len(ids):
         row = int((first[inverse] != np.arange(len(ids))).argmax())
@@ -117,7 +126,7 @@ def check_unique(ids: Ints, where: str, shown: Array | None = None) -> None:
 
 
 def check_classes(array: Array, limit: int, where: str) -> Ints:
-    """[N] classes in [0, limit), -1 for none."""
+    """Return classes [N] as int64, which have to be in [0, limit), or -1 for none."""
     labels = check_integers(array, where)
     expected = f"expected a class numbered from 0 (below {limit}), or -1 for no label"
     refuse(labels, (labels < -1) | (labels >= limit), where, expected)
@@ -125,7 +134,7 @@ def check_classes(array: Array, limit: int, where: str) -> Ints:
 
 
 def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
-    """[N, C] of 0 and 1, a row of NaN where unlabelled."""
+    """Return labels [N, C] of 0 and 1 as float32; a row of NaN is unlabelled."""
     if array.dtype.kind not in "biuf":
         raise InputError(
             f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]"
@@ -143,7 +152,10 @@ def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
 
 
 def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
-    """[N] classes or [N, C] of 0 and 1; classes may be float or [N, 1], NaN for none, as OGB gives them."""
+    """Return classes [N], or multi-label rows [N, C].
+
+    Classes can be floats or [N, 1], with NaN for none, as in OGB.
+    """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2:
@@ -154,7 +166,9 @@ def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
 
 
 def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | CsrParts:
-    """The dense features `feat` of a file's arrays, or the parts of a CSR matrix; InputError for both or neither."""
+    """Return the array `feat` of a file, or the four arrays of a CSR matrix; InputError for both or
+    neither.
+    """
     csr = [name for name in CSR if name in arrays]
     if "feat" in arrays and csr:
         raise InputError(
@@ -177,7 +191,7 @@ def check_features(
     at: Callable[[str], str],
     featured: NDArray[np.bool_] | None = None,
 ) -> Features:
-    """[N, F] finite float32, dense or CSR; for `featured` see check_dense."""
+    """Return features [N, F] as finite float32, dense or CSR; for `featured` see check_dense."""
     if isinstance(features, CsrParts):
         return check_csr(features, num_nodes, at)
     return check_dense(features, num_nodes, at("feat"), featured)
@@ -188,7 +202,8 @@ def check_dense(
 ) -> NDArray[np.float32]:
     """[N, F] finite numbers, as float32.
 
-    featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay. None: NaN is refused.
+    featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay.
+    None: NaN is refused.
     """
     if array.ndim != 2 or array.shape[1] == 0:
         raise InputError(
@@ -222,7 +237,7 @@ def check_dense(
 
 
 def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
-    """[E] weights as float32; None where all are one: then there is nothing to weigh."""
+    """Return edge weights [E] as float32; None where all are 1."""
     if array.shape not in ((num_edges,), (num_edges, 1)):
         raise InputError(
             f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge"
@@ -234,7 +249,7 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
 
 
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
-    """[E, K] finite features of edges as float32; [E] is one feature."""
+    """Return edge features [E, K] as finite float32; [E] is one feature."""
     if len(array) != num_edges or array.ndim > 2 or 0 in array.shape[1:]:
         raise InputError(
             f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge"
@@ -243,7 +258,7 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
-    """[N, F] CSR matrix of finite float32, rows sorted, entries of one place added up."""
+    """Return a CSR matrix [N, F] of finite float32; rows are sorted and duplicate entries added up."""
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(
@@ -269,7 +284,7 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
             - 1
         )
         raise InputError(
-            f"{at('feat_data')}: entries of one place (node {row}) add up to more than a float32 holds"
+            f"{at('feat_data')}: duplicate entries (node {row}) add up to more than a float32 holds"
         )
     return matrix
 
@@ -292,22 +307,53 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
 
 
 def check_masks(
-    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
+    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str], index: int | None = None
 ) -> dict[str, NDArray[np.bool_]]:
-    """The three masks by name, or nothing; whether they overlap is looked at when they are used (node_split.py)."""
+    """Return the three masks by name, or nothing. Whether they overlap is checked by node_split.py.
+
+    Without val_mask there are no validation nodes, which the log says.
+
+    Args:
+        masks: [N] each, or [N, K]: K splits.
+        num_nodes: N.
+        at: What to call a mask in a message.
+        index: Which of the K splits; None: there is one.
+    """
     if not masks:
         return {}
     missing = [name for name in MASKS if name not in masks]
-    if missing:
-        found = ", ".join(masks)
+    if missing not in ([], ["val_mask"]):
         raise InputError(
-            f"{at(missing[0])} is missing, {found} is there; expected all three or none"
+            f"{at(missing[0])}: `{missing[0]}` is missing, {', '.join(masks)} is there; expected `train_mask`, "
+            "`val_mask` and `test_mask`, or none"
         )
-    return {name: check_mask(masks[name], num_nodes, at(name)) for name in MASKS}
+    made = {
+        name: check_mask(_take_split(array, index, at(name)), num_nodes, at(name))
+        for name, array in masks.items()
+    }
+    if missing:
+        log.warning("`val_mask` is missing: no node is used for validation")
+        made["val_mask"] = np.zeros(num_nodes, np.bool_)
+    return {name: made[name] for name in MASKS}
+
+
+def _take_split(array: Array, index: int | None, where: str) -> Array:
+    """[N] of a mask [N] or [N, K]."""
+    if array.ndim != 2:
+        return array  # one mask serves every split
+    if index is None:
+        raise InputError(
+            f"{where} has {array.shape[1]} masks; set split.index to one of 0 ... {array.shape[1] - 1}"
+        )
+    if index >= array.shape[1]:
+        raise InputError(
+            f"split.index={index}: {where} has {array.shape[1]} masks, counted from 0; choose a lower one"
+        )
+    return array[:, index]
 
 
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
-    """[N] booleans; integers do if they are all 0 or 1."""
+    """Return a mask [N] as bool; integers have to be 0 or 1."""
     if array.ndim != 1 or array.dtype.kind not in "biu":
         raise InputError(
             f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]"
@@ -323,7 +369,10 @@ def check_split(
     where: str,
     ids: Ints | None = None,
 ) -> None:
-    """Masks, bool [N] each, that share no node and have labelled nodes only; `ids` [N] name the nodes, else their rows.
+    """Check that masks, bool [N] each, are disjoint and have labelled nodes only.
+
+    Args:
+        ids: [N] ids of the nodes in messages; None: their rows.
 
     Raises:
         InputError: names the masks, how many nodes are wrong, and the first of them.

@@ -1,4 +1,5 @@
-"""Assignment of nodes to partitions: random, METIS, hypergraph partitioning (km1), or a user's file.
+"""Assignment of nodes to partitions: random, METIS, hypergraph partitioning (km1), or a user's
+file.
 
 An assignment is an int64 array with values in [0, P), one array per node type.
 P partitions, N nodes, N_t nodes of one type.
@@ -24,8 +25,9 @@ log = logging.getLogger(__name__)
 
 Assignment = NDArray[np.int64]
 BYTES_PER_EDGE = {"metis": 110, "km1": 180}
-"""Memory for each directed edge. Measured on synthetic graphs with 25 edges per node: METIS with 1, 4
-and 20 million directed edges took 120, 115 and 97 bytes, km1 with 1, 2 and 6 million 180, 140 and 107."""
+"""Memory for each directed edge. Measured on synthetic graphs with 25 edges per node: METIS with 1,
+4 and 20 million directed edges took 120, 115 and 97 bytes, km1 with 1, 2 and 6 million 180, 140 and
+107."""
 
 
 def assign(
@@ -33,8 +35,8 @@ def assign(
 ) -> dict[str, Assignment]:
     """Assign each node to a partition by the method of the settings.
 
-    METIS and km1 partition the nodes of all types together. They balance the nodes of each type and,
-    unless partition.balance_train=false, the training nodes. Partitions can be empty.
+    METIS and km1 partition the nodes of all types together. They balance the nodes of each type
+    and, unless partition.balance_train=false, the training nodes. Partitions can be empty.
 
     Args:
         train_mask: bool [N_t] of the target's nodes.
@@ -189,7 +191,9 @@ def _partition_by_pymetis(
 
 
 def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
-    """Read an assignment, integers [N] in [0, P), from an npy file or a csv with one value per line."""
+    """Read an assignment, integers [N] in [0, P), from an npy file or a csv with one value per
+    line.
+    """
     values = _read_integers(path)
     if values.shape != (num_nodes,):
         raise InputError(

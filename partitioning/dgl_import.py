@@ -1,8 +1,7 @@
-"""Importing DGL: `dgl = import_dgl("what for")`. No other module of the project imports DGL itself.
+"""Imports DGL, which is optional: `dgl = import_dgl("a purpose")`. No other module imports it.
 
-DGL chooses its backend when it is imported and, where none is chosen, says so and writes a file into the home
-directory; the environment variable set here avoids both. It looks for the `packaging` package without declaring it and
-falls back on a copy that setuptools no longer has: with `packaging` installed, DGL 1.1.3 needs no alias.
+Without a chosen backend DGL prints a message and writes a file into the home directory when it is
+imported; the environment variable set here avoids both.
 """
 
 import os
@@ -14,7 +13,7 @@ from partitioning.errors import InputError
 
 
 def has_dgl() -> bool:
-    """Whether DGL is installed; it is not imported for that."""
+    """Return whether DGL is installed, without importing it."""
     return find_spec("dgl") is not None
 
 
@@ -28,7 +27,7 @@ def require_dgl(use: str) -> None:
 
 
 def import_dgl(use: str) -> Any:
-    """The package dgl; InputError that begins with `use` where it is not installed."""
+    """Import DGL; InputError that begins with `use` where it is not installed."""
     require_dgl(use)
     os.environ.setdefault("DGLBACKEND", "pytorch")  # before the import below: DGL reads it once
     with warnings.catch_warnings():

@@ -1,10 +1,11 @@
-"""Reading DGL's files in a process of its own first: at some damaged files DGL's reader ends its process.
+"""Reads DGL's files in another process first, because some damaged files crash DGL's reader.
 
     python -P -m partitioning.dgl_probe FILE ...
 
-exits with status 0 where this process lives through it; what the reader raises, the caller will see for itself. It is a
-fresh interpreter, because a fork of a process whose threads have computed (OpenMP) can wait for them for ever; or, for
-a tenth of the time, a child of the workers' fork server where that runs.
+exits with status 0 if the reader does not crash; exceptions of the reader are ignored, the caller
+gets them itself. The process is a new interpreter, because a fork of a process that used OpenMP can
+wait for its threads forever; or a child of the workers' fork server, where it runs, in a tenth of
+the time.
 """
 
 import contextlib
@@ -18,19 +19,20 @@ from pathlib import Path
 from partitioning.dgl_import import require_dgl
 from partitioning.errors import InputError
 
-SECONDS, BYTES_PER_SECOND = 120, 20 << 20
-"""Time limit: to start, and for what is read. DGL reads some 500 MiB per second; a damaged file can make it loop."""
+START_SECONDS, BYTES_PER_SECOND = 120, 20 << 20
+"""Time limit to start, and to read. DGL reads about 500 MiB per second; a damaged file can make it
+loop."""
 
 
 def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
-    """InputError where DGL's reader crashes at one of the files, or does not end; and where there is no DGL."""
+    """InputError where DGL's reader crashes on a file or does not end, or DGL is missing."""
     named = ", ".join(map(str, files))
     require_dgl(named)
     if seconds is None:
-        seconds = SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
+        seconds = START_SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
     try:
         server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        status = (_status_of_child if server else _status_of_program)(files, seconds)
+        status = (_probe_by_fork_server if server else _probe_by_program)(files, seconds)
     except (subprocess.TimeoutExpired, TimeoutError):
         raise InputError(
             f"{named}: DGL's reader does not end within {seconds:.0f} s; copy or write it again"
@@ -41,7 +43,7 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
         )
 
 
-def _status_of_program(files: Sequence[Path], seconds: float) -> int:
+def _probe_by_program(files: Sequence[Path], seconds: float) -> int:
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-P", "-m", "partitioning.dgl_probe", *map(str, files)]
     nowhere = subprocess.DEVNULL
@@ -51,7 +53,7 @@ def _status_of_program(files: Sequence[Path], seconds: float) -> int:
     ).returncode
 
 
-def _status_of_child(files: Sequence[Path], seconds: float) -> int:
+def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:
     child = get_context("forkserver").Process(target=_read_silently, args=(files,), daemon=True)
     child.start()
     child.join(seconds)
@@ -71,7 +73,7 @@ def _read_silently(files: Sequence[Path]) -> None:
 
 
 def _read(path: str) -> None:
-    """All that the program asks of such a file."""
+    """Read all that the program uses of such a file."""
     from partitioning.dgl_import import import_dgl
 
     dgl = import_dgl(path)

@@ -1,4 +1,6 @@
-"""Files of the user's: what reading them raises, checksums, JSON; locks, and renames that are on the disk when done."""
+"""Reading files of users with clear errors, checksums, JSON, lock files, and renames that survive a
+crash.
+"""
 
 import contextlib
 import errno
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 
 GIB = 2**30
 RETRY_INTERVAL = 0.01
-"""Seconds between two tries to take a lock."""
+"""Seconds between two attempts to take a lock."""
 UNREADABLE = (
     OSError,
     ValueError,
@@ -46,16 +48,18 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What damaged or foreign files make their readers raise; RecursionError and NotImplementedError are RuntimeErrors."""
+"""Exceptions that readers raise on damaged files; RecursionError and NotImplementedError are
+RuntimeErrors."""
 
 
 def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
-    """Open a file as `open` does, but a regular one only: opening a FIFO would wait for its other end.
+    """Open a regular file; opening a FIFO would wait for its other end.
 
-    Text is UTF-8, whatever the locale. What is written must not be a symbolic link, either: it could lead out of the folder.
+    Text is UTF-8, whatever the locale. A file is not written through a symbolic link, which could
+    point out of the folder.
 
     Raises:
-        OSError: with ENXIO for what is no regular file, with ELOOP for a link.
+        OSError: ENXIO for a path that is not a regular file, ELOOP for writing to a link.
     """
     encoding = {} if "b" in mode else {"encoding": "utf-8"}
     return open(path, mode, opener=_open_regular, **(encoding | text))
@@ -82,31 +86,32 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a regular file."""
+    """Return the content of a regular file."""
     with open_regular(path) as file:
         content: bytes = file.read()
     return content
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file, UTF-8."""
+    """Return the text of a regular file in UTF-8."""
     return read_bytes(path).decode()
 
 
 def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
-    """What numpy.load makes of a regular file that holds one array, without Python objects."""
+    """Load the array of a regular npy file; Python objects are refused."""
     with open_regular(path) as file:
         if mmap_mode is None:
             return np.load(file, allow_pickle=False)
-        # numpy maps a file only by its name; this one is that of the open file, whatever has taken its place since
+        # NumPy maps files by name only. This name is the open file, even if the path is replaced
+        # meanwhile.
         name = f"/proc/self/fd/{file.fileno()}"
         return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
 
 
 def check_unpacked_size(path: Path, max_gib: float) -> None:
-    """InputError for a zip or npz file that grows by more than dataset_max_gib; what is no such file passes.
+    """InputError for a zip or npz file that grows by more than dataset_max_gib when unpacked.
 
-    A member cannot hold more than the size in its header, where its reader stops.
+    Other files pass. The sizes are those of the members' headers, at which the reader stops.
     """
     with open_regular(path) as file:
         if not zipfile.is_zipfile(file):
@@ -126,14 +131,14 @@ def check_unpacked_size(path: Path, max_gib: float) -> None:
 def reading(
     path: Path, kind: str, remedy: str = "write it anew", where: str | None = None
 ) -> Iterator[None]:
-    """Turn whatever reading a file of the user's raises into an InputError that names it.
+    """Convert exceptions of a reader into an InputError that names the file.
 
     Args:
-        kind: what the file should be, as in "npy array".
-        where: what to call the file, with its setting for instance; its path otherwise.
+        kind: the expected format, as in "npy array".
+        where: the file in messages, for instance with its setting; None: its path.
 
     Raises:
-        InputError: also for what is no regular file (a FIFO would be waited for) and a path that cannot be one.
+        InputError: the file cannot be read, is not a regular file, or the path is impossible.
     """
     where = str(path) if where is None else where
     try:
@@ -152,7 +157,7 @@ def reading(
 
 
 def check_path(setting: str, value: str) -> Path:
-    """The path that a setting names; InputError for one that no file can have, or that goes round in a circle."""
+    """Return the path of a setting; InputError for an impossible path or a loop of links."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             Path(value).stat()
@@ -162,23 +167,23 @@ def check_path(setting: str, value: str) -> Path:
 
 
 def why_unwritten(error: OSError) -> str:
-    """Cause and remedy, for a message that begins with what was written."""
+    """Return cause and remedy of a failed write, for a message that begins with the path."""
     remedies = {
         errno.ENOENT: "its folder was removed meanwhile; start again",
         **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "let this process write there"),
     }
-    cause = error.strerror or str(error)  # numpy's tofile says how many items it has written
+    cause = error.strerror or str(error)  # of NumPy's tofile
     return f"cannot be written: {cause}; {remedies.get(error.errno or 0, 'free some space')}"
 
 
 def file_checksum(path: Path) -> str:
-    """sha256 (hex) of a file."""
+    """Return the sha256 (hex) of a file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds; InputError if it holds none."""
+    """Return the object in a JSON file; InputError if it has none."""
     with reading(path, "JSON file"):
         content = json.loads(read_text(path))
     if not isinstance(content, dict):
@@ -187,7 +192,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_types(read: Any) -> None:
-    """Raise ValueError for a field of a dataclass to which JSON gave another type, or a number out of all range."""
+    """ValueError where JSON gave a field another type, a negative or a huge number."""
     hints = get_type_hints(type(read))
     for name in (field.name for field in fields(read)):
         hint, value = hints[name], getattr(read, name)
@@ -201,19 +206,21 @@ def check_types(read: Any) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk keep a file, or the names in a folder."""
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # of a file system that has no such thing
+        if error.errno != errno.EINVAL:  # the file system does not support fsync
             raise
     finally:
         os.close(descriptor)
 
 
 def rename_durably(unfinished: Path, path: Path) -> None:
-    """Rename a file or folder to its place, replacing a file there; afterwards both it and its name are on the disk."""
+    """Rename a file or folder, replacing a file; afterwards its content and its name are on the
+    disk.
+    """
     for each in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
         _sync(each)
     unfinished.replace(path)
@@ -222,16 +229,19 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
-    """Hold a lock file, which the kernel releases when this process ends, in any way; it is removed at the end.
+    """Hold a lock file and remove it at the end; the kernel releases it when this process dies.
 
-    Yields its descriptor, for child processes that hold it as well. A refusal within leaves no folder that was made for
-    the lock.
+    Folders that were made for the lock are removed if the body raises InputError.
 
     Args:
-        patience: seconds to wait for another process that holds it.
+        patience: seconds to wait for another process that holds the lock.
+
+    Yields:
+        The file descriptor, for child processes that also hold the lock.
 
     Raises:
-        InputError: another process holds it; the message begins with `where` and has its pid, host and start.
+        InputError: another process holds it; the message begins with `where` and names pid, host
+            and start.
     """
     new_folders = [folder for folder in lock.parents if not folder.exists()]  # the innermost first
     lock.parent.mkdir(parents=True, exist_ok=True)

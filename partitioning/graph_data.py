@@ -1,7 +1,9 @@
-"""A graph in memory, as the data set loaders return it: NumPy arrays of nodes, edges, labels and masks.
+"""A graph in memory, as the data set loaders return it: NumPy arrays of nodes, edges, labels and
+masks.
 
-`GraphData` has one node type and one relation, `HeteroGraphData` any number of both. Code that takes
-`AnyGraph` reads `nodes` and `relations`, where a plain graph is the instance with one of each.
+`GraphData` has one node type and one relation, `HeteroGraphData` any number of both. Code that
+takes `AnyGraph` reads `nodes` and `relations`, where a plain graph is the instance with one of
+each.
 """
 
 from collections.abc import Mapping
@@ -25,7 +27,8 @@ EDGE_NAMES = {name: name for name in EDGE_DATA} | {
 }
 """From the names that DGL graphs use for edge data to ours."""
 EdgeType = tuple[str, str, str]
-"""Source type, relation and destination type, as in DGL's canonical edge types and PyG's edge types."""
+"""Source type, relation and destination type, as in DGL's canonical edge types and PyG's edge
+types."""
 SEPARATOR = "__"
 """Joins an edge type in file names, so no type or relation may contain it."""
 PLAIN_TYPE = ""
@@ -33,9 +36,11 @@ PLAIN_TYPE = ""
 PLAIN_RELATION: EdgeType = ("", "", "")
 """The edge type of a plain graph."""
 Features = NDArray[np.float32] | sp.csr_array
-"""Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes the rows that are taken."""
+"""Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes the rows that are
+taken."""
 Endpoints = NDArray[np.signedinteger[Any]]
-"""Edge ends: int32 where all node numbers fit, which halves the memory. Widen before multiplying."""
+"""Edge ends: int32 where all node numbers fit, which halves the memory. Widen before multiplying.
+"""
 
 
 def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
@@ -59,7 +64,8 @@ class NodeTable:
     node_names: Names | None = None
     """[N_t] names of the data set, where `node_ids` are hashes of names."""
     featured: NDArray[np.bool_] | None = None
-    """[N_t] False for a node without features, whose row is zeros; None: all nodes have features."""
+    """[N_t] False for a node without features, whose row is zeros; None: all nodes have features.
+    """
     schema: Schema | None = None
     """What the columns of `features` hold before they are encoded; None: they need no encoding."""
 
@@ -106,8 +112,8 @@ class GraphData:
     features: Features
     """[N, F] float32, dense or CSR."""
     labels: NDArray[np.int64] | NDArray[np.float32]
-    """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and 1,
-    a row of NaN where unlabelled."""
+    """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and
+    1, a row of NaN where unlabelled."""
     num_classes: int
     node_ids: NDArray[np.int64]
     """[N] ids of the data set; 0 ... N-1 for most."""
@@ -189,7 +195,9 @@ class GraphData:
 
 @dataclass(frozen=True, eq=False)
 class HeteroGraphData:
-    """A heterogeneous graph. One node type, the target, has labels and, where the source has them, masks."""
+    """A heterogeneous graph. One node type, the target, has labels and, where the source has them,
+    masks.
+    """
 
     name: str
     nodes: dict[str, NodeTable]
@@ -267,6 +275,8 @@ AnyGraph = GraphData | HeteroGraphData
 
 
 def first_nodes(graph: AnyGraph) -> dict[str, int]:
-    """Return the number of each type's first node when the nodes of all types are numbered together."""
+    """Return the number of each type's first node when the nodes of all types are numbered
+    together.
+    """
     counts = [0, *(table.num_nodes for table in graph.nodes.values())]
     return dict(zip(graph.nodes, np.cumsum(counts).tolist(), strict=False))

@@ -1,12 +1,13 @@
-"""`partition_method=km1`: few halo rows, by hypergraph partitioning with mt-KaHyPar.
+"""`partition_method=km1`: minimises halo rows by hypergraph partitioning with mt-KaHyPar.
 
-Every node u has a net: u and its distinct out-neighbours. A part that holds a pin of u's net without owning u needs the
-row of u. So a net whose pins lie in c parts costs c - 1 rows an exchange, and the connectivity metric, km1, which is
-the sum of c - 1 over all nets, is the number of halo rows, exactly (Catalyurek and Aykanat 1999, "Hypergraph-
-partitioning-based decomposition for parallel sparse-matrix vector multiplication"). Edge cuts only approximate it.
-mt-KaHyPar: Gottesbueren, Heuer, Maas, Sanders and Schlag 2024, "Scalable high-quality hypergraph partitioning".
+Every node u has a net: u and its distinct out-neighbours, the pins. A part with a pin of u's net
+that does not own u needs the row of u. So a net with pins in c parts costs c - 1 rows per exchange,
+and the connectivity metric km1, the sum of c - 1 over all nets, is exactly the number of halo rows
+(Catalyurek and Aykanat 1999, "Hypergraph-partitioning-based decomposition for parallel
+sparse-matrix vector multiplication"). Edge cuts only approximate it. mt-KaHyPar: Gottesbueren,
+Heuer, Maas, Sanders and Schlag 2024, "Scalable high-quality hypergraph partitioning".
 
-N nodes and nets (net u is that of node u), P parts, M nodes in question.
+N nodes and nets (net u belongs to node u), P parts, M candidate nodes.
 """
 
 import math
@@ -25,15 +26,17 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 TOLERANCE = 0.05
-"""No part has more than this over its even share of the nodes, nor of the training nodes where these are balanced."""
+"""Limit of a part above its even share of the nodes and, where balanced, of the training nodes."""
 
 _LIBRARY_TOLERANCE = 0.03
-"""What mt-KaHyPar may use of it, for nodes alone. The rest is left for the training nodes to move."""
+"""The part of it for mt-KaHyPar, which balances nodes alone; the rest lets training nodes move."""
 
 _MAX_TRIES = 10
 _EFFORT = 2_000_000
-"""Edges and nodes times parts, over all tries. A small graph is tried several times and the fewest halo rows are kept:
-there, chance makes 10 %, and a try takes a second at most. Luck evens out on larger ones, which get one try."""
+"""Edges and nodes times parts, over all tries. A small graph is partitioned several times and the
+result
+with the fewest halo rows is kept: results differ by 10 %, and a try takes at most a second. Larger
+graphs differ less and get one try."""
 
 
 def library() -> Any:
@@ -49,7 +52,9 @@ def library() -> Any:
 
 
 def limit(count: int, num_parts: int) -> int:
-    """How many of `count` nodes one part may have: TOLERANCE over the even share, but at least that rounded up."""
+    """Return the most nodes of `count` in one part: TOLERANCE above the even share, at least that
+    rounded up.
+    """
     return max(math.ceil(count / num_parts), math.floor((1 + TOLERANCE) * count / num_parts))
 
 
@@ -60,14 +65,21 @@ def partition(
     rng: np.random.Generator,
     types: Ints | None = None,
 ) -> Ints:
-    """Assign each node to a part so that few halo rows are needed; int64 [N] in [0, P).
+    """Assign each node to a part so that few halo rows are needed.
 
-    No part has more than limit(N, P) nodes. With a train_mask, bool [N], no part has more than limit(T, P) of the T
-    training nodes either; with types, a number of each node, int64 [N], the first holds for the nodes of each type.
-    There is no lower bound: a part can lack training nodes, or with many parts be empty.
-    mt-KaHyPar balances one weight per node, so it balances the nodes, and `balance` then moves what has to move.
+    mt-KaHyPar balances one weight per node: the nodes. `balance` then moves nodes to meet the other
+    limits.
+    There is no lower bound: a part can lack training nodes or, with many parts, be empty.
 
-    Depends on the state of rng, and on the versions of NumPy and mt-KaHyPar, not on the number of threads.
+    Args:
+        train_mask: bool [N]; no part gets more than limit(T, P) of the T training nodes. None: no
+            limit.
+        types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type.
+            None: one type.
+
+    Returns:
+        int64 [N] in [0, P). It depends on the state of rng and the versions of NumPy and
+        mt-KaHyPar, not on the number of threads.
     """
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
     tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
@@ -82,17 +94,18 @@ def partition(
 def _attempt(
     graph: GraphData, train_mask: Mask | None, types: Ints, num_parts: int, renumber: Ints
 ) -> tuple[int, Ints]:
-    """Return the halo rows and the assignment for one numbering of the nodes, int64 [N].
+    """Return the number of halo rows and the assignment for one renumbering of the nodes, int64
+    [N].
 
-    The deterministic presets of mt-KaHyPar take no notice of its seed, so the numbering takes its place.
+    The deterministic presets of mt-KaHyPar ignore its seed, so the renumbering replaces it.
     """
     nets = make_nets(renumber[graph.src], renumber[graph.dst], graph.num_nodes)
     training = np.zeros(graph.num_nodes, dtype=np.bool_)
     if train_mask is not None:
         training[renumber] = train_mask
-    # Nothing to choose where each node gets a part of its own, or has no neighbour.
+    # Trivial: each node gets a part of its own, or no node has a neighbour.
     trivial = graph.num_nodes <= num_parts or nets.nnz == graph.num_nodes
-    parts = np.arange(graph.num_nodes) % num_parts if trivial else _few_halo_rows(nets, num_parts)
+    parts = np.arange(graph.num_nodes) % num_parts if trivial else _run_mt_kahypar(nets, num_parts)
     renumbered = np.empty_like(types)
     renumbered[renumber] = types
     balance(parts, nets, training, num_parts, renumbered)
@@ -100,7 +113,9 @@ def _attempt(
 
 
 def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
-    """Return the nets, int32 [N, N]: entry (u, v) is 1 if v is u or an out-neighbour of u. src, dst int64 [E]."""
+    """Return the nets, int32 [N, N]: entry (u, v) is 1 if v is u or an out-neighbour of u. src, dst
+    int64 [E].
+    """
     everyone = np.arange(num_nodes)
     rows, columns = np.concatenate([src, everyone]), np.concatenate([dst, everyone])
     nets = csr_array(
@@ -112,21 +127,26 @@ def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
 
 
 def halo_rows(nets: csr_array, parts: Ints, num_parts: int) -> int:
-    """Return km1, the sum over the nets of the parts they touch, less one; parts int64 [N]."""
-    return int((_pins_in_parts(nets, parts, num_parts) > 0).sum()) - nets.shape[0]
+    """Return km1: the sum over all nets of the number of parts with a pin, minus one; parts int64
+    [N].
+    """
+    return int((_count_pins(nets, parts, num_parts) > 0).sum()) - nets.shape[0]
 
 
-def _pins_in_parts(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int32]:
-    """How many pins each net has in each part, int32 [N, P]."""
+def _count_pins(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int32]:
+    """Count the pins of each net in each part, int32 [N, P]."""
     return np.asarray(nets @ np.eye(num_parts, dtype=np.int32)[parts])
 
 
-def _few_halo_rows(nets: csr_array, num_parts: int) -> Ints:
-    """Run mt-KaHyPar on the nets; no part is more than _LIBRARY_TOLERANCE over its even share of the nodes."""
+def _run_mt_kahypar(nets: csr_array, num_parts: int) -> Ints:
+    """Run mt-KaHyPar on the nets; no part is more than _LIBRARY_TOLERANCE above its even share of
+    nodes.
+    """
     mtkahypar = library()
-    # May be called again in one process: the threads of the first call stay, and the warning is switched off.
+    # Calls after the first keep its threads and would print a warning.
     kahypar = mtkahypar.initialize(len(os.sched_getaffinity(0)), print_warnings=False)
-    # Other presets depend on the number of threads, or (DETERMINISTIC) end with more halo rows after as much time.
+    # Other presets depend on the number of threads, or (DETERMINISTIC) find more halo rows in the
+    # same time.
     context = kahypar.context_from_preset(mtkahypar.PresetType.DETERMINISTIC_QUALITY)
     context.set_partitioning_parameters(num_parts, _LIBRARY_TOLERANCE, mtkahypar.Objective.KM1)
     context.logging = False
@@ -136,7 +156,7 @@ def _few_halo_rows(nets: csr_array, num_parts: int) -> Ints:
 
 
 def pin_lists(nets: csr_array) -> list[list[int]]:
-    """Return the pins of each net of two pins or more; one pin lies in one part whatever happens."""
+    """Return the pins of each net with at least two pins; a net with one pin costs nothing."""
     pins = nets.indices.tolist()
     return [pins[first:end] for first, end in pairwise(nets.indptr.tolist()) if end - first > 1]
 
@@ -144,22 +164,29 @@ def pin_lists(nets: csr_array) -> list[list[int]]:
 def balance(
     parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None
 ) -> None:
-    """Move nodes, int64 [N], until no part is above its limit of training nodes, nor of nodes of a type. Changes parts.
+    """Change `parts`, int64 [N], until no part exceeds its limits of training nodes and of nodes of
+    a type.
 
-    Training nodes move first; then other nodes alone, so that the first result stays. The second step never lacks
-    nodes to move: a part has at most limit(T, P) <= limit(N, P) training nodes by then.
+    Training nodes move first, then other nodes alone, so that the first result stays. The second
+    step
+    always has nodes to move: a part then has at most limit(T, P) <= limit(N, P) training nodes.
     """
     types = np.zeros(len(parts), np.int64) if types is None else types
-    _shed(parts, nets, num_parts, counted=training, movable=training)
+    _move_surplus(parts, nets, num_parts, counted=training, movable=training)
     for each in range(int(types.max(initial=-1)) + 1):
-        _shed(parts, nets, num_parts, counted=types == each, movable=(types == each) & ~training)
+        _move_surplus(
+            parts, nets, num_parts, counted=types == each, movable=(types == each) & ~training
+        )
 
 
-def _shed(parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movable: Mask) -> None:
-    """Move movable nodes, bool [N], out of parts with too many counted ones, the cheapest first. Changes parts.
+def _move_surplus(
+    parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movable: Mask
+) -> None:
+    """Move movable nodes, bool [N], out of parts with too many counted nodes, the cheapest first;
+    changes `parts`.
 
-    Each pass takes half of the fullest part's surplus to where there is room, and then looks at the costs anew. It
-    ends because each pass moves a node out of a surplus and makes none: some part has room while another has too many.
+    Each pass moves half of the fullest part's surplus to parts with room; then the costs are
+    computed again. It ends because each pass reduces a surplus and makes none.
     """
     most = limit(int(counted.sum()), num_parts)
     nets_of = nets.T.tocsr()
@@ -170,7 +197,7 @@ def _shed(parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movabl
             return
         nodes = np.flatnonzero(movable & (parts == fullest))
         cost = np.where(
-            room > 0, added_rows(nets, nets_of[nodes], parts, fullest, num_parts), np.inf
+            room > 0, count_added_rows(nets, nets_of[nodes], parts, fullest, num_parts), np.inf
         )
         target = cost.argmin(axis=1)
         first = np.argsort(cost.min(axis=1), kind="stable")[: (1 - room[fullest]) // 2]
@@ -179,14 +206,16 @@ def _shed(parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movabl
             parts[nodes[going[: room[part]]]] = part
 
 
-def added_rows(
+def count_added_rows(
     nets: csr_array, nets_of: csr_array, parts: Ints, source: int, num_parts: int
 ) -> NDArray[np.int32]:
-    """How many halo rows more there are when a node of part `source` moves to each part, int32 [M, P].
+    """Return the number of halo rows added when a node of part `source` moves to each part, int32
+    [M, P].
 
-    nets_of int32 [M, N]: the nets of each node in question.
+    Args:
+        nets_of: int32 [M, N], the nets of each candidate node.
     """
-    pins = _pins_in_parts(nets, parts, num_parts)
+    pins = _count_pins(nets, parts, num_parts)
     added = nets_of @ (pins == 0).astype(np.int32)
     saved = nets_of @ (pins[:, source] == 1).astype(np.int32)
     return np.asarray(added - saved[:, None])

@@ -52,7 +52,9 @@ class Names:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the names saved in a folder; None where there are none, InputError for a damaged file."""
+        """Read the names saved in a folder; None where there are none, InputError for a damaged
+        file.
+        """
         if not (folder / FILES[0]).is_file():
             return None
         with reading(
@@ -66,7 +68,7 @@ class Names:
 
 
 def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:
-    """Convert strings or UTF-8 bytes [n] to an object array of str; InputError for invalid Unicode."""
+    """Convert strings or UTF-8 bytes [n] to objects of str; InputError for invalid Unicode."""
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     names = array.astype(object)
@@ -86,12 +88,8 @@ def hash_names(names: NDArray[Any]) -> NDArray[np.int64]:
 
     Among 2**20 names, two share a number with probability 2**-24.
     """
-    try:
-        from pandas.util import hash_array
-    except ImportError:
-        raise InputError(
-            "ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt"
-        ) from None
+    from pandas.util import hash_array  # half a second to load
+
     try:
         return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)
     except UnicodeEncodeError as error:

@@ -1,6 +1,8 @@
-"""Seeded training, validation and test masks.
+"""Splits nodes into training, validation and test nodes: masks of the source, drawn, or from index
+files.
 
-N nodes. Ids in index files are positions 0 ... N-1 in the order of the source, not the source's own node ids.
+N nodes. Index files have positions 0 ... N-1 in the order of the source, not the source's own node
+ids.
 """
 
 import logging
@@ -26,16 +28,19 @@ USED_BY = {
     "given": (),
     "per_class": ("train_per_class", "num_val", "num_test"),
     "fraction": PARTS,
+    "time": PARTS,
     "files": (*PARTS, "dir"),
+    "none": (),
 }
-"""The settings, besides kind and seed, that each kind of split reads."""
+"""Settings that each kind of split uses, besides kind and seed."""
 PAIR_SETTINGS = ("edges", "by")
+"""Settings for the split of pairs in link prediction."""
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
 class SplitRecipe:
-    """The published split of a data set: its kind and the numbers that kind needs."""
+    """The published split of a data set: its kind, and the values that this kind uses."""
 
     kind: str
     """given, per_class or fraction."""
@@ -43,24 +48,26 @@ class SplitRecipe:
     num_val: int | None = None
     num_test: int | None = None
     train: float | None = None
-    """Share of the labelled nodes, and so are the next two."""
+    """Share of the labelled nodes; val and test likewise."""
     val: float | None = None
     test: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which nodes train, which choose the model, which are tested; no node is in two of them."""
+    """Disjoint masks of the nodes to train on, to choose the model with, and to test."""
 
     train: Mask
-    """[N], and so are the other two."""
+    """bool [N]; val and test likewise."""
     val: Mask
     test: Mask
     description: dict[str, Any]
-    """Kind, seed and numbers as they were resolved."""
+    """Resolved kind, seed and values."""
 
     def describe(self) -> dict[str, Any]:
-        """What meta.json records: the resolved settings and the number of nodes in each set, JSON-able."""
+        """Return the field `split` of meta.json: resolved settings and the number of nodes in each
+        set.
+        """
         return {
             **self.description,
             "nodes": {part: int(getattr(self, part).sum()) for part in PARTS},
@@ -68,23 +75,32 @@ class Split:
 
 
 def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Split:
-    """Split the labelled nodes of a graph as the user's settings say, or else as the data set's recipe says.
+    """Split the labelled nodes of a graph by the user's settings, or else by the data set's recipe.
 
-    A field of the settings that is not None replaces the recipe's where both are of the same kind. Equal settings and
-    seed give equal masks. Raises InputError, naming the setting, where the split cannot be made.
+    A setting that is not None replaces the recipe's value if both are of the same kind. Equal
+    settings and seed give equal masks.
+
+    Raises:
+        InputError: names the setting that cannot be met.
     """
     kind = recipe.kind if settings.kind == "default" else settings.kind
     values = _resolve(kind, settings, recipe)
+    if kind == "none":
+        nobody = np.zeros(graph.num_nodes, np.bool_)
+        return Split(nobody, nobody, nobody, {"kind": kind})
     if kind == "given":
-        masks = _given(graph)
+        masks = _take_given(graph)
     elif kind == "files":
-        masks = _from_files(graph, values)
+        masks = _read_files(graph, values)
     else:
         rng = np.random.default_rng(settings.seed)
-        masks = (
-            _per_class(graph, values, rng) if kind == "per_class" else _fraction(graph, values, rng)
-        )
+        if kind == "per_class":
+            masks = _draw_per_class(graph, values, rng)
+        else:
+            masks = _draw_fraction(graph, values, _nodes_in_order(graph, settings, kind, rng))
         values = {"seed": settings.seed, **values}
+        if settings.stratify:
+            values["stratify"] = True
     unlabelled = sum(int((mask & ~graph.labelled).sum()) for mask in masks)
     if unlabelled and settings.drop_unlabelled:
         log.info("split=%s: %d nodes without a label are taken out", kind, unlabelled)
@@ -106,8 +122,18 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
-    """The fields that this kind reads: the user's, else the recipe's if it is of the same kind."""
-    others = ("kind", "seed", "drop_unlabelled", *PAIR_SETTINGS)
+    """Return the values that this kind uses: the user's, else the recipe's if it is of the same
+    kind.
+    """
+    others = ("kind", "seed", "drop_unlabelled", "stratify", "index", *PAIR_SETTINGS)
+    if settings.stratify and kind != "fraction":
+        raise InputError(
+            f"split.stratify=true has no meaning with split={kind}: remove it, or set split=fraction"
+        )
+    if settings.index is not None and kind != "given":
+        raise InputError(
+            f"split.index={settings.index} has no meaning with split={kind}: remove it, or set split=given"
+        )
     names = [field.name for field in fields(settings) if field.name not in others]
     if any(getattr(settings, name) is not None for name in PAIR_SETTINGS):
         raise InputError(
@@ -142,7 +168,7 @@ def _mask(num_nodes: int, ids: Ids) -> Mask:
     return mask
 
 
-def _given(graph: GraphData) -> list[Mask]:
+def _take_given(graph: GraphData) -> list[Mask]:
     masks = [
         mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None
     ]
@@ -154,8 +180,12 @@ def _given(graph: GraphData) -> list[Mask]:
     return masks
 
 
-def _per_class(graph: GraphData, values: dict[str, Any], rng: np.random.Generator) -> list[Mask]:
-    """The same number of training nodes from each class; validation and test nodes from what is left."""
+def _draw_per_class(
+    graph: GraphData, values: dict[str, Any], rng: np.random.Generator
+) -> list[Mask]:
+    """Draw the same number of training nodes from each class, then validation and test nodes from
+    the rest.
+    """
     if graph.multilabel:
         raise InputError(
             "split=per_class needs one class per node, and these nodes have several: set split=fraction"
@@ -190,8 +220,48 @@ def _share(name: str, value: Any) -> float:
     return float(value)
 
 
-def _fraction(graph: GraphData, values: dict[str, Any], rng: np.random.Generator) -> list[Mask]:
-    """Shares of the labelled nodes; the bounds are rounded, so shares that add up to 1 leave no node out."""
+def _nodes_in_order(
+    graph: GraphData, settings: SplitSettings, kind: str, rng: np.random.Generator
+) -> Ids:
+    """Order the labelled nodes: by time, in random order, or so that each prefix has the shares of
+    all classes.
+    """
+    nodes = rng.permutation(np.flatnonzero(graph.labelled))
+    if kind == "time":
+        return nodes[np.argsort(_times(graph, nodes), kind="stable")]
+    if not settings.stratify:
+        return nodes
+    if graph.multilabel:
+        raise InputError("split.stratify=true needs one class per node; these nodes have several")
+    classes = graph.labels[nodes].astype(np.int64)
+    sizes = np.bincount(classes)
+    by_class = np.argsort(classes, kind="stable")
+    rank = np.empty(len(nodes))
+    rank[by_class] = np.concatenate([np.arange(size) for size in sizes])
+    return nodes[np.argsort((rank + rng.random(len(nodes))) / sizes[classes], kind="stable")]
+
+
+def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
+    if graph.node_time is None:
+        raise InputError(
+            f"split=time: {graph.name} has no times of nodes; set columns.time to the column of nodes that has them"
+        )
+    times = graph.node_time[nodes]
+    blank = np.isnan(times)
+    if blank.any():
+        node = graph.shown_ids[int(nodes[blank].min())]
+        raise InputError(
+            f"split=time: {int(blank.sum())} labelled nodes have no time, node {node} for instance; fill it, or take "
+            "their labels out"
+        )
+    return times
+
+
+def _draw_fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list[Mask]:
+    """Shares of the labelled nodes in an order.
+
+    The bounds are rounded, so shares that add up to 1 leave no node out.
+    """
     shares = [_share(name, values[name]) for name in PARTS]
     if sum(shares) > 1 + 1e-9:
         parts = ", ".join(
@@ -200,14 +270,13 @@ def _fraction(graph: GraphData, values: dict[str, Any], rng: np.random.Generator
         raise InputError(
             f"{parts}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
         )
-    nodes = rng.permutation(np.flatnonzero(graph.labelled))
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64)
     train, val, rest = np.split(nodes, bounds[:2])
     return [_mask(graph.num_nodes, ids) for ids in (train, val, rest[: bounds[2] - bounds[1]])]
 
 
-def _from_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
-    """Masks of the index files; the paths that were used go back into `values`, to be recorded."""
+def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
+    """Read the masks from index files; `values` gets the used paths, for meta.json."""
     for name in PARTS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
@@ -216,7 +285,9 @@ def _from_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:
-    """The index file of train, val or test that the settings name; None where it is not there."""
+    """Return the index file of train, val or test that the settings name; None where it does not
+    exist.
+    """
     try:
         return _index_path(name, getattr(settings, name), settings.dir)
     except InputError:
@@ -224,7 +295,7 @@ def index_file(name: str, settings: SplitSettings) -> Path | None:
 
 
 def _index_path(name: str, path: Any, folder: str | None) -> Path:
-    """The file of one set: its own path, else the one file of that name in the folder."""
+    """Return the index file of one set: its own path, else the file of that name in the folder."""
     if path is not None:
         if not isinstance(path, str):
             raise InputError(
@@ -247,10 +318,13 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
 
 
 def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
-    """Read node positions, each once and in [0, N), from an npy array [K] or a csv with one position per line.
+    """Read distinct node positions in [0, N) from an npy array [K] or a csv with one position per
+    line.
 
-    A boolean npy array [N] is taken as a mask. A csv may begin with one line of header. Raises InputError, naming the
-    setting, the file and the row.
+    A boolean npy array [N] is a mask. A csv may begin with a header line.
+
+    Raises:
+        InputError: names the setting, the file and the row.
     """
     where = f"{setting}={path}"
     if not path.is_file():

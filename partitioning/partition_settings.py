@@ -1,4 +1,4 @@
-"""The settings of partitioning. Types, defaults, checks and help texts of settings are said here, and nowhere else."""
+"""The settings of partitioning: their types, defaults, checks and help texts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -39,7 +39,7 @@ SHARE = Check(
 
 @settings_dataclass
 class SyntheticSettings(Checked):
-    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features.
+    """The synthetic graph: a degree-corrected stochastic block model, class-dependent features.
 
     Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
@@ -68,15 +68,16 @@ class SyntheticSettings(Checked):
 
 @settings_dataclass
 class SplitSettings(Checked):
-    """How nodes become training, validation and test nodes; null: as in the data set's published split."""
+    """Split of the nodes; null: as in the data set's published split."""
 
     kind: str = setting(
         "split.kind",
         "default",
         "default: published split of the data set; given: masks in the data; per_class: a "
-        "number of nodes per class; fraction: shares of the labelled nodes; files: files of "
-        "node indices",
-        one_of("default", "given", "per_class", "fraction", "files"),
+        "number of nodes per class; fraction: shares of the labelled nodes; time: the same, the "
+        "oldest nodes for training (columns.time); files: files of node indices; none: a graph to "
+        "predict, whose labels and masks are not read",
+        one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
     )
@@ -103,7 +104,7 @@ class SplitSettings(Checked):
     train: Any = setting(
         "split.train",
         None,
-        "training nodes; fraction: share in [0, 1]; files: file of node indices (npy, csv)",
+        "training nodes; fraction, time: share in [0, 1]; files: file of node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
@@ -123,6 +124,19 @@ class SplitSettings(Checked):
         "split.drop_unlabelled",
         False,
         "remove nodes without a label from the split",
+        of_partitioner=True,
+    )
+    stratify: bool = setting(
+        "split.stratify",
+        False,
+        "fraction: the same shares of each class",
+        of_partitioner=True,
+    )
+    index: int | None = setting(
+        "split.index",
+        None,
+        "given: which of several masks per node, counted from 0",
+        at_least(0),
         of_partitioner=True,
     )
     edges: tuple[float, ...] | None = setting(
@@ -263,6 +277,12 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
+    spec: str | None = setting(
+        "features.spec",
+        None,
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them; null: fit one",
+        of_partitioner=True,
+    )
 
 
 @settings_dataclass
@@ -368,6 +388,11 @@ class DatasetSettings(Checked):
         "link prediction: let common neighbours, weighted as by Adamic and Adar, add to the score",
         of_partitioner=True,
     )
+
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether the graph may lack labels and masks: it is only predicted."""
+        return self.split.kind == "none"
 
     @property
     def drop_unknown(self) -> bool:
@@ -476,6 +501,6 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
             request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
     if dataset.name == "file":
         for name, value in asdict(dataset.features).items():
-            if name != "kind":
+            if name not in ("kind", "spec"):
                 request[f"features.{name}"] = value
     return request

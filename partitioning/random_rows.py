@@ -1,4 +1,6 @@
-"""Rows that anyone can draw who knows a node's id."""
+"""Random features that depend on a node's id alone, so that every worker can compute those of its
+halo.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,19 +9,22 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def random_rows(ids: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-    """float32 [N, width] of variance 1, uniform: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of id and column."""
+    """Return uniform numbers of variance 1, float32 [N, width].
+
+    They are SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of the id, int64 [N], and the column.
+    """
     rows = np.empty((len(ids), width), np.float32)
     with np.errstate(over="ignore"):
-        seeds = _mixed(ids.astype(np.uint64) * GOLDEN)
+        seeds = _mix(ids.astype(np.uint64) * GOLDEN)
         for column in range(width):
-            bits = _mixed(seeds + GOLDEN * np.uint64(column + 1))
+            bits = _mix(seeds + GOLDEN * np.uint64(column + 1))
             rows[:, column] = (bits >> np.uint64(40)).astype(np.float64) * (
                 2 * 3**0.5 / 2**24
             ) - 3**0.5
     return rows
 
 
-def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

@@ -235,7 +235,7 @@ def _read_edges(arrays: Mapping[str, Array], site: Site, path: Path | str) -> _E
 def _read_relation(
     relation: str, arrays: Mapping[str, Array], ids: Mapping[str, Ints], site: Site, where: str
 ) -> _Edges:
-    """Read the edges of one relation; one that site.json calls weighted has weights at every site."""
+    """Read the edges of one relation; a relation in `weighted` has weights at every site."""
     is_weighted = relation in _types_of(site).weighted
     _check_names(arrays, (*EDGE_ENDS, "edge_weight") if is_weighted else EDGE_ENDS, where)
     if arrays and is_weighted and "edge_weight" not in arrays:
@@ -252,7 +252,7 @@ def _read_relation(
 
 
 def _check_ends(src_ids: Ints, dst_ids: Ints, edges: _Edges, site: Site, path: Path | str) -> None:
-    """InputError for a destination at another site, or a source whose owner contradicts `node_id`."""
+    """InputError for a destination at another site, or an owner that contradicts `node_id`."""
     refuse(
         edges.dst,
         ~np.isin(edges.dst, dst_ids),
@@ -380,7 +380,7 @@ def _check_num_rows(
 def _read_target(
     arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path | str
 ) -> dict[str, Array]:
-    """Return labels and masks, in the order of the file, by the names of their fields in Partition."""
+    """Return labels and masks, in the order of the file, by their field names in Partition."""
     _check_num_rows(arrays, ("feat", *TARGET_ARRAYS), len(ids), path)
     labels = _read_labels(arrays, len(ids), site, path)
     masks = _read_masks(arrays, len(ids), path)

@@ -1,4 +1,4 @@
-"""The site.json of a site (partitioning/site_folders.py), checked."""
+"""Reads and checks a site's site.json (format: site_folders.py)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,33 +12,33 @@ from partitioning.setting_fields import one_of
 
 VERSION = 1
 MAX_CLASSES = 1_000_000
-"""The last layer has a column for each; more are taken for a mistake."""
+"""More classes are refused: the last layer has a column for each."""
 DESCRIPTION, ARRAYS = "site.json", "part.npz"
 KEYS = ("version", "site", "sites", "task", "num_classes")
-OF_TYPES = ("target", "types", "relations", "weighted")
-"""Those of heterogeneous graphs."""
+TYPE_KEYS = ("target", "types", "relations", "weighted")
+"""Keys for heterogeneous graphs."""
 
 
 @dataclass(frozen=True)
 class SiteTypes:
-    """What a site.json says of types and relations, checked."""
+    """Node types and relations in a site.json, checked."""
 
     target: str
     types: dict[str, int]
-    """The width of each type's features."""
+    """Number of features of each type."""
     relations: tuple[str, ...]
     weighted: tuple[str, ...]
 
     @property
     def agreed(self) -> list[Any]:
-        """What has to be the same at every site, the order too."""
+        """Values that have to be equal at every site, in the same order."""
         return [self.target, list(self.types.items()), self.relations, self.weighted]
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any], path: Path) -> Self:
-        """InputError names what is wrong."""
+    def parse(cls, fields: Mapping[str, Any], path: Path) -> Self:
+        """Check the fields of a site.json; InputError names what is wrong."""
         values: list[Any] = [
-            fields.get(name, [] if name == "weighted" else None) for name in OF_TYPES
+            fields.get(name, [] if name == "weighted" else None) for name in TYPE_KEYS
         ]
         target, types, relations, weighted = values
 
@@ -80,16 +80,16 @@ def _is_relation(each: object, types: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class Site:
-    """A site.json, checked."""
+    """The content of a site.json, checked."""
 
     folder: Path
     name: str
     sites: tuple[str, ...]
-    """By rank."""
+    """Names of all sites, by rank."""
     task: str
     num_classes: int | None
     types: SiteTypes | None = None
-    """Of a heterogeneous graph."""
+    """None for a plain graph."""
 
     @property
     def rank(self) -> int:
@@ -97,7 +97,7 @@ class Site:
 
     @property
     def agreed(self) -> list[Any]:
-        """What has to be the same at every site."""
+        """Values that have to be equal at every site."""
         plain = [VERSION, self.sites, self.task, self.num_classes]
         return plain if self.types is None else [*plain, self.types.agreed]
 
@@ -106,7 +106,7 @@ class Site:
         """Read FOLDER/site.json; InputError names what is wrong with it."""
         path = folder / DESCRIPTION
         fields = read_json(path)
-        known = (*KEYS, *OF_TYPES)
+        known = (*KEYS, *TYPE_KEYS)
         if unknown := sorted(fields.keys() - set(known)):
             raise InputError(
                 f"{path}: `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
@@ -137,5 +137,5 @@ class Site:
             raise InputError(
                 f"{path}: num_classes is {classes!r}; expected an integer in [1, {MAX_CLASSES:,}] (multilabel needs it)"
             )
-        types = SiteTypes.of(fields, path) if fields.keys() & set(OF_TYPES) else None
+        types = SiteTypes.parse(fields, path) if fields.keys() & set(TYPE_KEYS) else None
         return cls(folder, name, tuple(sites), task, classes, types)

@@ -1,19 +1,21 @@
-"""Sites: partitions that their owners hold, `dataset_name=parts dataset_file=FOLDER`, one folder per site.
+"""Sites: partitions that their owners hold, `dataset_name=parts dataset_file=FOLDER`, one folder
+per site.
 
-Nobody sees the whole graph, and there is no partitioner. A site describes its own nodes and the edges
-into them. Where the source of such an edge is elsewhere, the site knows its id and the site that holds
-it. The workers ask each other for the rest when they start (retexo/sites/resolve_halo.py).
+Nobody sees the whole graph, and there is no partitioner. A site describes its own nodes and the
+edges into them. Where the source of such an edge is elsewhere, the site knows its id and the site
+that holds it. The workers ask each other for the rest when they start
+(retexo/sites/resolve_halo.py).
 
     FOLDER/
         site.json
             version         1
             site            name of this site
-            sites           names of all sites, by rank; this list and what follows is the same at each site
+            sites           names of all sites, by rank; the same at each site, like the next two
             task            multiclass (default) or multilabel
-            num_classes     C; optional for multiclass: then the largest label of all sites, plus one
+            num_classes     C; optional for multiclass: the largest label of all sites, plus one
         part.npz            written by numpy.savez or savez_compressed
-            node_id         int64 [I] your ids, from 0 to 2**63 - 1, each at one site only, in any order
-            src, dst        int64 [E] ids of each edge's ends; all edges into this site's nodes, no others
+            node_id         int64 [I] your ids, from 0 to 2**63 - 1, each at one site, in any order
+            src, dst        int64 [E] ids of each edge's ends; all edges into this site's nodes
             src_owner       int [E] rank of the site that holds src: its place in `sites`
             edge_weight     float [E], optional: not negative
             edge_feat       float [E, K], optional: at all sites, or at none
@@ -22,8 +24,9 @@ it. The workers ask each other for the rest when they start (retexo/sites/resolv
             label           int64 [I], -1 where there is none, or 0/1 [I, C]
             train_mask, val_mask, test_mask     bool [I]
 
-A site without any label may leave out `label` and the masks, a site without nodes also `feat`. An edge
-that is listed twice counts twice, an edge from a node to itself is left out. Nothing is unpickled.
+A site without any label may leave out `label` and the masks, a site without nodes also `feat`. An
+edge that is listed twice counts twice, an edge from a node to itself is left out. Nothing is
+unpickled.
 
 For a heterogeneous graph, site.json also has
 
@@ -32,9 +35,10 @@ For a heterogeneous graph, site.json also has
             relations       ["SOURCE__RELATION__DESTINATION", ...]
             weighted        the relations whose edges have weights; optional
 
-and part.npz has TYPE/node_id, TYPE/feat ..., TARGET/label, TARGET/train_mask ... of the site's nodes (an
-id is unique within its type), and RELATION/src, dst, src_owner, edge_weight of the edges into them, with
-RELATION as in `relations`. Arrays without rows may be left out. No reverse relations are added.
+and part.npz has TYPE/node_id, TYPE/feat ..., TARGET/label, TARGET/train_mask ... of the site's
+nodes (an id is unique within its type), and RELATION/src, dst, src_owner, edge_weight of the edges
+into them, with RELATION as in `relations`. Arrays without rows may be left out. No reverse
+relations are added.
 """
 
 import hashlib
@@ -62,7 +66,7 @@ from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
 
 @dataclass(frozen=True)
 class SiteFolders(PartitionDirectory):
-    """The site folders on this machine, read as partitions; those of other sites need not be here."""
+    """The site folders on this machine, read as partitions; other sites' need not be here."""
 
     local_sites: tuple[Site, ...]
 
@@ -77,7 +81,7 @@ class SiteFolders(PartitionDirectory):
         return list(types.types)
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of what all sites have agreed on; nobody knows more of the whole."""
+        """Return the sha256 (hex) of the values that all sites have agreed on."""
         return hashlib.sha256(json.dumps(self.local_sites[0].agreed).encode()).hexdigest()
 
     def content_digest(self, parts: range) -> str:

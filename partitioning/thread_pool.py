@@ -1,4 +1,6 @@
-"""Work of NumPy's, which computes in one thread and mostly lets go of Python's lock, in several."""
+"""Runs NumPy functions in several threads; NumPy computes in one thread and mostly releases
+Python's lock.
+"""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -7,18 +9,22 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 BLOCK = 1 << 20
-"""Numbers that are looked at in one call: a core has them in its cache, and is busy for longer than the lock takes."""
-AT_LOCK = 8
-"""Threads that take turns at Python's lock between short calls: more wait for it longer than they compute."""
+"""Numbers in one call: they fit into a core's cache, and take longer than passing on the lock."""
+MAX_THREADS = 8
+"""Threads for short calls: more of them wait longer for Python's lock than they compute."""
 _own = threading.local()
-"""`threads`: how many a thread that was started here may start itself."""
+"""`threads`: number of threads that a thread of this module may start itself."""
 
 
 def in_threads(
     function: Callable[..., T], *arguments: Iterable[Any], at_most: int | None = None
 ) -> list[T]:
-    """The results of a function, in order, in as many threads as torch has here; in one of those, in its share."""
-    import torch  # a second to load, and data sets can be described without it
+    """Call a function for each tuple of arguments in as many threads as torch has; return the
+    results in order.
+
+    Nested calls share these threads.
+    """
+    import torch  # takes a second to load, and describing data sets needs none
 
     tasks = list(zip(*arguments, strict=False))
     own = getattr(_own, "threads", torch.get_num_threads())
@@ -32,10 +38,12 @@ def in_threads(
 
 
 def in_blocks(function: Callable[[slice], T], count: int, size: int) -> list[T]:
-    """The same for all of `count` rows, so many at a time."""
-    return in_threads(function, blocks(count, size), at_most=AT_LOCK)
+    """Call a function in threads for slices of `size` that cover 0 ... count - 1; return the
+    results in order.
+    """
+    return in_threads(function, blocks(count, size), at_most=MAX_THREADS)
 
 
 def blocks(count: int, size: int) -> list[slice]:
-    """All of `count` rows, so many at a time."""
+    """Return slices of `size` that cover 0 ... count - 1."""
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]

@@ -1,7 +1,7 @@
-"""The command `retexo`: Hydra composes the configuration, typed settings are made from it, and one app is run.
+"""The command `retexo`: compose settings by Hydra and run one app.
 
-Exit status: 0 done; 2 input that cannot be used, found before anything is started; 1 failed while
-running; 129, 130 and 143 on SIGHUP, Ctrl-C and SIGTERM.
+Exit status: 0 done; 2 invalid input, found before any process is started; 1 failed while running;
+129, 130 and 143 on SIGHUP, Ctrl-C and SIGTERM.
 """
 
 import logging
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def run_jobs() -> int:
-    """Run the app once, or for each job of --multirun, where the others go on when one fails; the exit status."""
+    """Run the app, or all jobs of --multirun even if some fail; return the largest exit status."""
     started = time.time()
     statuses: list[int] = []
     failed: list[str] = []

@@ -351,10 +351,13 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
         "test",
         "dir",
         "drop_unlabelled",
+        "stratify",
+        "index",
         "edges",
         "by",
     )
     fields.setdefault("drop_unlabelled", False)
+    fields.setdefault("stratify", False)
     return SplitSettings(
         kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names}
     )
@@ -383,7 +386,13 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
         "spectral": 0,
         "paths": False,
     }
-    features = {"scale": "none", "missing": "error", "fit": "train", "max_categories": 64}
+    features: dict[str, Any] = {
+        "scale": "none",
+        "missing": "error",
+        "fit": "train",
+        "max_categories": 64,
+        "spec": None,
+    }
     given = fields.pop("features", ("given",))
     features |= (
         given if isinstance(given, dict) and features.keys() & given.keys() else {"kind": given}

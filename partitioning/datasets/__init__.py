@@ -35,7 +35,7 @@ from partitioning.features.encoder import EncodedFeatures
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe
 from partitioning.partition_settings import DatasetSettings
-from partitioning.reverse_relations import with_reverse
+from partitioning.reverse_relations import add_reverse_relations
 from partitioning.setting_fields import Setting
 
 
@@ -157,7 +157,7 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
                 "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
                 "the reverse of each relation"
             )
-        return with_reverse(graph) if settings.reverse else graph
+        return add_reverse_relations(graph) if settings.reverse else graph
     kind = settings.features.kind
     for key, given in (
         ("target", settings.target),

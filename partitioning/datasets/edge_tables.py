@@ -77,13 +77,11 @@ class _EdgeColumns:
                 "the line src,dst before it if this is no header"
             )
         self.weight = find_column("weight", names, columns, path)
-        self.time = columns.time
+        self.time = columns.time if columns.time in names else None
         if columns.weight is not None and self.weight is None:
             raise InputError(
                 f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
             )
-        if self.time is not None and self.time not in names:
-            raise InputError(f"columns.time={self.time}: {path} has no such column")
         others = [name for name in names if name not in (*self.ends, self.weight, self.time)]
         if others and not with_features:
             log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
@@ -120,8 +118,6 @@ def read_edges(
     """
     arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
     if arrays is not None:
-        if columns.time is not None:
-            raise InputError(f"columns.time={columns.time}: {path} has no such column")
         return _join(path, arrays(path), nodes, None, drop_unknown=drop_unknown)
     held = _EdgeColumns(path, columns, with_features=with_features)
     as_text = held.reader.text

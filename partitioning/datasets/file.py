@@ -83,7 +83,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         raw = read_folder(
             path,
             settings.columns,
-            unlabelled=settings.links,
+            unlabelled=settings.links or settings.is_unlabelled,
             drop_unknown=settings.drop_unknown,
         )
     elif settings.drop_unknown:
@@ -91,12 +91,12 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             "edges.unknown=drop: only tables of edges have it; remove it, or take these edges out"
         )
     elif path.suffix == ".npz":
-        raw = read_npz(path, unlabelled=settings.links)
+        raw = read_npz(path, unlabelled=settings.links or settings.is_unlabelled)
     elif path.suffix in (".bin", ".dgl"):
         graph = open_dgl(path)
         if len(graph.ntypes) != 1 or len(graph.etypes) != 1:
             return hetero_tables.from_arrays(path, *hetero_objects.of_dgl(graph), settings)
-        raw = read_dgl(path, graph)
+        raw = read_dgl(path, graph, unlabelled=settings.is_unlabelled)
     else:
         pickled = (
             "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG
@@ -108,6 +108,8 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         replace(raw, name=stem_of(path.resolve())),
         settings.labels,
         merge=settings.duplicates == "merge",
+        split_index=settings.split.index,
+        unlabelled=settings.is_unlabelled,
     )
 
 
@@ -183,7 +185,7 @@ def open_dgl(path: Path) -> Any:
     return graphs[0]
 
 
-def read_dgl(path: Path, graph: Any) -> RawGraph:
+def read_dgl(path: Path, graph: Any, *, unlabelled: bool = False) -> RawGraph:
     """The arrays of a homogeneous graph of form (c)."""
     unknown = [f"ndata `{name}`" for name in graph.ndata if name not in OF_NODES]
     unknown += [f"edata `{name}`" for name in graph.edata if name not in EDGE_NAMES]
@@ -199,4 +201,4 @@ def read_dgl(path: Path, graph: Any) -> RawGraph:
     where = {
         name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN
     }
-    return _raw_graph(path, {**data, "src": src, "dst": dst}, where)
+    return _raw_graph(path, {**data, "src": src, "dst": dst}, where, unlabelled=unlabelled)

@@ -34,6 +34,8 @@ def as_arrays(given: Mapping[str, Any]) -> Arrays:
 def _array(value: Any) -> Any:
     if hasattr(value, "detach"):  # of torch
         value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
+            value = value.float()
         strided = str(value.layout) == "torch.strided"
         value = value.numpy() if strided else sp.csr_array(value.to_dense().numpy())
     return value if sp.issparse(value) else np.asarray(value)

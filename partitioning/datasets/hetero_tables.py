@@ -262,19 +262,29 @@ def build(
     settings: DatasetSettings,
 ) -> HeteroGraphData:
     """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
-    target = next(iter(types)) if settings.links else _target(types, settings.target)
-    if settings.links:  # classes are not read
+    if settings.links:
+        target = next(iter(types))
+    elif settings.is_unlabelled and settings.target is not None:
+        target = settings.target
+    else:
+        target = _target(types, settings.target)
+    if settings.links or settings.is_unlabelled:  # classes are not read
         labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
     else:
         labels = read_labels(
             types[target].values["label"], types[target].where["label"], settings.labels
         )
     masks: dict[str, Any] = {
-        each: types[target].values[each] for each in MASKS if each in types[target].values
+        each: types[target].values[each]
+        for each in MASKS
+        if each in types[target].values and not settings.is_unlabelled
     }
     masks = dict(
         check_masks(
-            masks, types[target].num_nodes, lambda each: types[target].where.get(each, each)
+            masks,
+            types[target].num_nodes,
+            lambda each: types[target].where.get(each, each),
+            settings.split.index,
         )
     )
     nodes = {each: _node_table(raw) for each, raw in types.items()}

@@ -32,25 +32,56 @@ def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
 
 
 def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
-    """A torch_geometric.data.Data: edge_index, x, y, the masks, edge_weight and edge_attr, which are edge features.
+    """Write a torch_geometric.data.Data as an npz, and return its path.
 
-    A HeteroData likewise, by type and relation, but for edge features; it is written as a folder.
+    It takes edge_index, x, y, the masks ([N], or [N, K] for `split.index`), train_idx, val_idx and
+    test_idx, node_id, edge_weight and edge_attr, which become edge features. A HeteroData is written
+    as a folder, by type and relation, without edge features.
     """
+    if isinstance(data, list | tuple):
+        raise InputError(
+            f"a list of {len(data)} graphs; give one: torch_geometric.data.Batch.from_data_list(list) joins them"
+        )
     if hasattr(data, "node_types"):
         return hetero_objects.write(path, overwrite, *hetero_objects.of_pyg(data))
     if data.edge_index is None:
         raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
-    src, dst = data.edge_index
-    found = {name: data.get(name) for name in (*MASKS, "edge_weight")}
+    edge_index = data.edge_index
+    if edge_index.ndim != 2 or 2 not in edge_index.shape:
+        raise InputError(f"data.edge_index has shape {list(edge_index.shape)}; expected [2, edges]")
+    src, dst = edge_index if edge_index.shape[0] == 2 else edge_index.T
     arrays = {
         "src": src,
         "dst": dst,
         "feat": data.x,
         "label": data.y,
         "edge_feat": data.edge_attr,
-        **found,
+        **{name: data.get(name) for name in (*MASKS, "node_id", "edge_weight")},
     }
-    return _write(path, overwrite, arrays)
+    return _write(path, overwrite, _masks_of_indices(data, arrays, int(data.num_nodes)))
+
+
+def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict[str, Any]:
+    """The arrays with masks from train_idx, val_idx (valid_idx) and test_idx, where there are no masks."""
+    names = {
+        "train_mask": ("train_idx",),
+        "val_mask": ("val_idx", "valid_idx"),
+        "test_mask": ("test_idx",),
+    }
+    found = {
+        mask: index
+        for mask, given in names.items()
+        for name in given
+        if (index := data.get(name)) is not None
+    }
+    if not found or any(arrays.get(mask) is not None for mask in MASKS):
+        return arrays
+    masks = {}
+    for mask, index in found.items():
+        rows = np.asarray(as_arrays({"index": index})["index"]).reshape(-1)
+        masks[mask] = np.zeros(num_nodes, np.bool_)
+        masks[mask][rows] = True
+    return arrays | masks
 
 
 def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
@@ -64,7 +95,7 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     arrays = {
         "src": src,
         "dst": dst,
-        **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS)},
+        **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS, "node_id")},
     }
     arrays |= {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
     return _write(path, overwrite, arrays)
@@ -146,3 +177,22 @@ def from_scipy(
     return _write(
         path, overwrite, {"src": src, "dst": dst, "edge_weight": weight, "feat": x, "label": y}
     )
+
+
+def from_pandas(
+    nodes: Any, edges: Any, path: str | Path = "graph", *, overwrite: bool = False
+) -> str:
+    """Write two data frames as a folder of tables, and return its path.
+
+    nodes: a row per node, with a column or a named index of ids, labels, features and masks.
+    edges: a row per edge, with src and dst and further columns.
+    """
+    folder = Path(path)
+    if folder.exists() and not (overwrite and (folder / "nodes.parquet").is_file()):
+        raise InputError(
+            f"path={folder}: exists; choose another, or overwrite=True of a folder written before"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in (("nodes", nodes), ("edges", edges)):
+        frame.to_parquet(folder / f"{name}.parquet")
+    return str(folder)

@@ -65,12 +65,27 @@ class RawGraph:
         return self.where.get(name, f"{self.name}: array `{name}`")
 
 
-def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphData:
+def build(
+    raw: RawGraph,
+    kind: str = "auto",
+    *,
+    merge: bool = False,
+    split_index: int | None = None,
+    unlabelled: bool = False,
+) -> GraphData:
     """Check every array and put the graph together; InputError names file, array, row, value and what is expected.
 
-    kind: the setting `labels`. merge: whether an edge that is there several times becomes one.
+    Args:
+        raw: The arrays.
+        kind: The setting `labels`.
+        merge: Whether an edge that is there several times becomes one.
+        split_index: The setting `split.index`.
+        unlabelled: Whether labels and masks are not read.
     """
-    labels = _no_labels(raw) if raw.label is None else read_labels(raw.label, raw.at("label"), kind)
+    if raw.label is None or unlabelled:
+        labels = _no_labels(raw)
+    else:
+        labels = read_labels(raw.label, raw.at("label"), kind)
     num_nodes = len(labels.values)
     features, featured, schema = check_table(raw.features, raw.schema, num_nodes, raw.at)
     src, dst = (
@@ -92,7 +107,9 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
     if ids.dtype.kind in "US":
         texts = decode_names(ids, raw.at("node_id"))
         ids, names = hash_names(texts), Names.of(texts)
-    masks: dict[str, Any] = dict(check_masks(raw.masks, num_nodes, raw.at))
+    masks: dict[str, Any] = {}
+    if not unlabelled:
+        masks = dict(check_masks(raw.masks, num_nodes, raw.at, split_index))
     return GraphData(
         name=raw.name,
         src=src,
@@ -113,7 +130,7 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
         edge_feat=_check_edge_feat(raw, len(src)),
         node_time=None
         if raw.node_time is None
-        else check_times(raw.node_time, num_nodes, raw.at("time")),
+        else check_times(raw.node_time, num_nodes, raw.at("time"), may_be_blank=True),
         schema=schema,
         edge_schema=raw.edge_schema,
         **masks,
@@ -163,15 +180,21 @@ def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
 def _no_labels(raw: RawGraph) -> Labels:
     ends = (int(end.max(initial=-1)) + 1 for end in (raw.src, raw.dst) if end.dtype.kind in "iu")
     rows = raw.features.shape[0] if isinstance(raw.features, np.ndarray) else 0
+    rows = max(rows, 0 if raw.label is None else len(raw.label))
     num_nodes = max(0, rows, *ends) if raw.node_id is None else len(raw.node_id)
     return Labels(np.full(num_nodes, -1, np.int64), 0)
 
 
-def check_times(times: Array, num_edges: int, where: str) -> NDArray[np.float64]:
-    """[E]"""
-    check_length(times, num_edges, where)
-    if times.dtype.kind not in "iuf" or not np.isfinite(times).all():
-        raise InputError(f"{where}: expected a finite number for each edge")
+def check_times(
+    times: Array, count: int, where: str, *, may_be_blank: bool = False
+) -> NDArray[np.float64]:
+    """[count] finite numbers; NaN where blank, if that may be."""
+    check_length(times, count, where)
+    if (
+        times.dtype.kind not in "iuf"
+        or not (np.isfinite(times) | (may_be_blank & np.isnan(times))).all()
+    ):
+        raise InputError(f"{where}: expected a finite number, or a date, in each row")
     return times.astype(np.float64)
 
 

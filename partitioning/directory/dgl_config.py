@@ -1,7 +1,8 @@
-"""The partition config of DGL, NAME.json: ranges of node and edge ids, and the files of each partition.
+"""The partition config of DGL, NAME.json: ranges of node and edge ids, and the files of each
+partition.
 
-DGL numbers nodes partition after partition, and within a partition type after type. node_map has the
-range of each type and partition, edge_map that of each relation and partition.
+DGL numbers nodes partition after partition, and within a partition type after type. node_map has
+the range of each type and partition, edge_map that of each relation and partition.
 """
 
 import os
@@ -34,7 +35,9 @@ class IdRanges:
     """[K] partition."""
 
     def locate(self, ids: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the index of the name, the partition, and the position within the range of each id."""
+        """Return the index of the name, the partition, and the position within the range of each
+        id.
+        """
         found = np.searchsorted(self.start, ids, side="right") - 1
         return self.name_index[found], self.part[found], ids - self.start[found]
 
@@ -49,7 +52,7 @@ class IdRanges:
 
 
 def config_file(path: Path) -> Path | None:
-    """Return DGL's partition config in a directory: the file named after it, else the only config."""
+    """Return DGL's partition config in a directory: the file named after it, else the only one."""
     if not path.is_dir():
         return None
     named = path / f"{path.name}.json"

@@ -1,9 +1,10 @@
-"""The files of one partition in DGL's format: read where there are no npy files, written for users of DGL.
+"""The files of one partition in DGL's format: read where there are no npy files, written for users
+of DGL.
 
     part0/graph.dgl      in-edges of the inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge
-    part0/node_feat.dgl  data of the inner nodes, TYPE/NAME: _N/feat, _N/label, _N/train_mask, _N/orig_id ...
-    part0/edge_feat.dgl  data of the inner edges, RELATION/NAME: _N:_E:_N/edge_weight, _N:_E:_N/edge_feat
+    part0/node_feat.dgl  data of the inner nodes, TYPE/NAME: _N/feat, _N/label, _N/orig_id ...
+    part0/edge_feat.dgl  data of the inner edges, RELATION/NAME: _N:_E:_N/edge_weight ...
 
 I inner nodes of a partition, H halo nodes, E edges.
 """

@@ -1,4 +1,5 @@
-"""Checks what the files of DGL and PyG hold of a plain graph's partition, and makes a Partition of it.
+"""Checks what the files of DGL and PyG hold of a plain graph's partition, and makes a Partition of
+it.
 
 I inner nodes of the partition, H halo nodes, n nodes in its files, E edges.
 """
@@ -48,8 +49,8 @@ def to_partition(
 ) -> Partition:
     """Check a partition and number its nodes as Partition does.
 
-    Edges into halo nodes and self loops are left out, and so are halo nodes that send nothing (DGL's
-    halo can be wider than one hop).
+    Edges into halo nodes and self loops are left out, and so are halo nodes that send nothing
+    (DGL's halo can be wider than one hop).
 
     Args:
         bounds: [P + 1], partition p owns ids bounds[p] ... bounds[p + 1] - 1.
@@ -108,7 +109,9 @@ def _check_ids(ids: Tensor, inner: Tensor, num_nodes: int, where: str) -> None:
 
 
 def _sort_halo(halo: Tensor, src: Tensor, num_inner: int) -> tuple[Tensor, Tensor]:
-    """Return the ids of the halo nodes that are sources, ascending, and the kept nodes in their new order."""
+    """Return the ids of the halo nodes that are sources, ascending, and the kept nodes in their new
+    order.
+    """
     num_edges = torch.bincount(src, minlength=num_inner + len(halo))
     used = num_edges[num_inner:].nonzero()[:, 0]
     used = used[torch.argsort(halo[used])]
@@ -118,7 +121,9 @@ def _sort_halo(halo: Tensor, src: Tensor, num_inner: int) -> tuple[Tensor, Tenso
 def _check_tensors(
     tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, meta: Meta | None, where: str
 ) -> dict[str, Any]:
-    """Check features, labels, masks and ids of the inner nodes, whose ids in the partitioned graph are `inner`."""
+    """Check features, labels, masks and ids of the inner nodes, whose ids in the partitioned graph
+    are `inner`.
+    """
     arrays = {
         # NumPy has no bfloat16.
         name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -1,8 +1,8 @@
 """Reads a partition of a heterogeneous graph from the files that DGL's partition_graph wrote.
 
-A partition's graph is homogeneous: nodes and edges of all types have ids of one numbering, in `_ID`,
-whose ranges dgl_config.py describes. Nodes without features get log(1 + in-degree) under each relation.
-I inner nodes of a type, E edges of a relation.
+A partition's graph is homogeneous: nodes and edges of all types have ids of one numbering, in
+`_ID`, whose ranges dgl_config.py describes. Nodes without features get log(1 + in-degree) under
+each relation. I inner nodes of a type, E edges of a relation.
 """
 
 import logging
@@ -129,7 +129,9 @@ def _load(directory: Path, config: Mapping[str, Any], part: int) -> _Graph:
 
 
 def _number_locally(graph: _Graph, halo_ids: Ints) -> NDArray[np.int32]:
-    """Return the local id of each node within its type: inner nodes, then halo nodes; -1 for unused ones."""
+    """Return the local id of each node within its type: inner nodes, then halo nodes; -1 for unused
+    ones.
+    """
     node_type, owner, local_ids = graph.nodes.locate(graph.node_ids)
     local_ids[owner != graph.part] = -1
     halo_type = graph.nodes.locate(halo_ids)[0]

@@ -1,4 +1,6 @@
-"""meta.json of a partition directory: counts, task, split, request, versions, checksums; read and checked."""
+"""meta.json of a partition directory: counts, task, split, request, versions, checksums; read and
+checked.
+"""
 
 import hashlib
 import json
@@ -28,7 +30,7 @@ CHUNK = 1 << 20
 
 
 def check_class_names(names: list[Any], num_classes: int) -> None:
-    """ValueError unless these are distinct names or integers, one for each class, or an empty list."""
+    """ValueError unless these are distinct names or integers, one for each class, or none."""
     if not all(isinstance(name, str) or type(name) is int for name in names):
         raise ValueError("class_names has something else than names and integers")
     if names and (len(names) != num_classes or len(set(names)) < len(names)):
@@ -71,7 +73,8 @@ def _is_intact(path: Path, checksum: str) -> bool:
 
 
 def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 (hex) of the tensors in DGL's files of a partition, for directories of version 1.
+    """Return the sha256 (hex) of the tensors in DGL's files of a partition, for directories of
+    version 1.
 
     The bytes of the files themselves differ between equal partitions.
 
@@ -113,24 +116,30 @@ class Meta:
     cut_edges: int
     parts: list[PartCounts]
     request: dict[str, Any]
-    """The settings that decide the content, by command-line name (retexo/apps/partition_request.py)."""
+    """The settings that decide the content, by command-line name
+    (retexo/apps/partition_request.py)."""
     split: dict[str, Any]
     versions: dict[str, str]
     checksums: dict[str, str]
     """sha256 of every other file, by path in the directory."""
     cover_rows: int | None = None
-    """Rows of one exchange if partial sums replace rows wherever that saves rows; None: not counted."""
+    """Rows of one exchange if partial sums replace rows wherever that saves rows; None: not
+    counted."""
     notes: list[str] = field(default_factory=list)
     """Warnings while the data were loaded: what was left out, or may be misread."""
     links: dict[str, Any] = field(default_factory=dict)
-    """With task=link_prediction: number of pairs, removed edges, scores of baselines without training."""
+    """With task=link_prediction: number of pairs, removed edges, scores of baselines without
+    training."""
     class_names: list[Any] = field(default_factory=list)
     """Names or integers; empty for 0 ... num_classes - 1."""
     features: dict[str, Any] = field(default_factory=dict)
-    """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features as given."""
+    """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features
+    as given."""
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of all that decides the partitions: equal if and only if they are."""
+        """Return the sha256 (hex) of all that decides the partitions: equal if and only if they
+        are.
+        """
         content = {
             name: value
             for name, value in asdict(self).items()
@@ -142,7 +151,7 @@ class Meta:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:
-        """Return the first missing or changed file whose path in the directory begins and ends so."""
+        """Return the first missing or changed file whose path begins and ends so."""
         concerned = {
             file: checksum
             for file, checksum in self.checksums.items()
@@ -196,15 +205,17 @@ class Meta:
 class HeteroMeta(Meta):
     """meta.json of a heterogeneous graph.
 
-    The counts of Meta add up all types and relations; num_features is the target's. A relation is written
-    SOURCE__RELATION__DESTINATION.
+    The counts of Meta add up all types and relations; num_features is the target's. A relation is
+    written SOURCE__RELATION__DESTINATION.
     """
 
     target: str = ""
     types: dict[str, Any] = field(default_factory=dict)
-    """By type: `features`, the number of features; `nodes` and `halo`, one count for each partition."""
+    """By type: `features`, the number of features; `nodes` and `halo`, one count for each
+    partition."""
     relations: dict[str, Any] = field(default_factory=dict)
-    """By relation: `edges`, one count for each partition, without self loops; `cut`, edges between two."""
+    """By relation: `edges`, one count for each partition, without self loops; `cut`, edges between
+    two."""
 
     def check(self) -> None:
         for name, fields in (

@@ -1,16 +1,17 @@
 """The npy files of a partition, one array each, read by memory mapping.
 
-A plain graph has all arrays in the partition's folder. A heterogeneous graph has those of its nodes in
-nodes/TYPE, those of its edges in edges/SOURCE__RELATION__DESTINATION, and labels and masks as a plain one.
+A plain graph has all arrays in the partition's folder. A heterogeneous graph has those of its nodes
+in nodes/TYPE, those of its edges in edges/SOURCE__RELATION__DESTINATION, and labels and masks as a
+plain one.
 
     label, train_mask, val_mask, test_mask    [I, ...] of the target's inner nodes
     feat, orig_id    float32 [I, F], int64 [I] of the inner nodes
     halo             int64 [H] ids of the halo nodes in the partitioned graph, ascending
-    src, dst         int32 [E] local ids of each edge's ends, sorted by destination, then source; no self loops
+    src, dst         int32 [E] local ids of each edge's ends, by destination, then source; no self loops
     edge_weight      float32 [E], where edges have weights
     edge_feat        float32 [E, K], where edges have features; plain graphs only
-    out_deg          int64 [I + H] out-degrees in the whole graph without self loops, float64 with weights;
-                     plain graphs only
+    out_deg          int64 [I + H] out-degrees in the whole graph without self loops, float64 with
+                     weights; plain graphs only
     links_train ...  with task=link_prediction: see Partition.links
 
 In the partitioned graph the nodes of a type are numbered partition after partition.
@@ -68,7 +69,8 @@ LINKS = (
 REMEDY = "copy the whole part, or partition again with overwrite=true"
 """For a damaged partition."""
 _PARSING = threading.Lock()
-"""Guards the parsing of npy headers: Python 3.11 cannot do it in several threads (CPython issue 106905)."""
+"""Guards the parsing of npy headers: Python 3.11 cannot do it in several threads (CPython issue
+106905)."""
 
 
 def node_folder(folder: Path, name: str) -> Path:
@@ -177,7 +179,7 @@ def check_target(
 
 
 def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
-    """InputError where labels are not of the task, or the number of classes, that meta.json states."""
+    """InputError where labels do not fit the task or the number of classes in meta.json."""
     if labels.ndim == 2:
         task, num_classes = "multilabel", labels.shape[1]
         fits = num_classes == meta.num_classes
@@ -228,7 +230,9 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
 
 
 def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations: int) -> Array:
-    """Return the relation of each edge, int64 [E]; InputError where edge_feat is not a column of them."""
+    """Return the relation of each edge, int64 [E]; InputError where edge_feat is not a column of
+    them.
+    """
     feat = np.zeros((0, 1)) if edge_feat is None else np.asarray(edge_feat)
     if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(num_relations)).all():
         raise InputError(
@@ -238,7 +242,7 @@ def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations:
 
 
 def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Array]) -> None:
-    """InputError where an edge, given by ids in the partitioned graph [E], joins a held-out pair."""
+    """InputError where an edge, [E] by ids in the partitioned graph, joins a held-out pair."""
     held_out = np.concatenate((links["val"], links["test"]))
     width = 1 + max(int(each.max(initial=0)) for each in (src, dst, held_out))
     forward = held_out[:, 0] * width + held_out[:, 1]

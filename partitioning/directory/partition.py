@@ -1,6 +1,8 @@
-"""One partition in memory, as the rest of the program uses it: of a plain or of a heterogeneous graph.
+"""One partition in memory, as the rest of the program uses it: of a plain or of a heterogeneous
+graph.
 
-I inner nodes of a partition (of one type), H halo nodes, F features, E edges, K edge features, C classes.
+I inner nodes of a partition (of one type), H halo nodes, F features, E edges, K edge features, C
+classes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,8 @@ from torch import Tensor
 from partitioning.graph_data import EdgeType
 
 HALO_IDS = "halo_ids.npy"
-"""File in a partition's folder: int64 [H] ids of the data set, where features are computed from ids."""
+"""File in a partition's folder: int64 [H] ids of the data set, where features are computed from
+ids."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class PartCounts:
     val: int
     test: int
     content: str
-    """sha256 (hex) of the checksums of all npy files; in version 1, of the tensors in DGL's files, whose
-    bytes also contain memory addresses."""
+    """sha256 (hex) of the checksums of all npy files; in version 1, of the tensors in DGL's files,
+    whose bytes also contain memory addresses."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class UnresolvedHalo:
     kind: str = ""
     """Their node type; "" in a plain graph."""
     ledger: Path | None = None
-    """Folder of the ledger of rows that other sites asked for; None in a dry run, which sends none."""
+    """Folder of the ledger of rows that other sites asked for; None in a dry run, which sends none.
+    """
 
     @property
     def where(self) -> str:
@@ -73,8 +77,8 @@ class UnresolvedHalo:
 class Partition:
     """One partition of a plain graph.
 
-    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. The halo has each node owned by another
-    partition that is the source of an edge into this one.
+    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. The halo has each node owned by
+    another partition that is the source of an edge into this one.
     """
 
     rank: int
@@ -93,11 +97,13 @@ class Partition:
     val_mask: Tensor
     test_mask: Tensor
     node_ids: Tensor
-    """int64 [I] ids of the data set; ids in the partitioned graph where a foreign directory has none."""
+    """int64 [I] ids of the data set; ids in the partitioned graph where a foreign directory has
+    none."""
     halo_owner: Tensor
     """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is set."""
+    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is
+    set."""
     in_degree: Tensor
     """int64 [I] in the whole graph, without self loops; float64 sums with weights."""
     out_degree: Tensor | None
@@ -107,7 +113,8 @@ class Partition:
     unresolved_halo: UnresolvedHalo | None = None
     """What a site has to ask the owners at the start; None in a partition directory."""
     asked_for: tuple[Tensor, ...] | None = None
-    """Of a site, by rank: inner nodes, int64 ascending, that another site asked for. It gets only their rows."""
+    """Of a site, by rank: inner nodes, int64 ascending, that another site asked for. It gets only
+    their rows."""
     halo_features: Tensor | None = None
     """float32 [H, F], where features are computed from ids and need not be sent; else None."""
     edge_weight: Tensor | None = None
@@ -118,10 +125,11 @@ class Partition:
     """int64 [E] number of each edge's relation, for links of a heterogeneous graph; else None."""
     num_relations: int = 0
     links: Mapping[str, Tensor] | None = None
-    """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids in the
-    partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be destinations,
-    each twice, empty where all can; `pool` [M, 2]: nodes and the number of training pairs that end there,
-    the same in all partitions; `spectral`: float32 [I, K]; `neighbours` [E, 3]: see links/adamic_adar.py."""
+    """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids
+    in the partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be
+    destinations, each twice, empty where all can; `pool` [M, 2]: nodes and the number of training
+    pairs that end there, the same in all partitions; `spectral`: float32 [I, K]; `neighbours` [E,
+    3]: see links/adamic_adar.py."""
     first_id: int = 0
     """Id of the first inner node in the partitioned graph; set with links."""
 
@@ -159,8 +167,8 @@ class Partition:
 class PartNodes:
     """The nodes of one type in a partition.
 
-    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. A halo node occurs once, whatever the
-    number of relations in which it is a source.
+    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. A halo node occurs once, whatever
+    the number of relations in which it is a source.
     """
 
     features: Tensor
@@ -170,7 +178,8 @@ class PartNodes:
     halo_owner: Tensor
     """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is set."""
+    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is
+    set."""
     unresolved_halo: UnresolvedHalo | None = None
     asked_for: tuple[Tensor, ...] | None = None
 
@@ -185,12 +194,15 @@ class PartNodes:
 
 @dataclass(frozen=True, eq=False)
 class PartEdges:
-    """The edges of one relation into a partition, sorted by destination, then source; no self loops."""
+    """The edges of one relation into a partition, sorted by destination, then source; no self
+    loops.
+    """
 
     src: Tensor
     """int32 [E] local id within the source type."""
     dst: Tensor
-    """int32 [E] local id within the destination type: an inner node, all of whose in-edges are here."""
+    """int32 [E] local id within the destination type: an inner node, all of whose in-edges are
+    here."""
     edge_weight: Tensor | None = None
     """float32 [E] from 0 on; None for ones."""
 
@@ -209,7 +221,8 @@ class HeteroPartition:
     nodes: dict[str, PartNodes]
     relations: dict[EdgeType, PartEdges]
     labels: Tensor
-    """Labels of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
+    """Labels of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN
+    unlabelled."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor

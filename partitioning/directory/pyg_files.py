@@ -1,10 +1,11 @@
-"""Reads directories of PyG's torch_geometric.distributed.Partitioner, by torch.load with weights_only.
+"""Reads directories of PyG's torch_geometric.distributed.Partitioner, by torch.load with
+weights_only.
 
     META.json, node_map.pt              num_parts; int64 [N] the partition of each node
     part_0/graph.pt, node_feats.pt      row, col, edge_id of the in-edges; global_id, x of the nodes
 
-The Partitioner leaves out labels and masks, and its edge_feats.pt cannot be read with weights_only. The
-user saves them beside its files, for instance by torch.save(data.y, DIR + "/label.pt"):
+The Partitioner leaves out labels and masks, and its edge_feats.pt cannot be read with weights_only.
+The user saves them beside its files, for instance by torch.save(data.y, DIR + "/label.pt"):
 
     label.pt, train_mask.pt, val_mask.pt, test_mask.pt    [N]
     edge_attr.pt, edge_weight.pt                          [E], where edges have features or weights
@@ -51,7 +52,8 @@ def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
     """Read META.json and node_map.pt.
 
     Returns:
-        The description with the checksum of node_map.pt, and the bounds [P + 1] of the partitions' ids.
+        The description with the checksum of node_map.pt, and the bounds [P + 1] of the partitions'
+        ids.
     """
     config = read_json(path / DESCRIPTION)
     parts = config.get("num_parts")
@@ -82,7 +84,7 @@ def _load(path: Path) -> Any:
 
 
 def read_part(path: Path, part: int, bounds: list[int]) -> ForeignPart:
-    """Read one partition; its nodes are numbered partition after partition, ascending by PyG's ids."""
+    """Read one partition; nodes are numbered partition after partition, by PyG's ids."""
     where = f"{path}/part_{part}"
     order = np.argsort(_load(path / "node_map.pt").numpy(), kind="stable")
     first, end = bounds[part : part + 2]

@@ -1,7 +1,7 @@
 """Finds a partition directory, checks it and reads its partitions.
 
-Our own directories hold npy files and meta.json. Those of earlier versions and of DGL hold DGL's files,
-those of PyG's Partitioner torch's; both have a config instead.
+Our own directories hold npy files and meta.json. Those of earlier versions and of DGL hold DGL's
+files, those of PyG's Partitioner torch's; both have a config instead.
 """
 
 import hashlib
@@ -51,6 +51,8 @@ from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
 
+GRAPH_SETTINGS = ("symmetrize", "duplicates", "features", "relations.reverse")
+
 
 class MissingPartitions(InputError):
     """There is no partition directory where one was looked for."""
@@ -65,8 +67,8 @@ class PartitionDirectory:
     meta: Meta | None
     """Our own description; None for a directory made by DGL, PyG or the public Retexo code."""
     bounds: list[int]
-    """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph; the types of
-    a heterogeneous graph are counted together."""
+    """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph; the
+    types of a heterogeneous graph are counted together."""
     config: dict[str, Any] | None
     """The config of DGL or PyG, where partitions are read from their files; None for npy files."""
 
@@ -120,13 +122,24 @@ class PartitionDirectory:
         return [] if self.meta is None else self.meta.class_names
 
     @property
+    def feature_pipelines(self) -> dict[str, Any]:
+        """The fitted pipelines that encoded the features, by table; empty where they are as given."""
+        return {} if self.meta is None else self.meta.features
+
+    @property
+    def graph_settings(self) -> dict[str, Any]:
+        """Settings that changed edges or features, by name: a model needs the same at prediction."""
+        request = {} if self.meta is None else self.meta.request
+        return {name: request[name] for name in GRAPH_SETTINGS if name in request}
+
+    @property
     def sites(self) -> tuple[str, ...]:
         """Names of the owners by rank, where each owner holds its own partition."""
         return ()
 
     @property
     def remedy(self) -> str:
-        """How messages describe a directory whose digest differs on another node, and the remedy."""
+        """How messages describe another digest on another node, and the remedy."""
         return "another partitioning (its digest differs); copy it the same partition directory"
 
     def verify(self, parts: Iterable[int]) -> None:
@@ -187,7 +200,9 @@ class PartitionDirectory:
             )
 
     def read_hetero(self, part: int) -> HeteroPartition:
-        """Read and check one partition of a heterogeneous graph; InputError names what is wrong with it."""
+        """Read and check one partition of a heterogeneous graph; InputError names what is wrong
+        with it.
+        """
         if isinstance(self.meta, HeteroMeta):
             return _read_hetero_npy_part(self, self.meta, part)
         assert self.config is not None
@@ -318,7 +333,9 @@ def _read_npy_part(directory: PartitionDirectory, part: int) -> Partition:
 
 
 def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tensor | None:
-    """Compute the random features of the halo nodes from their ids; None where features are of the data."""
+    """Compute the random features of the halo nodes from their ids; None where features are of the
+    data.
+    """
     file = folder / HALO_IDS
     if not file.is_file():
         return None
@@ -331,7 +348,9 @@ def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tenso
 def _add_links(
     partition: Partition, folder: Path, bounds: NDArray[np.int64], meta: Meta
 ) -> Partition:
-    """Return the partition with the pairs of link prediction and, in a graph of relations, their numbers."""
+    """Return the partition with the pairs of link prediction and, in a graph of relations, their
+    numbers.
+    """
     first, end = bounds[partition.rank : partition.rank + 2].tolist()
     links = read_links(folder, range(first, end), int(bounds[-1]), meta.links.get("spectral", 0))
     halo = bounds[partition.halo_owner.numpy()] + partition.halo_index.numpy()

@@ -1,4 +1,5 @@
-"""Renumbers nodes so that those of a partition are contiguous, and sorts edges by partition on disk.
+"""Renumbers nodes so that those of a partition are contiguous, and sorts edges by partition on
+disk.
 
 Edges are renumbered a chunk at a time and appended to the file of their destination's partition, so
 memory holds one chunk beside the graph. N nodes of one type, E edges of one relation, P partitions.
@@ -64,7 +65,9 @@ class SortedEdges:
         return self.folder / f"{part}.keys"
 
     def position_file(self, part: int) -> Path:
-        """int64 [E] positions of these edges in the graph; only where edges have weights or features."""
+        """int64 [E] positions of these edges in the graph; only where edges have weights or
+        features.
+        """
         return self.folder / f"{part}.positions"
 
 
@@ -114,7 +117,7 @@ def sort_by_part(
 def _append(
     file_of: Callable[[int], Path], numbers: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> None:
-    """Append int64 numbers to the files; they are ordered by partition, counts[p] for partition p."""
+    """Append numbers, ordered by partition, to the files; counts[p] for partition p."""
     end = 0
     for part, count in enumerate(counts.tolist()):
         begin, end = end, end + count

@@ -1,4 +1,6 @@
-"""Row pointers and degrees of a sorted list of rows, as in the CSR format; computed in several threads."""
+"""Row pointers and degrees of a sorted list of rows, as in the CSR format; computed in several
+threads.
+"""
 
 from typing import Any
 
@@ -19,7 +21,7 @@ def runs(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _find_starts(values: NDArray[Any], block: slice) -> NDArray[np.int64]:
-    """Return the positions in a block, but for position 0, whose value differs from the one before."""
+    """Return the positions in a block whose value differs from the one before."""
     after = values[block.start + 1 : block.stop + 1]
     positions: NDArray[np.int64] = np.flatnonzero(after != values[block][: len(after)])
     positions += block.start + 1
@@ -56,7 +58,8 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
 
 
 def degrees(rows: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
-    """Count the entries of each row, int64 [num_rows]; with weights [E], add them up, float64 [num_rows].
+    """Count the entries of each row, int64 [num_rows]; with weights [E], add them up, float64
+    [num_rows].
 
     Args:
         rows: int [E] in [0, num_rows), the row of each entry.

@@ -1,8 +1,10 @@
-"""Writes a partition directory: sorts the edges by partition on disk, then writes one partition at a time.
+"""Writes a partition directory: sorts the edges by partition on disk, then writes one partition at
+a time.
 
-Memory holds the graph, one partition, and a few numbers per node. A plain graph is written as a graph
-with one node type and one relation; its arrays lie in the partition's folder itself (see npy_files.py).
-N nodes of one type, E edges of one relation, P partitions, I inner and H halo nodes of one partition.
+Memory holds the graph, one partition, and a few numbers per node. A plain graph is written as a
+graph with one node type and one relation; its arrays lie in the partition's folder itself (see
+npy_files.py). N nodes of one type, E edges of one relation, P partitions, I inner and H halo nodes
+of one partition.
 """
 
 import contextlib
@@ -51,7 +53,8 @@ from partitioning.graph_data import (
 log = logging.getLogger(__name__)
 
 UNFINISHED, OLD = ".unfinished-", ".old-"
-"""Prefixes of the hidden folders beside a directory: the one being written, the one being replaced."""
+"""Prefixes of the hidden folders beside a directory: the one being written, the one being replaced.
+"""
 
 
 def write(
@@ -80,7 +83,8 @@ def write(
         links: LinkSplit.arrays, by positions of nodes.
 
     Raises:
-        InputError: the directory exists and overwrite is false; or DGL, which its files need, is missing.
+        InputError: the directory exists and overwrite is false; or DGL, which its files need, is
+            missing.
     """
     with replaced_when_written(directory, overwrite) as unfinished:
         layouts = {name: make_layout(assignment[name], num_parts) for name in graph.nodes}
@@ -124,7 +128,9 @@ def _write_json(path: Path, content: Any, indent: int) -> None:
 
 @contextlib.contextmanager
 def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a hidden folder that takes the place of the directory at the end; it is removed on failure."""
+    """Yield a hidden folder that takes the place of the directory at the end; it is removed on
+    failure.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(
         tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent)
@@ -175,7 +181,9 @@ def writing(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class _LocalEdges:
-    """The edges of one relation into a partition, sorted by destination and then by source; with self loops."""
+    """The edges of one relation into a partition, sorted by destination and then by source; with
+    self loops.
+    """
 
     src: NDArray[np.int64]
     """[E] new ids."""
@@ -289,7 +297,9 @@ class _PartWriter:
     def _find_nodes(
         self, name: str, part: int, edges: Mapping[EdgeType, _LocalEdges]
     ) -> _LocalNodes:
-        """Number the inner nodes of one type, then its halo nodes: the other sources of the part's edges."""
+        """Number the inner nodes of one type, then its halo nodes: the other sources of the part's
+        edges.
+        """
         layout = self.layouts[name]
         first, end = layout.node_bounds[part : part + 2].tolist()
         is_source = np.zeros(len(layout.new_id), np.bool_)
@@ -391,7 +401,7 @@ def _take_features(table: NodeTable, nodes: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def _take_pairs(links: Mapping[str, NDArray[Any]], layout: Layout, part: int) -> dict[str, Array]:
-    """Return a partition's arrays of LinkSplit in new ids: the pairs whose source is an inner node."""
+    """Return a partition's arrays of LinkSplit in new ids: pairs whose source is an inner node."""
     taken: dict[str, Array] = {}
     for name, pairs in links.items():
         if name == "spectral":

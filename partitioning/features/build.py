@@ -1,5 +1,6 @@
 """From a loaded graph to its features: encodes its tables, then adds the kinds of `features.kind`."""
 
+import glob
 import logging
 from collections.abc import Collection
 from dataclasses import replace
@@ -9,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.features.encoder import EncodedFeatures, State, fit, is_identity
+from partitioning.features.encoder import EncodedFeatures, State, apply, fit, is_identity
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
 from partitioning.features.schema import Rows, Schema
 from partitioning.graph_data import Features, GraphData, HeteroGraphData, NodeTable
-from partitioning.partition_settings import FeatureSettings
+from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
@@ -27,15 +28,15 @@ States = dict[str, State]
 
 
 def make_features(
-    graph: Graph, settings: FeatureSettings, train: Mask | None
+    graph: Graph, settings: FeatureSettings, train: Mask | None, stored: States | None = None
 ) -> tuple[Graph, States]:
-    """Encode the tables, then add the kinds of features."""
-    encoded, states = encode_tables(graph, settings, train)
+    """Encode the tables, then add the kinds of features; arguments as of `encode_tables`."""
+    encoded, states = encode_tables(graph, settings, train, stored)
     return add_kinds(encoded, settings), states
 
 
 def encode_tables(
-    graph: Graph, settings: FeatureSettings, train: Mask | None
+    graph: Graph, settings: FeatureSettings, train: Mask | None, stored: States | None = None
 ) -> tuple[Graph, States]:
     """Encode the features of nodes and edges.
 
@@ -43,28 +44,47 @@ def encode_tables(
         graph: As a loader returns it.
         settings: How to encode.
         train: [N] the training nodes (of the target type), from which the pipeline learns; None: all.
+        stored: States that were fitted before, which are applied instead (see `stored_columns`).
 
     Returns:
-        The graph with encoded features, and the fitted states.
+        The graph with encoded features, and the states.
+
+    Raises:
+        InputError: with features.missing=error, a blank cell; a column that a stored state needs is
+            missing, or holds something else.
     """
-    rows = train if settings.fit == "train" else None
+    is_split = train is not None and bool(train.any())
+    rows = train if settings.fit == "train" and is_split else None
     made: Any
     if isinstance(graph, HeteroGraphData):
-        made, states = _encode_types(graph, settings, rows)
+        made, states = _encode_types(graph, settings, rows, stored or {})
     else:
-        made, states = _encode_plain(graph, settings, rows)
+        made, states = _encode_plain(graph, settings, rows, stored or {})
     return made, states
 
 
+def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
+    """Settings by which a later table is read for the stored states: each column in its stored role."""
+    roles: dict[str, list[str]] = {"numeric": [], "categorical": [], "date": []}
+    for state in states.values():
+        for column in state["columns"]:
+            if column["role"] in roles:
+                roles[column["role"]].append(glob.escape(column["name"]))
+    known: Any = {role: tuple(names) or None for role, names in roles.items()}
+    return replace(columns, embedding=None, ignore=None, **known)
+
+
 def _encode_types(
-    graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None
+    graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[HeteroGraphData, States]:
     states: States = {}
     kinds = kinds_of(settings.kind, list(graph.nodes))
     nodes = {}
     for name, table in graph.nodes.items():
         of_type = rows if name == graph.target else None
-        features, featured, state = _encode_nodes(table, settings, of_type, kinds[name])
+        features, featured, state = _encode_nodes(
+            table, settings, of_type, kinds[name], stored.get(f"nodes/{name}")
+        )
         if isinstance(features, EncodedFeatures):
             features = features.toarray()
         nodes[name] = replace(table, features=features, featured=featured, schema=None)
@@ -74,19 +94,25 @@ def _encode_types(
 
 
 def _encode_plain(
-    graph: GraphData, settings: FeatureSettings, rows: Mask | None
+    graph: GraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[GraphData, States]:
     states: States = {}
     kinds_of_all = tuple(settings.kind)
-    features, featured, state = _encode_nodes(graph, settings, rows, kinds_of_all)
+    features, featured, state = _encode_nodes(
+        graph, settings, rows, kinds_of_all, stored.get("nodes")
+    )
     if isinstance(features, EncodedFeatures) and kinds_of_all != ("given",):
         features = features.toarray()
     if state is not None:
         states["nodes"] = state
     edge_feat: Any = graph.edge_feat
     if graph.edge_schema is not None and edge_feat is not None:
-        states["edges"] = fit(edge_feat, graph.edge_schema, settings)
-        edge_feat = _encode(edge_feat, graph.edge_schema, states["edges"], None)
+        if "edges" in stored:
+            states["edges"] = stored["edges"]
+            edge_feat = apply(stored["edges"], edge_feat, graph.edge_schema)
+        else:
+            states["edges"] = fit(edge_feat, graph.edge_schema, settings)
+            edge_feat = _encode(edge_feat, graph.edge_schema, states["edges"], None)
     made = replace(
         graph,
         features=features,
@@ -113,8 +139,9 @@ def _encode_nodes(
     settings: FeatureSettings,
     rows: Mask | None,
     kinds: Collection[str],
+    stored: State | None,
 ) -> tuple[Features, Mask | None, State | None]:
-    """Encoded features, which nodes have some (None: all), and the fitted state."""
+    """Encoded features, which nodes have some (None: all), and the state."""
     features, featured, schema = table.features, table.featured, table.schema
     if schema is None:
         return features, featured, None
@@ -135,13 +162,15 @@ def _encode_nodes(
             len(featured),
         )
         featured = None
+    zeroed = None if featured is None else ~featured
+    if stored is not None:
+        return apply(stored, features, schema, zeroed), featured, stored
     if settings.missing == "error" and isinstance(features, np.ndarray):
         _check_blanks(features, schema, featured)
     used = rows if featured is None else (featured if rows is None else featured & rows)
     state = fit(features, schema, settings, used)
     if used is featured:
         state["fitted_on"] = "all"
-    zeroed = None if featured is None else ~featured
     return _encode(features, schema, state, zeroed), featured, state
 
 

@@ -334,10 +334,21 @@ def is_identity(state: State, schema: Schema) -> bool:
     ) and not any(column.offset for column in schema.columns)
 
 
-def apply(state: State, features: Rows | sp.csr_array, schema: Schema) -> Any:
+def apply(
+    state: State,
+    features: Rows | sp.csr_array,
+    schema: Schema,
+    zeroed: NDArray[np.bool_] | None = None,
+) -> Any:
     """Encode another table with a fitted pipeline, by the names of its columns.
 
     Columns may be in any order; further ones are not used, which the log says.
+
+    Args:
+        state: What `fit` returned.
+        features: [N, W] raw numbers of the table.
+        schema: Of the table.
+        zeroed: [N] rows that become zeros.
 
     Returns:
         [N, F] EncodedFeatures, or the sparse matrix as it is.
@@ -371,7 +382,7 @@ def apply(state: State, features: Rows | sp.csr_array, schema: Schema) -> Any:
             name,
             number,
         )
-    return EncodedFeatures(features, schema, state)
+    return EncodedFeatures(features, schema, state, zeroed)
 
 
 def _check_column(fitted: State, schema: Schema) -> None:

@@ -96,7 +96,7 @@ def requested_role(name: str, columns: ColumnSettings, path: Path) -> str | None
 
 def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[str]]]) -> None:
     """InputError for a name or pattern of `columns.*` that no table has; tables: files, names."""
-    asked = {role: getattr(columns, role) for role in ("label", "split", *FEATURE_ROLES)}
+    asked = {role: getattr(columns, role) for role in ("label", "split", "time", *FEATURE_ROLES)}
     if not any(asked.values()):
         return
     known = dict(tables)

@@ -1,1 +1,3 @@
-"""Link prediction, before training: split of the pairs, baselines, and embeddings from the graph alone."""
+"""Link prediction, before training: split of the pairs, baselines, and embeddings from the graph
+alone.
+"""

@@ -2,8 +2,9 @@
 
     s(u, v) = sum over common neighbours z of  1 / (m log d(z))
 
-d(z) is the number of neighbours of z, in either direction. m makes the mean score of the training pairs
-1. Weights are integers, multiples of 1 / ONE, so that a sum does not depend on its order. N nodes, n pairs.
+d(z) is the number of neighbours of z, in either direction. m makes the mean score of the training
+pairs 1. Weights are integers, multiples of 1 / ONE, so that a sum does not depend on its order. N
+nodes, n pairs.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ def make_adjacency(graph: GraphData) -> sp.csr_array:
 
 
 def adamic_adar(adjacency: sp.csr_array) -> Floats:
-    """Return 1 / log d(z), [N]; 0 for at most one neighbour: z is nobody's common neighbour then."""
+    """Return 1 / log d(z), [N]; 0 for fewer than two neighbours."""
     degree = np.diff(adjacency.indptr)
     return np.where(degree > 1, 1 / np.log(np.maximum(degree, 2)), 0)
 

@@ -1,7 +1,7 @@
 """Baselines of link prediction without training, scored like a network on the test pairs.
 
-Common neighbours, Adamic-Adar, cosine similarity of features, the spectral embedding; and for a relation
-of a heterogeneous graph popularity and item-based k-nearest neighbours. N nodes, n rows.
+Common neighbours, Adamic-Adar, cosine similarity of features, the spectral embedding; and for a
+relation of a heterogeneous graph popularity and item-based k-nearest neighbours. N nodes, n rows.
 """
 
 import numpy as np

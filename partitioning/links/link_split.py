@@ -1,7 +1,8 @@
 """Splits the pairs of a graph into training, validation and test pairs for link prediction.
 
-A pair is two nodes with an edge between them, in either direction; it counts once, however many edges
-it has. All edges of validation and test pairs leave the graph, so that messages cannot leak them.
+A pair is two nodes with an edge between them, in either direction; it counts once, however many
+edges it has. All edges of validation and test pairs leave the graph, so that messages cannot leak
+them.
 
 N nodes, E directed edges, P pairs; n rows (source, destination) of one set. The rows are the edges
 without duplicates: an undirected pair has a row in each direction.
@@ -42,8 +43,8 @@ class LinkSplit:
     graph: GraphData
     """The graph without the edges of validation and test pairs."""
     rows: dict[str, Ints]
-    """int64 [n, 2] by name: train, val, test; val_neg and test_neg, pairs without an edge; candidates,
-    possible destinations, each twice, empty where all nodes are."""
+    """int64 [n, 2] by name: train, val, test; val_neg and test_neg, pairs without an edge;
+    candidates, possible destinations, each twice, empty where all nodes are."""
     pool: Ints
     """int64 [M, 2] random nodes, and the number of training rows that end at each."""
     description: dict[str, Any]
@@ -106,7 +107,8 @@ def split_links(
     held_out = np.union1d(pairs["val"], pairs["test"])
     if kind["kind"] != "given":
         _check_disjoint(pairs, num_nodes, graph)
-    # In a published split a training pair can also be a test pair: two authors write together again.
+    # In a published split a training pair can also be a test pair: two authors write together
+    # again.
     train = rows.get("train", edges.rows)
     if kind["kind"] == "given" or "train" not in rows:
         train = train[~np.isin(_number_pairs(train, num_nodes), held_out)]
@@ -195,8 +197,8 @@ def _take_given(
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
     """Return the rows of a given split, and its kind for meta.json.
 
-    Undirected pairs get a row in each direction, but not where MRR is computed from fixed negatives: these
-    are in the order of the given rows.
+    Undirected pairs get a row in each direction, but not where MRR is computed from fixed
+    negatives: these are in the order of the given rows.
     """
     rows = {part: given[part] for part in PARTS if part in given}
     if is_undirected and given.get("evaluator") != "mrr":
@@ -210,7 +212,7 @@ def _take_given(
 def _draw_rows(
     graph: GraphData, settings: SplitSettings, edges: _Edges, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
-    """Draw the set of each pair; return the rows of each set, and the split's kind for meta.json."""
+    """Draw the set of each pair; return the rows of each set, and the kind for meta.json."""
     shares = settings.edges or SHARES
     if len(shares) != len(PARTS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError(
@@ -232,7 +234,9 @@ def _draw_sets(
     shares: tuple[float, ...],
     rng: np.random.Generator,
 ) -> NDArray[np.int8]:
-    """Return the set of each pair, int8 [P], an index into PARTS, or -1 for none; pairs ascending by number."""
+    """Return the set of each pair, int8 [P], an index into PARTS, or -1 for none; pairs ascending
+    by number.
+    """
     pairs, first_edge = np.unique(edge_pairs, return_index=True)
     first_edge = first_edge[pairs >= 0]
     order = rng.permutation(len(first_edge))
@@ -260,7 +264,9 @@ def _draw_sets(
 def _draw_sets_by_source(
     source: NDArray[Any], order: Ints, shares: tuple[float, ...]
 ) -> NDArray[np.int8]:
-    """Return the set of each pair so that each source has its shares, rounded; order: random, int64 [P]."""
+    """Return the set of each pair so that each source has its shares, rounded; order: random, int64
+    [P].
+    """
     by_source = order[np.argsort(source[order], kind="stable")]
     _, starts, counts = np.unique(source[by_source], return_index=True, return_counts=True)
     rank = np.arange(len(source)) - np.repeat(starts, counts)
@@ -309,7 +315,9 @@ def _draw_negatives(
 
 
 def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | None:
-    """Return the rows of the user's files, or of the data set's own split; None where they are drawn."""
+    """Return the rows of the user's files, or of the data set's own split; None where they are
+    drawn.
+    """
     if settings.kind != "files":
         return None if settings.edges or settings.by else graph.links
     found: dict[str, Any] = {}
@@ -358,7 +366,7 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
 
 
 def find_relation(graph: HeteroGraphData, name: str | None) -> str:
-    """Return SOURCE__RELATION__DESTINATION of a relation by its full name, or by a unique RELATION."""
+    """Return SOURCE__RELATION__DESTINATION of a relation, by this name or a unique RELATION."""
     relations = [SEPARATOR.join(edge_type) for edge_type in graph.relations]
     matching = [full for full in relations if is_relation(name, full)]
     if len(matching) == 1:
@@ -416,7 +424,7 @@ def _mask_type(graph: HeteroGraphData, node_type: str) -> NDArray[np.bool_]:
 
 
 def _combine_features(graph: HeteroGraphData) -> Any:
-    """Return the features of each type in columns of their own, and a one-hot column for each type."""
+    """Return each type's features in columns of its own, and a one-hot column for each type."""
     tables = list(graph.nodes.values())
     features = sp.block_diag([sp.csr_array(table.features) for table in tables], format="csr")
     types: Any = sp.block_diag(

@@ -1,7 +1,7 @@
 """Ranks of pairs among all destinations, from a function that scores them, with bounded memory.
 
-The row (u, v) is ranked among the nodes without an edge or row from u in any set, and without u. Equal
-scores share the mean of the best and the worst rank, as in OGB's evaluator. N nodes, n rows.
+The row (u, v) is ranked among the nodes without an edge or row from u in any set, and without u.
+Equal scores share the mean of the best and the worst rank, as in OGB's evaluator. N nodes, n rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -60,7 +60,9 @@ def measure_ranks(found: Floats) -> dict[str, float]:
 
 
 def _chunk_by_source(rows: Ints, num_nodes: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield positions of rows, their distinct sources, and the index of each row's source among these."""
+    """Yield positions of rows, their distinct sources, and the index of each row's source among
+    these.
+    """
     order = np.argsort(rows[:, 0], kind="stable")
     step = max(1, MAX_SCORES // max(1, num_nodes))
     for first in range(0, len(rows), step):

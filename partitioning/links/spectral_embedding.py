@@ -1,12 +1,15 @@
-"""Spectral embeddings of nodes from the graph of the training pairs; their dot products score pairs.
+"""Spectral embeddings of nodes from the graph of the training pairs; their dot products score
+pairs.
 
     M = D^-a A D^-a        p = V_K S_K / sqrt(m)
 
-A has a one for each training pair, in both directions, D are its degrees, and S_K, V_K the K largest
-eigenvalues of M and their vectors. m makes the mean product of the training pairs 1. For users and items
-this is a truncated singular value decomposition (PureSVD; Cremonesi, Koren and Turrin, RecSys 2010), with
-the normalisation of spectral clustering (a = 1/2) or less of it. The products are those of M M, that is,
-paths of two edges: M itself gives small eigenvalues, which are noise, too much weight. Validation pairs
+A has a one for each training pair, in both directions, D are its degrees, and S_K, V_K the K
+largest eigenvalues of M and their vectors. m makes the mean product of the training pairs 1. For
+users and items this is a truncated singular value decomposition (PureSVD; Cremonesi, Koren and
+Turrin, RecSys 2010), with the normalisation of spectral clustering (a = 1/2) or less of it. The
+products are those of M M, that is,
+paths of two edges: M itself gives small eigenvalues, which are noise, too much weight. Validation
+pairs
 choose a and K: few columns describe communities, many describe single neighbours.
 
 N nodes, n pairs, K columns.
@@ -38,7 +41,8 @@ NUM_ITERATIONS = 5
 def best_spectral(
     rows: Mapping[str, Ints], num_nodes: int, width: int
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return the embedding [N, K] with the a and K that rank the validation pairs best, and these values.
+    """Return the embedding [N, K] with the a and K that rank the validation pairs best, and these
+    values.
 
     Without validation pairs it is the first a and the whole width.
 

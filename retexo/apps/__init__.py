@@ -1,4 +1,4 @@
-"""What can be run: each app is a function from settings to a result, callable from Python and from tests."""
+"""Applications: each is a function from settings to a result."""
 
 from importlib import import_module
 from pathlib import Path
@@ -10,10 +10,14 @@ from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
 
 
 def run(settings: Settings, run_dir: Path) -> Any:
-    """Run the app that the settings name, and return what it does; its files go to run_dir or to partition_dir.
+    """Run the app that the settings name, and return its result.
 
-    Each app is a module of this folder, loaded when it is run: what one needs, another need not have installed. Raises
-    InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
+    Each app is a module of this folder. It is imported when it runs, so its optional packages are
+    needed only then.
+
+    Raises:
+        InputError: Invalid input, before any process is started.
+        TrainingError: A worker failed.
     """
     name = settings.app
     if name in DISTRIBUTED_APPS:

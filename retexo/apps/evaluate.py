@@ -11,9 +11,11 @@ from retexo.settings.run_settings import Settings
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Evaluate, and return what evaluation.json of the run directory says; node 0 writes it.
+    """Evaluate, and return the content of evaluation.json, which node 0 writes.
 
-    Raises InputError before anything is started, TrainingError when a worker fails.
+    Raises:
+        InputError: Before any process is started.
+        TrainingError: A worker failed.
     """
     prepared = prepare(settings, run_dir, ("evaluation.json",), predict=False)
     result = run_workers(prepared, run_dir, None)

@@ -1,4 +1,4 @@
-"""What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
+"""Common steps of `app=evaluate` and `app=predict`: checkpoint, partitions, workers, results."""
 
 import logging
 import time
@@ -8,12 +8,13 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.find_partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import has_partitions, open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
+from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
@@ -28,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was checked before anything is started."""
+    """Checked input of a run."""
 
     settings: Settings
-    """With the checkpoint's model."""
+    """Settings with the checkpoint's model."""
     checkpoint: Checkpoint
     directory: PartitionDirectory
 
@@ -39,12 +40,14 @@ class Prepared:
 def prepare(
     settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool
 ) -> Prepared:
-    """Open the checkpoint and the partitions; InputError for whatever does not fit, or would be overwritten."""
+    """Open checkpoint and partitions; InputError if they do not fit or output exists."""
     check_unused(run_dir, outputs)
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_parts_found(with_model_of(checkpoint, settings))
+    if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
+        settings = with_training_graph(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
@@ -60,9 +63,10 @@ def prepare(
 
 
 def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings with the checkpoint's model, and its precision of rows unless the command line has another.
+    """Return settings with the checkpoint's model and, unless given, its precision of rows.
 
-    InputError where the command line names another model, or another trainer than its own.
+    Raises:
+        InputError: The command line names another model, trainer or task.
     """
     trainer = settings.train.trainer.name
     if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
@@ -94,8 +98,34 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     return replace(settings, train=train, resolved=resolved)
 
 
+def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """The settings by which app=predict partitions a graph: what training did to its own, and no split.
+
+    What the command line gives stays.
+    """
+    dataset, given = settings.partition.dataset, settings.given
+    if not any(name.split(".")[0] == "split" for name in given):
+        dataset = replace(dataset, split=replace(dataset.split, kind="none"))
+    if checkpoint.features and "features.spec" not in given:
+        spec = str(checkpoint.directory)
+        dataset = replace(dataset, features=replace(dataset.features, spec=spec))
+    if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
+        dataset = replace(dataset, target=checkpoint.architecture.schema.target)
+    if "symmetrize" in checkpoint.graph and "symmetrize" not in given:
+        dataset = replace(dataset, symmetrize=bool(checkpoint.graph["symmetrize"]))
+    if "duplicates" in checkpoint.graph and "duplicates" not in given:
+        dataset = replace(dataset, duplicates=str(checkpoint.graph["duplicates"]))
+    logger.info(
+        "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline; split=%s",
+        dataset.symmetrize,
+        dataset.duplicates,
+        dataset.split.kind,
+    )
+    return replace(settings, partition=replace(settings.partition, dataset=dataset))
+
+
 def by_setting(model: ModelSettings) -> dict[str, Any]:
-    """The values by their names on the command line."""
+    """Return the model settings by dotted name, and `model` for model.name."""
     common = {
         each.metadata["setting"].key: getattr(model, each.name)
         for each in fields(model)
@@ -108,7 +138,7 @@ def by_setting(model: ModelSettings) -> dict[str, Any]:
 def run_workers(
     prepared: Prepared, run_dir: Path, predict: PredictSettings | None
 ) -> dict[str, Any]:
-    """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
+    """Run inference on this node's partitions; return the content of the result file."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
     directory = prepared.directory
     run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
@@ -138,7 +168,7 @@ def run_workers(
 
 
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
-    """Scores, bytes and times, as app=train prints them."""
+    """Print scores, bytes and times."""
     seconds, counted = result["seconds"], result["bytes"]
     parts = [name for name in ("train", "val", "test") if result["nodes"][name]]
     rows = {

@@ -1,11 +1,10 @@
-"""From Python, in a script or a notebook: what `retexo` does, and a trained run to predict with (docs/python.md).
+"""Python interface: run apps, and predict with a trained model (docs/python.md).
 
     run = retexo.load_run("outputs/2026-01-31/12-00-00")
     table = run.predict("data/partitions/cora-random-vol-4", node_ids=[31336, 1061127])
     table.classes, table.probabilities
 
-A loaded run is one process without a process group: the parts of the directory are threads that exchange rows as the
-workers of app=predict do.
+A loaded run has one process: each partition is a thread that exchanges rows like a worker.
 """
 
 import json
@@ -44,7 +43,7 @@ from retexo.worker.make_context import task_of
 def run(
     settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None
 ) -> Any:
-    """What the app returns that `retexo` runs with these settings; retexo/__init__.py says how they are given."""
+    """Run an app and return its result; see `retexo.run`."""
     overrides = (
         [f"{name}={_text(value)}" for name, value in flatten(settings).items()]
         if isinstance(settings, Mapping)
@@ -54,7 +53,7 @@ def run(
 
 
 def _text(value: Any) -> str:
-    """A value as Hydra reads it on the command line."""
+    """Format a value as an override of Hydra."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, str | Path):
@@ -63,7 +62,7 @@ def _text(value: Any) -> str:
 
 
 def load_run(checkpoint_dir: str | Path) -> "Run":
-    """The model that app=train left in a run directory; InputError where there is none, or it is damaged."""
+    """Load the model of a run directory; InputError if it is missing or damaged."""
     checkpoint = open_checkpoint(Path(checkpoint_dir))
     return Run(checkpoint, checkpoint.stages())
 
@@ -152,7 +151,8 @@ class Run:
     def _infer(
         self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None
     ) -> Predictions:
-        """Of all nodes, part after part; NaN for nodes that were not asked for."""
+        """Return the predictions of all nodes, partition by partition; NaN where none was asked
+        for."""
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def _scorer(self) -> str:
-        """Of a model for links; else empty."""
+        """Link prediction scores; empty for other models."""
         return getattr(self.checkpoint.architecture, "scorer", "")
 
     def _settings(self, num_parts: int) -> TrainSettings:
@@ -198,7 +198,7 @@ class Run:
 
 
 def _asking(graph: Graph, asked: Tensor) -> Graph:
-    """The graph with the nodes that are asked for as its only test nodes: rows go where these need them."""
+    """Return the graph with the requested nodes as its only test nodes."""
     nodes = graph.partition
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
     test_mask = torch.isin(nodes.node_ids, asked)
@@ -206,7 +206,7 @@ def _asking(graph: Graph, asked: Tensor) -> Graph:
 
 
 def _ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
-    """Ids in the shape in which they are given, str or int64; InputError for what is none."""
+    """Check ids and return them as str or int64 in their shape."""
     ids = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
     if ids.dtype.kind == "i" and not named:
         return ids.astype(np.int64)
@@ -239,7 +239,7 @@ def _places(
     asked: NDArray[Any],
     directory: PartitionDirectory,
 ) -> NDArray[np.int64]:
-    """Where the ids that are asked for are among all of them, int64 [n]."""
+    """Return the positions of the requested ids, int64 [n]."""
     places = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
     unknown = asked[every[order[places]] != asked] if len(every) else asked
     if len(unknown):

@@ -1,4 +1,6 @@
-"""`app=partition_data`: load a graph, split its nodes or pairs, assign its nodes, write the partition directory."""
+"""`app=partition_data`: load a graph, split its nodes or pairs, assign its nodes, write the
+partition directory.
+"""
 
 import contextlib
 import logging
@@ -24,7 +26,14 @@ from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write, writing
 from partitioning.errors import InputError
-from partitioning.features.build import States, add_kinds, encode_tables, make_features
+from partitioning.features.build import (
+    States,
+    add_kinds,
+    encode_tables,
+    make_features,
+    stored_columns,
+)
+from partitioning.features.spec import read_spec
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
 from partitioning.links.link_split import (
@@ -48,7 +57,9 @@ logger = logging.getLogger(__name__)
 
 
 def run(settings: PartitionSettings) -> Meta:
-    """Write the partition directory, unless it exists with the same settings; return its description."""
+    """Write the partition directory, unless it exists with the same settings; return its
+    description.
+    """
     datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)
@@ -107,17 +118,21 @@ class _SplitGraph:
 def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
-    num_parts = settings.num_partitions
+    num_parts, dataset = settings.num_partitions, settings.dataset
+    stored = {} if dataset.features.spec is None else read_spec(dataset.features.spec)
+    if stored:
+        columns = stored_columns(stored, dataset.columns)
+        settings = replace(settings, dataset=replace(dataset, columns=columns))
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = datasets.read_graph(settings.dataset)
+            graph = _read_graph(settings, stored)
         with _timed(seconds, "split"):
             if settings.dataset.links:
-                graph, states = encode_tables(graph, settings.dataset.features, None)
+                graph, states = encode_tables(graph, settings.dataset.features, None, stored)
                 graph, request = _select_relation(settings, graph, request, notes)
                 split = _split_pairs(settings, graph, request, states)
             else:
-                split = _split_nodes(settings, graph)
+                split = _split_nodes(settings, graph, stored)
     graph = split.graph
     check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
     with _timed(seconds, "assign"):
@@ -157,19 +172,31 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     return meta
 
 
-def _split_nodes(settings: PartitionSettings, graph: AnyGraph) -> _SplitGraph:
+def _read_graph(settings: PartitionSettings, stored: States) -> AnyGraph:
+    try:
+        return datasets.read_graph(settings.dataset)
+    except InputError as error:
+        if stored and str(error).startswith("columns."):
+            raise InputError(
+                f"{error}; the model of features.spec={settings.dataset.features.spec} was trained "
+                "with this column"
+            ) from error
+        raise
+
+
+def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     recipe = datasets.recipe(settings.dataset.name).split
     split = node_split.draw(labelled, settings.dataset.split, recipe)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
-    graph, states = make_features(graph, settings.dataset.features, split.train)
+    graph, states = make_features(graph, settings.dataset.features, split.train, stored)
     return _SplitGraph(graph, masks, split.describe(), states)
 
 
 def _select_relation(
     settings: PartitionSettings, graph: AnyGraph, request: dict[str, Any], notes: list[str]
 ) -> tuple[GraphData, dict[str, Any]]:
-    """Return the plain graph whose pairs are split, and the request with the relation's full name."""
+    """Return the plain graph whose pairs are split, and the request with the full name."""
     relation = settings.dataset.relation
     if isinstance(graph, GraphData):
         if relation is not None:
@@ -270,10 +297,12 @@ def count_cover_rows(
     *,
     limit: int = COVER_LIMIT,
 ) -> int | None:
-    """Return the number of rows in one exchange if partial sums replace rows wherever that saves rows.
+    """Return the number of rows in one exchange if partial sums replace rows wherever that saves
+    rows.
 
-    This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions. A
-    source has one key for each partition that it sends to, a destination one for each relation and
+    This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions.
+    A source has one key for each partition that it sends to, a destination one for each relation
+    and
     partition that it receives from: so the pairs share no key, and one cover serves them all.
 
     Args:
@@ -301,7 +330,9 @@ def count_cover_rows(
 
 
 def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> int:
-    """Return the size of the smallest vertex cover of edges between keys of rows and of sums, [E] each."""
+    """Return the size of the smallest vertex cover of edges between keys of rows and of sums, [E]
+    each.
+    """
     num_rows, left = _number_keys(rows)
     num_sums, right = _number_keys(partial_sums)
     weights = np.ones(num_rows, np.int64), np.ones(num_sums, np.int64)
@@ -309,7 +340,9 @@ def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> in
 
 
 def _number_keys(keys: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of distinct keys, and each key's rank among them; np.unique takes twice as long."""
+    """Return the number of distinct keys, and each key's rank among them; np.unique takes twice as
+    long.
+    """
     order = np.argsort(keys)
     is_first = np.diff(keys[order], prepend=-1) > 0
     rank = np.empty_like(keys)

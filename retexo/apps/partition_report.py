@@ -8,8 +8,8 @@ from partitioning.features.schema import describe
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
 COVER_LIMIT = 4_000_000
-"""Cut edges beyond which the cover is not counted: 4 million take 3 s and 0.5 GiB on one core, as long
-as writing the parts."""
+"""Cut edges beyond which the cover is not counted: 4 million take 3 s and 0.5 GiB on one core, as
+long as writing the parts."""
 MAX_LISTED = 16
 """Partitions whose counts are listed for each node type and relation."""
 

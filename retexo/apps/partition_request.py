@@ -12,6 +12,7 @@ from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
+from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
@@ -55,6 +56,12 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     recipe = datasets.recipe(dataset.name)
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    for name, default in (
+        ("stratify", False),
+        ("index", None),
+    ):  # directories made before lack them
+        if split[name] == default:
+            del split[name]
     pair_split = {f"split.{name}": split.pop(name) for name in node_split.PAIR_SETTINGS}
     if pair_split["split.edges"] is not None:
         pair_split["split.edges"] = list(pair_split["split.edges"])  # as in JSON
@@ -96,6 +103,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "dataset_file": dataset.file,
         "partition_file": settings.file,
     }
+    if dataset.features.spec is not None:
+        files["features.spec"] = find_spec(dataset.features.spec)
     if kind == "files":
         files |= {
             f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS
@@ -149,7 +158,9 @@ def _list_files(setting: str, path: Path) -> list[Path]:
 
 
 def describe_difference(setting: str, there: Any, here: Any, path: str | Path | None) -> str:
-    """Describe how a setting differs between a directory and this command; `path` is its file or folder now."""
+    """Describe how a setting differs between a directory and this command; `path` is its file or
+    folder now.
+    """
     if not (is_file_value(there) and is_file_value(here)) or there["name"] != here["name"]:
         shown = (each["name"] if is_file_value(each) else each for each in (there, here))
         return "{} ({} there, {} now)".format(setting, *shown)

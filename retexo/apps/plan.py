@@ -1,4 +1,4 @@
-"""`app=plan`: what a run will send, before it trains, beside what others would send on the same partitions."""
+"""`app=plan`: predicted bytes and memory of a run, beside other methods on the same partitions."""
 
 import time
 from collections import Counter
@@ -31,11 +31,11 @@ from retexo.trainers.registry import check
 from retexo.worker.graph import Part, check_directory, read_part, without_ledger
 
 MAX_SHOWN = 6
-"""Workers up to which the bytes by peer are printed."""
+"""Largest number of workers for which bytes by peer are printed."""
 SLOW = 20.0
-"""Seconds of a dry run from which on other ways to send rows are not tried."""
+"""Dry runs that take longer skip other encodings; seconds."""
 BANDWIDTH = 1e9 / 8
-"""Bytes a second: 1 Gbit/s."""
+"""Bandwidth of a link in bytes per second: 1 Gbit/s."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange=exact": {"exchange": {"mode": "exact"}},
     "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
@@ -50,9 +50,10 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Predict, print the tables, write plan.json into run_dir, and return what it says.
+    """Predict, print the tables, write plan.json, and return its content.
 
-    Raises InputError for settings that are not supported, and where there is no partition directory, or a damaged one.
+    Raises:
+        InputError: Settings are not supported, or partitions are missing or damaged.
     """
     check(settings.train)
     settings = with_parts_found(settings)
@@ -104,7 +105,7 @@ def _of_formulas(
     plain: TrafficEstimate,
     rounds: dict[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """Bytes of other ways to train, and memory, which of heterogeneous graphs is not known."""
+    """Return bytes of other methods, and memory, which is unknown for heterogeneous graphs."""
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if hetero:
         network: Any = network_of(settings, directory, parts)
@@ -130,9 +131,9 @@ def _of_formulas(
 def _dry_run(
     settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Part]
 ) -> tuple[TrafficEstimate, dict[str, TrafficEstimate]]:
-    """The estimate, and those with one of OPTIONS.
+    """Return the estimate, and estimates with each of OPTIONS.
 
-    The first dry run serves the options of gradients, too: they change no row that is sent.
+    The first dry run serves gradient options, too, which do not change the rows.
     """
     start = time.perf_counter()
     changed = _changed(settings)
@@ -155,7 +156,7 @@ def _dry_run(
 def bytes_by_peer(
     predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Bytes by sender and receiver, [W, W], with these rounds per layer."""
+    """Return bytes by sender and receiver [W, W] for given rounds per layer."""
     table = np.zeros((num_workers, num_workers), dtype=np.int64)
     for entry in predicted.entries:
         times = rounds[entry.layer or 0] if entry.each_round else 1
@@ -164,7 +165,7 @@ def bytes_by_peer(
 
 
 def network_seconds(predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int]) -> float:
-    """The least time in which the busiest worker's link, of BANDWIDTH each way, carries its bytes."""
+    """Return the time in which the busiest link carries its bytes."""
     table = bytes_by_peer(predicted, num_workers, rounds)
     busiest = max(table.sum(axis=0).max(), table.sum(axis=1).max())
     return float(busiest / BANDWIDTH)
@@ -176,7 +177,7 @@ def _smoothing(
     options: dict[str, TrafficEstimate],
     rounds: Sequence[int],
 ) -> dict[str, dict[str, int]]:
-    """By reach: nodes with an answer; bytes of boundary rows, of answers at the boundary, and all."""
+    """Return for each smoothing.reach the nodes with predictions, and bytes."""
     known = (
         {f"smoothing.reach={settings.smoothing.reach}": predicted, **options}
         if settings.smoothing.steps
@@ -199,7 +200,7 @@ def _plain(settings: TrainSettings) -> TrainSettings:
 
 
 def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSettings:
-    """The settings with other values in some groups; of a list per layer in all layers."""
+    """Return settings with changed values, in all layers for lists per layer."""
     made = {}
     for group, values in new.items():
         own, layers = getattr(settings, group), settings.model.num_layers
@@ -213,7 +214,7 @@ def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSetti
 
 
 def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
-    """The settings with one of OPTIONS, without those that have it or do not smooth."""
+    """Return settings with each of OPTIONS that would change something."""
     fits = (
         name
         for name in OPTIONS
@@ -285,7 +286,7 @@ def _print_entries(predicted: TrafficEstimate) -> None:
 
 
 def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
-    """Sender by receiver, as far as it fits a terminal."""
+    """Format the bytes by pair, as far as they fit a terminal."""
     workers = result["workers"]
     if workers > MAX_SHOWN:
         return

@@ -1,4 +1,4 @@
-"""`app=predict`: class, probabilities and, on request, embeddings of every node, by its id in the data set."""
+"""`app=predict`: class, probabilities and optionally embeddings of every node by its id."""
 
 import logging
 import shutil
@@ -23,12 +23,13 @@ logger = logging.getLogger(__name__)
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Predict, and return what predictions.json of the run directory says; node 0 writes it, and joins the parts.
+    """Predict, and return the content of predictions.json; node 0 writes it and merges the parts.
 
-    Raises InputError before anything is started, TrainingError when a worker fails.
+    Raises:
+        InputError: Before any process is started.
+        TrainingError: A worker failed.
     """
     wanted, cluster = settings.predict, settings.train.cluster
-    predictions.check_format(wanted.format)
     _check_links(settings)
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
     begun = run_dir / f".predicting{cluster.node_rank}"
@@ -76,7 +77,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def _remove(run_dir: Path, outputs: Sequence[str]) -> None:
-    """Remove predictions that are not complete: some parts without the others are of no use."""
+    """Remove incomplete predictions."""
     for path in (run_dir / name for name in outputs):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -85,7 +86,7 @@ def _remove(run_dir: Path, outputs: Sequence[str]) -> None:
 
 
 def _check_links(settings: Settings) -> None:
-    """InputError where it is not said which pairs are wanted; or some are, of a model of classes."""
+    """Raise InputError if the settings predict.* do not fit the task."""
     wanted = settings.predict
     given = {
         name: getattr(wanted, name)
@@ -103,7 +104,7 @@ def _check_links(settings: Settings) -> None:
 
 
 def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
-    """InputError for an unknown id, where all parts are at hand; else a worker finds it."""
+    """Raise InputError for an unknown id. If parts are on other nodes, a worker does that."""
     for setting, columns in (("pairs", 2), ("nodes", 1)):
         path = getattr(settings.predict, setting)
         if path is not None:

@@ -1,4 +1,4 @@
-"""`app=report`: one report of any number of runs; tables, figures, and a page that holds them all."""
+"""`app=report`: tables, figures and an HTML page on any number of runs."""
 
 import io
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HYDRA_FOLDERS = ("outputs", "multirun")
-"""Where Hydra puts single runs, and those of --multirun."""
+"""Folders of Hydra's single runs and of --multirun."""
 STATUSES = ("done", "failed", "unfinished", "damaged")
 
 
@@ -100,7 +100,7 @@ def _slug(name: str) -> str:
 
 
 def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
-    """Draw the figures of a data set; each also goes into the folder, as svg and as pdf."""
+    """Draw the figures of a data set, and save each as SVG and PDF."""
     pictures = []
     narrow = figures.draw(data, figures.NARROW)
     for kind, figure in figures.draw(data).items():
@@ -116,7 +116,7 @@ def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
 
 
 def _rendered(figure: "Figure", suffix: str) -> bytes:
-    """A figure as a file; without the date, so that the same runs give the same file."""
+    """Return a figure as a file without a date, so that equal runs give equal files."""
     file = io.BytesIO()
     metadata = {"Date": None} if suffix == "svg" else {"CreationDate": None}
     figure.savefig(file, format=suffix, metadata=metadata)
@@ -136,7 +136,7 @@ def _markdown(title: str, introduction: str, sections: Sequence[Section]) -> str
 
 
 def _notes(data_sets: Sequence[DataSet]) -> Table | None:
-    """What a reader should know of the means."""
+    """Remarks on the means: repeated draws and mixed versions."""
     rows = []
     for data in data_sets:
         for method in data.methods:

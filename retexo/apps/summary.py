@@ -1,4 +1,4 @@
-"""The table that apps print at the end of a run."""
+"""Table of results that apps print at the end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,13 +7,13 @@ from partitioning.directory.read_directory import PartitionDirectory
 
 
 def print_rows(rows: Mapping[str, Any]) -> None:
-    """A line a row: its name, and what it says."""
+    """Print one line per row."""
     for name, value in rows.items():
         print(f"{name:<28} {value}")
 
 
 def byte_rows(counted: Mapping[str, Any]) -> dict[str, str]:
-    """The rows of measure_dv: bytes by kind, by layer and by sender."""
+    """Return the rows of measure_dv: bytes by kind, layer and sender."""
     return {
         **{f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()},
         **{
@@ -28,13 +28,13 @@ def byte_rows(counted: Mapping[str, Any]) -> dict[str, str]:
 
 
 def baselines_of(directory: PartitionDirectory) -> dict[str, Any]:
-    """Of a directory of links what needs no training has; of others nothing."""
+    """Return the scores of baselines without training, stored with link prediction data."""
     links = {} if directory.meta is None else directory.meta.links
     return {"baselines": links.get("baselines", {})} if links else {}
 
 
 def link_rows(summary: dict[str, Any]) -> dict[str, str]:
-    """Scores of pairs, and beside those of the test what needs no training has."""
+    """Return the rows with link prediction scores and baselines."""
 
     def line(scores: dict[str, float]) -> str:
         return ", ".join(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from partitioning.directory.partition import Partition
 from partitioning.directory.sorted_rows import runs
-from partitioning.thread_pool import AT_LOCK, in_blocks, in_threads
+from partitioning.thread_pool import MAX_THREADS, in_blocks, in_threads
 from retexo.arrays import (
     BLOCK_SIZE,
     ByteArray,
@@ -201,7 +201,7 @@ def _find_required_edges(
             for every, piece in zip(edges, pieces, strict=True):
                 every[end - size : end] = piece[first : first + size]
 
-    in_threads(copy_pieces, [pieces for pieces, _ in found], counts, ends, at_most=AT_LOCK)
+    in_threads(copy_pieces, [pieces for pieces, _ in found], counts, ends, at_most=MAX_THREADS)
     group_ptr = counts_to_pointers(counts.sum(axis=0))
 
     def find_unsorted(block: slice) -> IntArray:

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: checkpoint, predictions, metrics; each file whole or not at all."""
+"""Files that a run writes (checkpoint, predictions, logs), and reports on them."""

@@ -1,4 +1,4 @@
-"""Writing a file atomically: it is complete, or not there."""
+"""Atomic writes: a file is either complete or absent."""
 
 import contextlib
 import json
@@ -16,9 +16,12 @@ UNFINISHED = ".unfinished-"
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it at the end of the block, and removed where that fails.
+    """Yield a temporary path beside `path`, and rename it to `path` at the end of the block.
 
-    Both the file and its new name are on the disk then. TrainingError names the path where the block cannot write.
+    The file and its name are durable then. If the block fails, the file is removed.
+
+    Raises:
+        TrainingError: The file cannot be written.
     """
     unfinished = path.with_name(
         f"{UNFINISHED}{secrets.token_hex(4)}-{path.name}"
@@ -33,20 +36,20 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Remove what a process that was killed was writing, in a run directory that nobody else has."""
+    """Remove the unfinished files of a killed process. The caller holds the run directory's lock."""
     for folder in ("", "checkpoint", "state", "state/*", "predictions", "embeddings"):
         for path in run_dir.glob(f"{folder}/{UNFINISHED}*".lstrip("/")):
             path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically; TrainingError where it cannot be written."""
+    """Write a JSON file atomically; TrainingError if it cannot be written."""
     with atomic_write(path) as unfinished:
         unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n", encoding="utf-8")
 
 
 def plain_json(value: Any) -> Any:
-    """The value with null for NaN and infinity, which JSON does not have, and with names as strings."""
+    """Return the value with NaN and infinity as None, and with keys as strings."""
     if isinstance(value, dict):
         return {str(name): plain_json(entry) for name, entry in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The trained network of a run: all that inference needs, as safetensors and JSON, so that nothing is executed.
+"""Checkpoint of a trained network: everything that inference needs, as safetensors and JSON.
 
 RUN_DIR/checkpoint/
     model.json            version, architecture, task, partition digest, checksums of the layers
@@ -28,7 +28,7 @@ VERSION = 1
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
-    """Write the parameters of a trained stage atomically; TrainingError where the file cannot be written."""
+    """Write the parameters of a trained stage atomically; TrainingError if that fails."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()
@@ -38,9 +38,12 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
 
 
 def save_model(directory: Path, architecture: AnyArchitecture, described: dict[str, Any]) -> None:
-    """Write model.json, after all layers: a checkpoint with it is complete.
+    """Write model.json, which completes a checkpoint, after all layers.
 
-    described: the fields of model.json besides version, architecture and checksums.
+    Args:
+        directory: The checkpoint folder.
+        architecture: Architecture of the network.
+        described: Fields of model.json besides version, architecture and checksums.
     """
     checksums = {
         path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))
@@ -56,32 +59,36 @@ def save_model(directory: Path, architecture: AnyArchitecture, described: dict[s
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint, with model.json read."""
+    """A complete checkpoint."""
 
     directory: Path
     architecture: AnyArchitecture
     multilabel: bool
     partition_digest: str
-    """Of the partitions that it was trained on."""
+    """Digest of the partitions it was trained on."""
     heads: OutputHeads
     exchange: ExchangeSettings
-    """How the rows that it was trained on were sent."""
+    """Encoding of the boundary rows it was trained on."""
     trainer: str | None = None
-    """Which trained it; None where model.json does not say."""
+    """Trainer; None if model.json does not name it."""
     class_names: list[Any] = field(default_factory=list)
-    """Of the data set; none: 0 ... C-1."""
+    """Class names of the data set; empty for classes 0 ... C-1."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """The feature pipelines of the partitions that it was trained on (partitioning/features/)."""
+    graph: dict[str, Any] = field(default_factory=dict)
+    """Settings of these partitions that a graph to predict needs as well, such as symmetrize."""
 
     @property
     def model(self) -> ModelSettings:
         return self.architecture.model
 
     def stages(self) -> list[Stage]:
-        """The trained stages, in evaluation mode; InputError names a file that is damaged."""
+        """Return the trained stages in evaluation mode; InputError for a damaged file."""
         return load_model(self.directory)[1]
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a run directory, or in a checkpoint folder itself; InputError where there is none."""
+    """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is none."""
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():
             content, architecture = _read_model(directory)
@@ -110,6 +117,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
             content.get("trainer"),
             names,
+            content.get("features", {}),
+            content.get("graph", {}),
         )
     except KeyError as error:
         raise InputError(
@@ -120,7 +129,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
-    """None of the first checkpoints: their rows are evaluated as they are. TypeError, ValueError, InputError."""
+    """Return the exchange settings of a checkpoint. Without a precision rows are not rounded.
+
+    Raises:
+        TypeError, ValueError, InputError: The precision is not valid.
+    """
     exchange = ExchangeSettings(
         "exact", ("fp32",) * num_layers if precision is None else tuple(precision)
     )
@@ -131,7 +144,7 @@ def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
 
 
 def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
-    """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
+    """Load the trained stages in evaluation mode; InputError for a damaged file."""
     content, architecture = _read_model(directory)
     paths = [
         directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)
@@ -166,7 +179,7 @@ def _check_layer(path: Path, checksums: dict[str, str]) -> None:
 
 
 def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
-    """What model.json says, checked."""
+    """Read and check model.json."""
     path = directory / "model.json"
     try:
         content = json.loads(read_text(path))

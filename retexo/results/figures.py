@@ -1,4 +1,4 @@
-"""The figures of one data set, by matplotlib; colours of Okabe and Ito (2008), safe for colour-blind readers."""
+"""Figures of one data set by matplotlib, in the colours of Okabe and Ito (2008)."""
 
 import importlib.util
 import math
@@ -28,22 +28,22 @@ STYLE = {
     "axes.axisbelow": True,
 }
 NAME_WIDTH = 34
-"""Characters of a method's name a line."""
+"""Characters per line of a method's name."""
 WIDE, NARROW = 11.8, 3.9
-"""Inches across the page in a window of 1,200 px, and of 400."""
+"""Width of the page in inches, in windows of 1,200 px and 400 px."""
 MAX_TICKS = 6
 STEPS = [digit * 10.0**power for power in (-4, -3, -2, -1) for digit in (1, 2, 5)]
-"""Between ticks of accuracy."""
+"""Candidate distances between ticks of accuracy."""
 UNKNOWN_ERROR = 0.01
-"""Standard error of an accuracy that is taken where one draw, or equal ones, tell none."""
+"""Standard error to assume if the runs do not determine one."""
 LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
-"""Inches."""
+"""Height of a line and width of a column of a legend, in inches."""
 MAX_NUMBERS = 8
-"""Parts up to which the bytes of each pair are written into the heat map."""
+"""Largest number of partitions for which the heat map shows numbers."""
 
 
 def check_installed() -> None:
-    """InputError with the command, where a library of the extra `report` is not there."""
+    """Raise InputError with the remedy if a library of the extra `report` is missing."""
     missing = [
         name
         for name in ("matplotlib", "pandas", "jinja2")
@@ -56,7 +56,7 @@ def check_installed() -> None:
 
 
 def draw(data: DataSet, width: float = WIDE) -> dict[str, "Figure"]:
-    """All figures that there is something for, by name; width: inches across the page."""
+    """Draw all figures that have data, by name; `width` is the page width in inches."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
@@ -65,7 +65,7 @@ def draw(data: DataSet, width: float = WIDE) -> dict[str, "Figure"]:
 
 
 def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
-    """A mark for the mean of a method, bars for the sample standard deviations, a dot a run."""
+    """Plot mean accuracy of each method with standard deviations, and a dot per run."""
     figure, (axes,) = _panels(1, width, 3.6)
     by_bytes = measure == "bytes total"
     drawn: dict[int, str] = {}
@@ -112,7 +112,7 @@ def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "
 
 
 def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
-    """Ticks no finer than the largest standard error, and four steps or more: what is less does not look like much."""
+    """Set ticks no finer than the largest standard error, and at least four steps."""
     errors = [values.spread / values.n**0.5 for values in samples if values.spread is not None]
     low, high = axes.dataLim.intervaly
     least = max(max(errors, default=0) or UNKNOWN_ERROR, (high - low) / MAX_TICKS)
@@ -127,14 +127,14 @@ def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
 
 
 def _left_of(mean: float, spread: float | None, log: bool) -> Any:
-    """Bars to the left and to the right; on a log axis the left one ends before 0."""
+    """Return the error bars to the left and right; on a log axis the left one stays above 0."""
     if spread is None:
         return None
     return [[min(spread, 0.9 * mean) if log else spread], [spread]]
 
 
 def _log_bytes(axes: "Axes") -> None:
-    """A log axis from a round number to a round number; ticks at 1, 2 and 5 where that is few, else at 1 alone."""
+    """Set a log axis between round numbers, with few ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("log")
@@ -152,7 +152,7 @@ def _log_bytes(axes: "Axes") -> None:
 
 
 def validation_curves(data: DataSet, width: float) -> "Figure | None":
-    """The validation metric after each round, a line a run, an axis a layer."""
+    """Plot the validation metric after each round: a line per run, axes per layer."""
     curves = [
         (place, run)
         for place, method in enumerate(data.methods)
@@ -192,9 +192,9 @@ def validation_curves(data: DataSet, width: float) -> "Figure | None":
 
 
 def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
-    """A dot a kind, a line a layer (and one for what belongs to none), an axis a method; means over the runs.
+    """Plot mean bytes: a dot per kind, a line per layer, axes per method.
 
-    Dots on a log axis, as kinds differ by orders of magnitude: in stacked bars all but the largest would vanish.
+    Kinds differ by orders of magnitude, so the axis is logarithmic.
     """
     methods = [(method, _crossed(method.done)) for method in data.methods]
     shown = [(method, crossed) for method, crossed in methods if crossed]
@@ -235,7 +235,7 @@ def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
 
 
 def _crossed(runs: list[Run]) -> list[dict[str, float]]:
-    """Mean bytes by kind, an entry a layer and one for the whole run; empty where no run has them."""
+    """Return mean bytes by kind, per layer and for the whole run; empty without data."""
     tables = [run.bytes_by_layer_and_kind for run in runs if run.bytes_by_layer_and_kind]
     if not tables:
         return []
@@ -246,7 +246,7 @@ def _crossed(runs: list[Run]) -> list[dict[str, float]]:
 
 
 def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
-    """A heat map a method, sender by receiver, coloured from its least to its most; means over the runs."""
+    """Plot mean bytes by sender and receiver: one heat map per method."""
     import numpy as np
 
     tables = [
@@ -282,7 +282,7 @@ def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
 
 
 def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
-    """The bytes of each pair; black on the upper, bright half of the scale."""
+    """Write the bytes of each pair into its cell, in black on bright cells."""
     size = 7 if len(table) <= 4 else 5
     for sender, row in enumerate(table):
         for receiver, count in enumerate(row):
@@ -319,7 +319,7 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
         bytes_by_pair,
     ),
 }
-"""Name -> caption, and who draws it."""
+"""Name -> caption and drawing function."""
 
 
 # --- what several figures need -----------------------------------------------------------------------------------------
@@ -328,9 +328,10 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
 def _panels(
     count: int, width: float, height: float, *, cell: float = 2.9, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
-    """Axes of at least `cell` inches, row by row, of half the page where that is enough; the left over are hidden.
+    """Make a grid of axes, each at least `cell` inches wide; `share` gives them one scale.
 
-    A figure without pyplot, which would keep it in a global; share: one scale for all axes.
+    Small grids take half of the page. The figure is made without pyplot, which keeps figures in
+    global state.
     """
     from matplotlib.figure import Figure
 
@@ -346,13 +347,13 @@ def _panels(
 
 
 def _look(place: int) -> tuple[str, str]:
-    """Colour and marker of a method; all pairs differ up to 49 methods."""
+    """Return colour and marker of a method; the pairs differ for up to 49 methods."""
     turn = place // len(COLOURS)
     return COLOURS[place % len(COLOURS)], MARKERS[(place + turn) % len(MARKERS)]
 
 
 def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> list[Any]:
-    """Of a legend: the look of each place, and what it stands for."""
+    """Return legend handles with the look of each method or kind."""
     from matplotlib.lines import Line2D
 
     places = names if isinstance(names, Mapping) else dict(enumerate(names))
@@ -372,7 +373,7 @@ def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> li
 
 
 def _legend(figure: "Figure", handles: list[Any]) -> None:
-    """Below the axes; the figure grows by its height."""
+    """Add a legend below the axes; the figure grows by its height."""
     columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
     lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(
         -len(handles) // columns
@@ -386,5 +387,5 @@ def _title(figure: "Figure", text: str) -> None:
 
 
 def _wrapped(name: str, width: int = NAME_WIDTH) -> str:
-    """In lines of so many characters; `$` would begin a formula."""
+    """Wrap a name to lines of `width` characters, with `$` escaped for matplotlib."""
     return "\n".join(textwrap.wrap(name.replace("$", "\\$"), width))

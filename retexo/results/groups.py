@@ -1,4 +1,4 @@
-"""Runs in groups: a data set (graph, split, parts) has methods, and a method has runs that differ by seeds alone."""
+"""Groups of runs: a data set has methods, and the runs of a method differ only in their seeds."""
 
 import hashlib
 import json
@@ -13,18 +13,18 @@ from retexo.settings.flatten import flatten
 from retexo.settings.schema import DATA, defaults, keys
 
 NAME_LENGTH = 200
-"""Characters of a name that are shown."""
+"""Longest name that is shown."""
 GROUPS = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
-"""What users call a setting that a file of conf/GROUP sets."""
+"""Setting that a file of conf/GROUP sets -> GROUP, its name for users."""
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One way to train, on one data set."""
+    """A method on one data set: runs with equal settings except seeds."""
 
     name: str
     runs: list[Run]
-    """Of every status."""
+    """Runs of every status."""
 
     @property
     def done(self) -> list[Run]:
@@ -35,11 +35,11 @@ class Method:
 
     @property
     def repeats(self) -> int:
-        """Finished runs of seeds that another one has, too."""
+        """Number of finished runs that repeat the seeds of another one."""
         return len(self.done) - len(self.by_draw(lambda _: 0.0))
 
     def by_draw(self, measure: Callable[[Run], float | None]) -> dict[str, float | None]:
-        """One value for each draw of the seeds: a run that was repeated is no second draw, so repeats are averaged."""
+        """Return one value for each draw of the seeds, averaged over runs that repeat a draw."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for run in self.done:
             value = measure(run)
@@ -49,24 +49,24 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A graph with its split and parts, and the methods that were trained on it."""
+    """A graph with its split and partitions, and the methods trained on it."""
 
     name: str
     methods: list[Method]
 
     @property
     def measures(self) -> set[str]:
-        """What any finished run has."""
+        """Names of measures that at least one finished run has."""
         return {name for method in self.methods for run in method.done for name in run.measures}
 
     @property
     def headline(self) -> str:
-        """The score that methods are compared by."""
+        """Measure by which methods are compared."""
         return "test MRR" if "test MRR" in self.measures else "test accuracy"
 
 
 def group(runs: Sequence[Run]) -> list[DataSet]:
-    """All runs but the damaged ones, whose settings nobody knows."""
+    """Group all runs except damaged ones, whose settings are unknown."""
     known = [(run, *_halves(identity(run.settings))) for run in runs if run.status != "damaged"]
     data: dict[str, dict[str, Any]] = {}
     methods: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -90,7 +90,7 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
 
 
 def _halves(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What concerns the data, and what concerns the method."""
+    """Split settings into those of the data and those of the method."""
     data = {name: value for name, value in settings.items() if name in DATA}
     return data, {name: value for name, value in settings.items() if name not in data}
 
@@ -121,7 +121,7 @@ def _method_title(settings: Mapping[str, Any]) -> str:
 def distinct_names(
     all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:
-    """A name for each: its title, and, where others have the same, what differs between them and is no default."""
+    """Return a name for each method: its title, with differing settings if titles are equal."""
     titles = [title(settings) for settings in all_settings]
     names = []
     for own, settings in zip(titles, all_settings, strict=True):
@@ -137,14 +137,14 @@ def distinct_names(
 
 
 def _shortened(name: str) -> str:
-    """The same for names of a usual length; others are told apart by a checksum."""
+    """Shorten a long name; a checksum keeps it unique."""
     if len(name) <= NAME_LENGTH:
         return name
     return f"{name[:NAME_LENGTH]} ... {hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _shown(value: Any) -> str:
-    """As short as it can be: 30 for [30], which means each layer."""
+    """Format a setting's value briefly: 30 for [30]."""
     if isinstance(value, list | tuple):
         return ",".join(map(_shown, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)

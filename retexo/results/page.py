@@ -1,4 +1,4 @@
-"""One HTML page that needs no other file, no network and no script; its text is page.html.jinja."""
+"""HTML report without external files or scripts; page.html.jinja is its template."""
 
 import base64
 from collections.abc import Sequence
@@ -8,35 +8,35 @@ from pathlib import Path
 from retexo.results.tables import Table
 
 MAX_ROWS = 40
-"""Of a table that the page shows unfolded."""
+"""Longest table that the page shows unfolded."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as svg, and what it shows."""
+    """A figure as SVG, with its caption."""
 
     title: str
     caption: str
     svg: bytes
     narrow: bytes
-    """The same for a narrow window."""
+    """The figure for a narrow window, as SVG."""
     spans: bool
-    """Whether it takes the whole width of a wide window, not half of it."""
+    """Whether it spans the page in a wide window."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, its tables and its pictures."""
+    """A heading with tables and pictures."""
 
     title: str
     tables: Sequence[Table]
     pictures: Sequence[Picture] = ()
     plain: bool = False
-    """Whether the tables are text rather than figures."""
+    """Whether the tables hold text instead of numbers."""
 
 
 def page(title: str, introduction: str, sections: Sequence[Section], footer: str) -> str:
-    """The whole page; every text is escaped, every picture is in it."""
+    """Render the page. All text is escaped, and pictures are embedded."""
     from jinja2 import (
         Environment,
         FileSystemLoader,

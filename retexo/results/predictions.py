@@ -1,15 +1,14 @@
-"""Predictions of a trained network for nodes, and the files that hold them.
+"""Predictions for nodes and their files.
 
 RUN_DIR/
-    predictions/part0.parquet ...   nodes of a partition: id, class (multi-label: label0 ...), p0 ... p(C-1)
+    predictions/part0.parquet ...   one partition: id, class (multi-label: label0 ...), p0 ... p(C-1)
     embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
-    predictions.parquet             all partitions in one file, sorted by id; embeddings.parquet likewise
+    predictions.parquet             all partitions, sorted by id; embeddings.parquet likewise
 
-npy holds a structured array with these columns as fields. n nodes, C classes, D width of an embedding.
+npy files hold a structured array with these columns. n nodes, C classes, embeddings of width D.
 """
 
 import csv
-import importlib.util
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular
 from retexo.results.atomic_write import atomic_write
 
@@ -36,18 +34,18 @@ class Predictions:
     """Predictions for n nodes."""
 
     ids: NDArray[Any]
-    """[n] ids in the data set: int64, or names."""
+    """[n] ids of the data set: int64 or names."""
     classes: NDArray[Any]
-    """[n] the most probable class, int64, or its name; multi-label: [n, C] 1 where a label is more likely than not,
-    else 0."""
+    """[n] most probable class, int64 or name; multi-label: [n, C] 1 for labels with probability
+    above 0.5, else 0."""
     probabilities: NDArray[np.float32]
-    """[n, C]; multi-label: of each label separately."""
+    """[n, C]; multi-label: an independent probability per label."""
     embeddings: NDArray[np.float32]
-    """[n, D] the input of the last layer; of a network of one layer the features."""
+    """[n, D] input of the last layer."""
 
     @classmethod
     def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, multilabel: bool) -> Self:
-        """From ids int64 [n], logits [n, C] and embeddings [n, D]."""
+        """Make predictions from ids int64 [n], logits [n, C] and embeddings [n, D]."""
         classes = (logits > 0).to(torch.int64) if multilabel else logits.argmax(dim=1)
         probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
         return cls(
@@ -57,7 +55,7 @@ class Predictions:
     def named(
         self, node_names: Sequence[str] | None, class_names: Sequence[str | int]
     ) -> "Predictions":
-        """With names for ids and classes, where there are any."""
+        """Return the predictions with names instead of numbers, if there are names."""
         named = (
             self if node_names is None else replace(self, ids=np.array(node_names, dtype=np.str_))
         )
@@ -66,7 +64,7 @@ class Predictions:
         return named
 
     def take(self, places: NDArray[np.int64]) -> "Predictions":
-        """The predictions at some indices of `ids`."""
+        """Return the predictions at indices of `ids`."""
         return Predictions(
             self.ids[places],
             self.classes[places],
@@ -75,14 +73,14 @@ class Predictions:
         )
 
     def columns(self) -> Columns:
-        """The columns of a table, as pandas.DataFrame takes them: id, class or label0 ..., p0 ..."""
+        """Return the columns id, class (or label0 ...), p0 ..."""
         classes = (
             {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
         )
         return {"id": self.ids, **classes, **_numbered("p", self.probabilities)}
 
     def embedding_columns(self) -> Columns:
-        """id, e0 ..."""
+        """Return the columns id, e0 ..."""
         return {"id": self.ids, **_numbered("e", self.embeddings)}
 
 
@@ -93,28 +91,17 @@ def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def check_format(kind: str) -> None:
-    """Raise InputError where the format needs a package that is not installed."""
-    if kind == "parquet" and not all(
-        importlib.util.find_spec(name) for name in ("pandas", "pyarrow")
-    ):
-        raise InputError(
-            "predict.format=parquet: needs pandas and pyarrow; pip install -e '.[tables]' -c constraints.txt, "
-            "or set predict.format=npy"
-        )
-
-
 def write_part(
     run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool
 ) -> None:
-    """Write the files of one partition; TrainingError where they cannot be written."""
+    """Write the files of one partition; TrainingError if that fails."""
     write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns())
     if embeddings:
         write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
 
 
 def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
-    """Join the files of the partitions into one, sorted by id; returns the partitions whose files are missing."""
+    """Merge the files of the partitions, sorted by id; return partitions without a file."""
     missing: set[int] = set()
     for name in KINDS:
         if not (run_dir / name).is_dir():
@@ -144,7 +131,7 @@ def _merge_tables(target: Path, paths: list[Path]) -> None:
 
 
 def _merge_lines(target: Path, paths: list[Path]) -> None:
-    """Join csv files as text: of the numbers only the ids are parsed, unless they are names."""
+    """Merge csv files as text; only ids and scores are parsed."""
     header: list[str] = []
     rows: list[list[str]] = []
     for path in paths:
@@ -162,7 +149,7 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
 
 
 def write_table(path: Path, columns: Columns) -> None:
-    """Write a parquet, npy or csv file atomically; TrainingError where it cannot be written."""
+    """Write a parquet, npy or csv file atomically; TrainingError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as unfinished:
         {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](
@@ -171,7 +158,7 @@ def write_table(path: Path, columns: Columns) -> None:
 
 
 def read_table(path: Path) -> Columns:
-    """The columns of a parquet or npy file that write_table made."""
+    """Read the columns of a parquet or npy file."""
     if path.suffix == ".parquet":
         import pandas as pd
 
@@ -198,7 +185,7 @@ def _write_npy(path: Path, columns: Columns) -> None:
 
 
 def _write_csv(path: Path, columns: Columns) -> None:
-    """Floats with 9 digits, enough to restore a float32."""
+    """Write floats with 9 digits, which restore a float32 exactly."""
 
     def as_text(column: NDArray[Any]) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""A run directory belongs to one run at a time."""
+"""Locks: one run at a time uses a run directory."""
 
 import functools
 import logging
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def exclusive_run_dir(run_dir: Path, node: int) -> Iterator[None]:
-    """This node's lock on a run directory, which nodes may share; removes what a killed run was writing there."""
+    """Lock a run directory for this node, and remove unfinished files of a killed run."""
     with exclusive(run_dir / f".lock{node}", f"hydra.run.dir={run_dir}"):
         remove_unfinished(run_dir)
         yield
@@ -32,7 +32,7 @@ class _RegularFileHandler(logging.FileHandler):
 
 @contextmanager
 def _main_log(log: Path) -> Iterator[None]:
-    """The log goes to its file, too, with what was kept until now; a refused command leaves no line there."""
+    """Write the log to a file, too, with buffered lines; a refused command adds nothing."""
     size = log.stat().st_size if log.exists() else 0
     file = _RegularFileHandler(log, delay=True)
     kept = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
@@ -55,7 +55,7 @@ def _main_log(log: Path) -> Iterator[None]:
 
 
 def locks_run_dir(app: Callable[[Settings, Path], Result]) -> Callable[[Settings, Path], Result]:
-    """An app that has its run directory for itself; InputError, before it does anything, where another run has it."""
+    """Decorate an app to lock its run directory; InputError if another run holds the lock."""
 
     @functools.wraps(app)
     def run(settings: Settings, run_dir: Path) -> Result:

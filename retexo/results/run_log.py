@@ -1,4 +1,4 @@
-"""Loss and validation metric of every round: metrics.jsonl, one line per round, the log, TensorBoard."""
+"""Loss and validation metric of every round: metrics.jsonl, log lines, TensorBoard."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_logger(name: str | None) -> None:
-    """Raise InputError, with the command that installs it, where the logger is missing."""
+    """Raise InputError with the remedy if the logger is not installed."""
     if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise InputError(
             "logger=tensorboard: not installed; pip install -e '.[report]' -c constraints.txt, or leave logger out"
@@ -27,7 +27,7 @@ def check_logger(name: str | None) -> None:
 
 
 class RunLog:
-    """A context manager that rank 0 writes with; on other ranks it only tells `progress` the round."""
+    """Context manager that logs rounds on rank 0; other ranks only report progress."""
 
     def __init__(
         self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None
@@ -55,7 +55,7 @@ class RunLog:
                 opened.close()
 
     def resume_from(self, layer: int, number: int) -> None:
-        """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""
+        """Drop the lines from a round on, which the resumed run writes again."""
         if self._file is None or self._path is None:
             return
         try:
@@ -80,7 +80,8 @@ class RunLog:
     def round(
         self, layer: int, number: int, train_loss: float | None, val_metric: float | None
     ) -> None:
-        """Log a layer after `number` rounds; train_loss is the loss before the next step, None after the last."""
+        """Log round `number` of a layer. train_loss is measured before the next step, None at the
+        end."""
         self._progress.at(layer, number)
         if self._file is None:
             return
@@ -115,7 +116,7 @@ def _open_board(run_dir: Path) -> "SummaryWriter":
 
 
 def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
-    """The values of a line of metrics.jsonl, as curves of their layer over its rounds."""
+    """Add a line of metrics.jsonl to TensorBoard."""
     for name in ("train_loss", "val_metric"):
         if line[name] is not None:
             board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])

@@ -1,6 +1,6 @@
-"""Run directories, read from what app=train writes: summary.json and metrics.jsonl.
+"""Reading run directories: summary.json and metrics.jsonl.
 
-A file that is damaged spoils its own run only; the reason is kept, and shown.
+A damaged file affects only its own run, which keeps the reason.
 """
 
 import json
@@ -34,20 +34,20 @@ LINK_SCORES = {
     "test hits@20": "test.hits@20",
     "test AUC": "test.auc",
 }
-"""The same of links, which may have no pairs that validate, or none that are tested."""
+"""Scores of link prediction; runs without validation or test edges lack some."""
 MEASURES = {
     "seconds train": "seconds.train",
     "seconds total": "seconds.total",
     "bytes total": "bytes.total",
 }
-"""Name in the report -> field of summary.json."""
+"""Name in reports -> field of summary.json."""
 REASON_LENGTH = 300
 MAX_FOLDERS = 10_000
-"""Folders without a run that are searched."""
+"""Limit of folders without runs that a search visits."""
 KIND_LENGTH = 60
-"""Characters of the name of a kind of message."""
+"""Longest name of a kind of message."""
 MOST = 2**63
-"""Beyond all counts, bytes and seconds."""
+"""Upper bound for counts, bytes and seconds."""
 
 
 @dataclass(frozen=True)
@@ -67,28 +67,28 @@ class Run:
     status: str
     """done, failed, unfinished (running, or killed), damaged."""
     reason: str = ""
-    """Why it is not done."""
+    """Why the run is not done."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """By dotted name, as in config.json."""
+    """Settings by dotted name, as in config.json."""
     measures: dict[str, float | None] = field(default_factory=dict)
-    """None is a ratio without anything to count."""
+    """Name -> value; None for a ratio without data."""
     bytes_by_kind: dict[str, int] = field(default_factory=dict)
     bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
-    """One entry a layer, then what belongs to no layer; empty for runs of earlier versions."""
+    """One entry per layer and one for the whole run; empty for old runs."""
     bytes_by_peer: list[list[int]] = field(default_factory=list)
-    """[W][W], sender by receiver."""
+    """[W][W] sender by receiver."""
     curve: list[Point] = field(default_factory=list)
     partition_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def draw(self) -> str:
-        """Equal for two runs exactly if they share seeds, split and partition."""
+        """Key of the draw: equal for runs with the same seeds, split and partitions."""
         return json.dumps([*(self.settings.get(name) for name in SEEDS), self.partition_digest])
 
 
 def read_runs(*folders: Path) -> list[Run]:
-    """All run directories below folders, in order of their paths; InputError where there is none."""
+    """Read all runs below folders, in order of their paths; InputError if there are none."""
     there = [folder for folder in folders if folder.is_dir()]
     named = f"report.runs={' and '.join(map(str, folders))}"
     if not there:
@@ -105,7 +105,7 @@ def read_runs(*folders: Path) -> list[Run]:
 
 
 def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
-    """The run directories below folders; InputError where too many folders are none. Links are not followed."""
+    """Find run directories; InputError if too many other folders are visited."""
     found: set[Path] = set()
     others = 0
     for folder, within, files in (entry for each in folders for entry in os.walk(each)):
@@ -123,7 +123,7 @@ def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """One run directory; whatever is wrong with it becomes its reason."""
+    """Read a run directory. Errors become the reason of a damaged run."""
     try:
         summary = read_summary(path / "summary.json")
         settings = flatten(rename_stored(_part(summary, "settings", dict)))
@@ -152,7 +152,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """What summary.json says; ValueError if it is no JSON object, OSError if it cannot be read."""
+    """Read summary.json; ValueError if it is not a JSON object, OSError if it is unreadable."""
     try:
         summary = json.loads(read_text(path))
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Run that only a finished run has."""
+    """Return the fields of a finished run."""
     links = "baselines" in summary
     scores = (
         {name: place for name, place in LINK_SCORES.items() if place.split(".")[0] in summary}
@@ -235,7 +235,7 @@ def _check_counts(tables: list[Any], place: str) -> None:
 
 
 def _read_curve(path: Path) -> list[Point]:
-    """The validation metric by layer and round, up to the first line that is none: a killed run ends in half a line."""
+    """Read the validation metrics up to the first damaged line: a killed run ends in half a line."""
     points = []
     try:
         lines = read_text(path).splitlines()
@@ -256,7 +256,7 @@ def _read_curve(path: Path) -> list[Point]:
 
 
 def _last_sign(path: Path) -> str:
-    """When one of its files was last written, UTC."""
+    """Return when a file of the run was last written, UTC."""
     times = [
         file.stat().st_mtime
         for name in ("summary.json", "metrics.jsonl")
@@ -274,7 +274,7 @@ def _short(text: str) -> str:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of flat settings those that say what was trained, on what: not the seeds, not where files lie."""
+    """Return the settings that define an experiment: without seeds and paths."""
     kept = {
         name: value
         for name, value in settings.items()
@@ -291,7 +291,7 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shortest(value: Any) -> Any:
-    """A list per layer goes on with its last entry: [30, 30], [30] and 30 are one method."""
+    """Drop repeated last entries of a list per layer: [30, 30], [30] and 30 are equal."""
     if not isinstance(value, list | tuple):
         return [value]
     return shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value

@@ -1,4 +1,4 @@
-"""Mean, spread and paired differences. Nothing is assumed of values that are not there."""
+"""Mean, standard deviation and paired differences of values, some of which may be missing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Sample:
-    """Values of one quantity over seeds."""
+    """Statistics of one quantity over seeds."""
 
     n: int
     mean: float | None
@@ -21,7 +21,7 @@ class Sample:
 
 
 def sample(values: Sequence[float | None]) -> Sample:
-    """n, mean and spread of the values that are there."""
+    """Compute the statistics of the values that are not None."""
     known = [value for value in values if value is not None]
     return Sample(
         len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None
@@ -30,7 +30,7 @@ def sample(values: Sequence[float | None]) -> Sample:
 
 @dataclass(frozen=True)
 class Difference:
-    """Second minus first, over the draws that both have; Student's t with n - 1 degrees of freedom."""
+    """Paired difference, second minus first, with Student's t and n - 1 degrees of freedom."""
 
     n: int
     mean: float
@@ -38,13 +38,13 @@ class Difference:
     high: float
     """Ends of the 95 % interval of the mean difference."""
     p: float | None
-    """Two-sided, of no difference; None where all differences are equal, which t cannot judge."""
+    """Two-sided p-value; None if all differences are equal."""
 
 
 def paired_difference(
     first: Mapping[str, float | None], second: Mapping[str, float | None]
 ) -> Difference | None:
-    """Compare two methods on the draws that they share; None for fewer than two."""
+    """Compare two methods on their common draws; None for fewer than two."""
     pairs = [
         (first[draw], second[draw]) for draw in first if None not in (first[draw], second.get(draw))
     ]
@@ -62,7 +62,7 @@ def paired_difference(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of several tests made at once, in the order given; None stays None."""
+    """Correct p-values by Holm's method, in the given order; None stays None."""
     order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     least = 0.0

@@ -1,4 +1,4 @@
-"""The figures of a report as text: one Table, written as markdown and as csv."""
+"""Tables of a report as markdown and csv."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from retexo.results.runs import LINK_SCORES, SCORES, Run
 from retexo.results.statistics import Difference, Sample, holm, paired_difference, sample
 
 NOTHING = "-"
-"""In place of a figure that is not there."""
+"""Cell without a value."""
 Cell = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Column names and rows; text is shown as it is."""
+    """Column names and rows of text."""
 
     title: str
     columns: list[str]
@@ -36,7 +36,7 @@ class Table:
 
 
 def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
-    """All rows with the columns that any of them has; what is not there is empty."""
+    """Format rows as csv with the union of their columns."""
     import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
 
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
@@ -46,7 +46,7 @@ def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
 
 
 def byte_text(value: float, digits: int = 3) -> str:
-    """As 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
+    """Format bytes as 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
             return f"{value:.0f} B" if unit == "B" else f"{value:.{digits}g} {unit}"
@@ -63,14 +63,14 @@ def count_text(value: float) -> str:
 
 
 def with_spread(values: Sample, text: Callable[[float], str]) -> str:
-    """Mean and sample standard deviation; of a single value no spread."""
+    """Format mean and standard deviation; one value has no deviation."""
     if values.mean is None:
         return NOTHING
     return text(values.mean) + (f" ± {text(values.spread)}" if values.spread is not None else "")
 
 
 def shown_path(path: Path) -> str:
-    """A path as text that a file can hold: names on disk need not be UTF-8."""
+    """Return a path as valid Unicode: names on disk need not be UTF-8."""
     return os.fsencode(path).decode(errors="replace")
 
 
@@ -88,14 +88,14 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds total": ("whole run, s", lambda value: f"{value:.2f}"),
     "memory": ("memory, largest worker", memory_text),
 }
-"""Measure -> heading, and how it is written."""
+"""Measure -> heading and format."""
 
 
 # --- tables of one data set --------------------------------------------------------------------------------------------
 
 
 def measured(method: Method, name: str) -> Sample:
-    """A measure over the draws of the seeds."""
+    """Return the statistics of a measure over draws of the seeds."""
     return sample(list(method.by_draw(lambda run: run.measures.get(name)).values()))
 
 
@@ -104,14 +104,14 @@ def kind_bytes(method: Method, kind: str) -> Sample:
 
 
 def kinds(data: DataSet) -> list[str]:
-    """Those of which any run sent a byte."""
+    """Return the kinds of messages with at least one byte."""
     sent = [run.bytes_by_kind for method in data.methods for run in method.done]
     names = dict.fromkeys(kind for by_kind in sent for kind in by_kind)
     return [kind for kind in names if any(by_kind.get(kind) for by_kind in sent)]
 
 
 def runs_text(method: Method) -> str:
-    """How many draws there are, and what became of the other runs."""
+    """Format the number of draws, and of other runs."""
     others = {
         "failed": method.count("failed"),
         "unfinished": method.count("unfinished"),
@@ -139,7 +139,7 @@ def results_table(data: DataSet) -> Table:
 
 
 def bytes_table(data: DataSet) -> Table | None:
-    """A column a kind; None where no run sent a byte."""
+    """One column per kind of message; None without bytes."""
     names = kinds(data)
     rows = [
         [method.name, *(with_spread(kind_bytes(method, kind), byte_text) for kind in names)]
@@ -150,13 +150,13 @@ def bytes_table(data: DataSet) -> Table | None:
 
 
 def _has_own_f1(data: DataSet) -> bool:
-    """With one label a node, micro-F1 is the accuracy."""
+    """Return whether micro-F1 differs from accuracy, as for multi-label data."""
     done = [run.measures for method in data.methods for run in method.done]
     return any(measures.get("test micro F1") != measures.get("test accuracy") for measures in done)
 
 
 def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
-    """All pairs of methods that share at least two draws."""
+    """Compare all pairs of methods with at least two common draws."""
     found = []
     for first, second in combinations(data.methods, 2):
         both = [
@@ -170,7 +170,7 @@ def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
 
 
 def comparison_table(data: DataSet) -> Table | None:
-    """None where no two methods share seeds."""
+    """Table of paired comparisons; None if no methods share draws."""
     found = comparisons(data)
     if not found:
         return None
@@ -204,7 +204,7 @@ def _p_text(p: float | None) -> str:
 
 
 def remains_table(runs: Sequence[Run]) -> Table | None:
-    """The runs that are not done, and why; None if all are."""
+    """Table of unfinished runs with reasons; None if all are done."""
     rows = [[shown_path(run.path), run.status, run.reason] for run in runs if run.status != "done"]
     return (
         Table("Runs that are not in the means", ["run", "status", "reason"], rows) if rows else None
@@ -215,7 +215,7 @@ def remains_table(runs: Sequence[Run]) -> Table | None:
 
 
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """A row a method: n, mean and spread of everything, in plain units (bytes, seconds)."""
+    """One row per method: n, mean and deviation of every measure, in bytes and seconds."""
     rows = []
     for data in data_sets:
         for method in data.methods:
@@ -238,7 +238,7 @@ def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
 
 
 def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """A row a comparison of test accuracy, or of the MRR of links."""
+    """One row per comparison of test accuracy, or of MRR for link prediction."""
     rows = []
     for data in data_sets:
         for first, second, difference in comparisons(data):
@@ -249,7 +249,7 @@ def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
 
 
 def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
-    """A row a run, whatever its status."""
+    """One row per run of any status."""
     place = {
         id(run): (data.name, m.name) for data in data_sets for m in data.methods for run in m.runs
     }

@@ -95,7 +95,7 @@ def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> Inferenc
 
     With the plan of a training run and as many threads, the logits are those of the run, bit for
     bit: the same rows and sums are sent, and the same nodes go through a layer together. With a
-    plan of one wave they differ by rounding.
+    plan of one phase they differ by rounding.
     """
     smooth = partial(propagate, context)
     if isinstance(stages[0], TypedLayer):

@@ -32,8 +32,7 @@ class Trainer(Protocol):
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it saves its rounds in Context.recovery, and sends only comm.traffic.OF_ROUNDS in
-        them."""
+        """Whether it saves its rounds in Context.recovery; they send only traffic_meter.ROUND_KINDS."""
 
     @property
     def HETEROGENEOUS(self) -> bool:

@@ -1,4 +1,6 @@
-"""trainer=sampled: with all neighbours it is full-graph training; who dies is named; what listens, what is refused."""
+"""trainer=sampled: full neighbourhoods equal full-graph training; dead processes are named; bad
+input is rejected.
+"""
 
 import json
 import os
@@ -52,7 +54,7 @@ ALIKE = (
     "base=published",
 )
 PROCESS = 100 << 20
-"""Less than what a process with torch and DGL takes."""
+"""Less memory than a process with torch and DGL uses."""
 LONG = pytest.mark.long("each starts two servers and two trainers")
 SAMPLED = ("trainer=sampled", "sampled.fanout=[-1]", "batch_size=1000")
 
@@ -84,7 +86,7 @@ def losses(run_dir: Path) -> np.ndarray:
 def test_all_neighbours_are_full_graph_training(
     parts: Path, tmp_path: Path, model: str, trainers: int
 ) -> None:
-    """A batch of all, too: what full_graph computes, round by round."""
+    """With all neighbours and full batches, every round equals that of trainer=full_graph."""
     given = *ALIKE, *SAMPLED, f"sampled.trainers={trainers}"
     found = train.run(settings(parts, model, *given), tmp_path / "sampled")
     wanted = train.run(settings(parts, model, *ALIKE, "trainer=full_graph"), tmp_path / "full")
@@ -106,7 +108,7 @@ def test_all_neighbours_are_full_graph_training(
 
 
 def start(parts: Path, run_dir: Path, *more: str) -> Any:
-    """A run that goes on for long; wait until it trains."""
+    """Start a long run and wait until it trains."""
     need_dgl()
     small = (
         "hidden_dim=8",

@@ -1,4 +1,4 @@
-"""Arrays against NumPy's own."""
+"""Array helpers compared with NumPy and torch."""
 
 from unittest import mock
 

@@ -3,10 +3,11 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from support import dataset_settings
+from support import dataset_settings, split_settings
 
 import retexo
 from partitioning import datasets
@@ -39,6 +40,46 @@ def test_pyg(tmp_path):
         retexo.from_pyg(
             pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz"
         )
+
+
+def test_pyg_keeps_ids_and_the_split(tmp_path):
+    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+    data = pyg.data.Data(
+        x=torch.eye(4, dtype=torch.bfloat16),
+        edge_index=torch.tensor([[0, 1], [1, 2], [2, 3]]),
+        y=torch.tensor([0, 1, 0, 1]),
+        node_id=torch.tensor([70, 10, 30, 50]),
+        train_idx=torch.tensor([0, 2]),
+        val_idx=torch.tensor([1]),
+        test_idx=torch.tensor([3]),
+    )
+    graph = load(retexo.from_pyg(data, tmp_path / "g.npz"))
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2], [1, 2, 3])
+    assert graph.node_ids.tolist() == [70, 10, 30, 50]
+    assert graph.train_mask.tolist() == [True, False, True, False]
+    several = torch.eye(4).bool()
+    data.train_mask, data.val_mask, data.test_mask = several, several[:, [1, 0, 2, 3]], several[0]
+    path = retexo.from_pyg(data, tmp_path / "several.npz")
+    with pytest.raises(InputError, match=r"4 masks; set split\.index to one of 0 \.\.\. 3"):
+        load(path)
+    graph = load(path, split=split_settings("given", index=1))
+    assert graph.train_mask.tolist() == [False, True, False, False]
+    assert graph.val_mask.tolist() == graph.test_mask.tolist() == [True, False, False, False]
+    with pytest.raises(InputError, match="a list of 1 graphs"):
+        retexo.from_pyg([data])
+
+
+def test_pandas(tmp_path):
+    nodes = pd.DataFrame(
+        {"label": ["x", "y"], "age": [3, 4]}, index=pd.Index(["b", "a"], name="id")
+    )
+    edges = pd.DataFrame({"src": ["a"], "dst": ["b"], "since": [1999]})
+    graph = load(retexo.from_pandas(nodes, edges, tmp_path / "toy"))
+    assert graph.shown_ids == ["b", "a"]
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([1], [0])
+    assert (graph.features.tolist(), graph.edge_feat.tolist()) == ([[3], [4]], [[1999]])
+    with pytest.raises(InputError, match="exists; choose another"):
+        retexo.from_pandas(nodes, edges, tmp_path / "toy")
 
 
 def test_dgl(tmp_path):

@@ -1,4 +1,4 @@
-"""Rows to bytes and back: nothing lost, sizes foretold, bad bytes refused."""
+"""Row encoding: lossless round trips, predicted sizes, rejected bytes."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ formats = st.sampled_from(FORMATS)
 
 @st.composite
 def blocks(draw: st.DrawFn) -> torch.Tensor:
-    """Rows [R, D] whose share of zeros differs from row to row; some all zero, all ones, all nonzero."""
+    """Rows [R, D] with different shares of zeros; some all zero, all ones, all nonzero."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     num_rows = draw(st.integers(0, 8))
     width = draw(st.sampled_from([0, 1, 2, 7, 8, 9, 64, 127, 128, 300]))
@@ -134,7 +134,7 @@ def test_bytes_of_bitmap_scale_and_values_by_hand() -> None:
 
 
 def test_bytes_of_two_codes_a_byte_by_hand() -> None:
-    """Steps of 2 and of 1; three values take two bytes, the low half first, and the next row begins with a byte."""
+    """Scales 2 and 1. Three values take two bytes, low half first; every row starts at a byte."""
     rows = torch.tensor([[14.0, -2.0, 6.0], [-7.0, 3.0, 7.0]])
     scales = torch.tensor([2.0, 1.0]).view(torch.uint8).tolist()
     written = encode(rows, RowFormat("dense", "int4"))
@@ -152,7 +152,7 @@ def test_bytes_of_two_codes_a_byte_by_hand() -> None:
 
 
 def test_what_int8_rounds_to_zero_is_not_written() -> None:
-    """The 1 is a hundredth of a step: neither a value nor a reason to call the row binary."""
+    """The 1 is a hundredth of the scale: it is not written, and the row is not binary."""
     rows = torch.zeros(1, 64)
     rows[0, [3, 5]] = torch.tensor([1.0, 12_700.0])
     assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [1 + 1 + 4 + 1]

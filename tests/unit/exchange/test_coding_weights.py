@@ -1,4 +1,4 @@
-"""Weights of edges as bytes."""
+"""Encoding of edge weights."""
 
 import numpy as np
 import pytest

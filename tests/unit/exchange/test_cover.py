@@ -1,4 +1,4 @@
-"""Covers against brute force, networkx and their own bounds."""
+"""Vertex covers compared with brute force, networkx and their own bounds."""
 
 from itertools import product
 from typing import Any
@@ -29,7 +29,7 @@ def graphs(draw: st.DrawFn, *, most: int = 7, heaviest: int = 9, lightest: int =
 
 
 def random_graph(seed: int, num_edges: int, num_rows: int, weights: tuple[int, int]) -> Graph:
-    """A graph with degrees as uneven as those of real graphs, too entangled for pruning alone."""
+    """A graph with skewed degrees, which pruning alone does not solve."""
     rng = np.random.default_rng(seed)
     share = np.arange(1, num_rows + 1) ** -0.7
     left, right = rng.choice(num_rows, (2, num_edges), p=share / share.sum())
@@ -37,7 +37,7 @@ def random_graph(seed: int, num_edges: int, num_rows: int, weights: tuple[int, i
 
 
 def least_weight(graph: Graph) -> int:
-    """Try every set of left vertices; each leaves no choice on the right."""
+    """Minimum weight by brute force over all sets of left vertices."""
     left, right, left_weight, right_weight = graph
     best = int(left_weight.sum())
     for bits in product((False, True), repeat=len(left_weight)):
@@ -122,7 +122,7 @@ def test_solvers_agree_on_what_pruning_leaves(weights: tuple[int, int], seed: in
 
 @pytest.mark.parametrize("weights", [(1, 1), (400, 300)])
 def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[int, int]) -> None:
-    """Few targets with an edge from each of many rows, some without any."""
+    """Few targets with many sources each; some vertices have no edge."""
     rng = np.random.default_rng(0)
     right, left = np.divmod(np.sort(rng.choice(10**7, 60_000, replace=False)), 10_000)
     graph = left, right, np.full(10_001, weights[0]), np.full(1001, weights[1])
@@ -216,7 +216,7 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
 
 @given(graphs(), st.data())
 def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject) -> None:
-    """Of the edges between some rows and targets and of those between others, of one boundary."""
+    """A bound from some edges of a boundary holds for other edges of it."""
     left, right, *weights = graph
     count = [len(each) for each in weights]
 

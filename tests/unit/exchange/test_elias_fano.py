@@ -1,4 +1,4 @@
-"""Ascending integers to bytes and back: nothing lost, the size foretold and near the least, bad bytes refused."""
+"""Elias-Fano code: lossless round trips, predicted and nearly minimal sizes, rejected bytes."""
 
 import math
 from unittest import mock
@@ -25,7 +25,7 @@ without_hurry = settings(deadline=None)  # other processes may hold the cores
 
 @st.composite
 def sets(draw: st.DrawFn) -> tuple[IntArray, int]:
-    """Ascending values, some of them equal, and how many there could be."""
+    """Sorted values, some repeated, and their exclusive upper bound."""
     universe = draw(st.sampled_from([1, 2, 3, 8, 100, 1 << 20, 1 << 40]))
     values = draw(st.lists(st.integers(0, universe - 1), max_size=40))
     return np.array(sorted(values), dtype=np.int64), universe
@@ -114,7 +114,7 @@ def test_bad_codes_are_refused(code: list[int], count: int, universe: int, messa
 @without_hurry
 @given(sets(), st.data())
 def test_what_is_read_would_be_written_so(given: tuple[IntArray, int], data: st.DataObject) -> None:
-    """A damaged code is refused, or is the code of other values in order; the padding of its last byte apart."""
+    """A damaged code is rejected or decodes to values with that code, except for the padding."""
     values, universe = given
     code = encode_sorted(values, universe)
     for bit in (

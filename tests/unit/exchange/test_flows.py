@@ -1,4 +1,4 @@
-"""Bounds of covers against closed forms, and what they may not depend on."""
+"""Lower bounds of covers: closed forms, rounding, independence of threads."""
 
 from itertools import islice
 from typing import Any
@@ -15,13 +15,13 @@ from retexo.exchange.fractional_flow import RowBlocks, scaling_passes
 
 @pytest.fixture
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As large graphs have them."""
+    """Split small graphs into several blocks, as large ones are."""
     monkeypatch.setattr(flows_module, "EDGES_PER_BLOCK", 1000)
     monkeypatch.setattr(flows_module, "VERTICES_PER_BLOCK", 70)
 
 
 def uneven_graph(dtype: type[np.floating[Any]] = np.float32) -> csr_array:
-    """Rows without an edge, first and last, one with more edges than a block, and columns without an edge."""
+    """Empty first and last rows, one row larger than a block, and empty columns."""
     rng = np.random.default_rng(0)
     counts = np.concatenate(
         ([0, 0], rng.integers(9, size=500), [1500, 0], rng.integers(9, size=500), [0])
@@ -37,7 +37,7 @@ def uneven_graph(dtype: type[np.floating[Any]] = np.float32) -> csr_array:
 def test_a_bound_is_one_though_sums_are_rounded(
     dtype: type[np.floating[Any]], blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a row with an edge to each of many targets, which lets through what it weighs: of each of several stars."""
+    """Several stars: rows with many targets, whose flow equals the row's weight."""
     rng, num_stars, num_targets = np.random.default_rng(0), 20, 50_000
     targets = np.arange(num_stars * num_targets)
     monkeypatch.setattr(flows_module, "EDGES_PER_BLOCK", len(targets) // blocks)
@@ -73,7 +73,7 @@ def test_flows_do_not_depend_on_threads() -> None:
 
 @pytest.mark.usefixtures("_small_blocks")
 def test_prices_follow_what_is_offered() -> None:
-    """Against the same steps on a dense matrix."""
+    """The prices equal those of the same steps on a dense matrix."""
     graph = uneven_graph(np.float64)
     matrix = graph.toarray()
     there = matrix[:, (degree := matrix.sum(axis=0)) > 0]

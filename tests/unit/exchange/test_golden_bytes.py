@@ -1,4 +1,4 @@
-"""The bytes on the wire stay what they were: a run can resume, and two versions can be compared."""
+"""The encoding does not change between versions, so that saved runs can be resumed."""
 
 import hashlib
 
@@ -12,7 +12,9 @@ from retexo.exchange.coding.values import Precision
 
 
 def blocks() -> list[torch.Tensor]:
-    """Rows of several widths and shares of zeros, a third of them binary; multiples of 1/8, so exact everywhere."""
+    """Rows of several widths and densities, a third of them binary; multiples of 1/8 are exact
+    everywhere.
+    """
     rng = np.random.default_rng(7)
     made = []
     for width in (1, 5, 64, 127, 128, 300, 1433, 40_000):

@@ -1,4 +1,6 @@
-"""One layer's exchange on random graphs: what its output becomes, which rows travel, how often, in how many bytes."""
+"""One layer's exchange on random graphs: the layer's output, and which rows are sent in how many
+bytes.
+"""
 
 import copy
 import dataclasses
@@ -62,7 +64,7 @@ F64 = torch.float64
 quickly = settings(deadline=None)
 
 
-# --- whole graphs ------------------------------------------------------------------------------------------------------
+# --- whole graphs ---------------------------------------------------------------------------------
 
 
 def gcn(conv: Any, count: Tensor, x: Tensor) -> Tensor:
@@ -128,12 +130,12 @@ def features(kind: str, num_nodes: int, width: int, seed: int = 0) -> Tensor:
     )
 
 
-# --- an exchange -------------------------------------------------------------------------------------------------------
+# --- an exchange ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Which layer is exchanged, of how many, and how."""
+    """The layer to exchange, the number of layers, and options."""
 
     conv: Convolution
     layer: int = 0
@@ -145,23 +147,23 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """What a worker has of a layer's exchange."""
+    """One worker's state in a layer's exchange."""
 
     edges: InEdges
     own: Tensor
     """[I, F]"""
     phases: tuple[Sources, Sources]
-    """After TRAIN_WAVE and after INFER_WAVE."""
+    """Sources after TRAIN_PHASE and after INFER_PHASE."""
     pieces: list[Sources]
-    """What came in INFER_WAVE, if it is not kept: then nothing is known after it."""
+    """Pieces of INFER_PHASE if they are streamed instead of kept."""
     sent: dict[tuple[MessageTag, int], int]
     """Bytes by tag and peer, without those of the plan."""
 
-    def rows_sent(self, wave: int, peer: int) -> int:
+    def rows_sent(self, phase: int, peer: int) -> int:
         return sum(
             size
             for (tag, to), size in self.sent.items()
-            if (tag.phase, to) == (wave, peer) and tag.kind != "setup"
+            if (tag.phase, to) == (phase, peer) and tag.kind != "setup"
         )
 
 
@@ -174,7 +176,11 @@ def exchanged(
     between_nodes: bool = False,
     earlier_layers: Sequence[int] = (),
 ) -> list[Side]:
-    """earlier_layers: exchanged before, with the same plan."""
+    """Run the exchange of a layer on every worker.
+
+    Args:
+        earlier_layers: exchanged before with the same plan.
+    """
     linear = case.conv.linear_aggregation
     plan_options = whole.plan_options(
         case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use
@@ -197,15 +203,15 @@ def exchanged(
         exchange = LayerExchange(plan, case.layer, local, comm)
         first = exchange.run(TRAIN_PHASE)
         pieces = list(exchange.stream(INFER_PHASE)) if stream else []
-        waves = first, first if stream else exchange.run(INFER_PHASE)
+        phases = first, first if stream else exchange.run(INFER_PHASE)
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
-        return Side(edges, part.features, waves, pieces, sent)
+        return Side(edges, part.features, phases, pieces, sent)
 
     return run_threads(whole.num_parts, work)
 
 
 def wanted(whole: Whole, case: Layer) -> tuple[Mask, Mask]:
-    """The nodes that the rounds work on, and the others that this layer embeds, bool [N]."""
+    """The nodes of the rounds, and the other nodes that this layer embeds, bool [N]."""
     embedded = whole.embedded(case.num_layers)[case.layer] | case.plain | (case.use == "predict")
     rounds = whole.labelled & (case.use == "train")
     return rounds, embedded & ~rounds
@@ -216,7 +222,7 @@ modes = st.sampled_from(
 )
 seldom = st.sampled_from([False, False, False, True])
 layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
-"""Number of the layer, and number of layers."""
+"""Index of the layer, and number of layers."""
 
 
 @quickly
@@ -245,7 +251,7 @@ LONG = pytest.mark.long("16 parts, but 64")
     [(16, 200, False), (16, 200, True), pytest.param(64, 256, False, marks=LONG)],
 )
 def test_many_parts_equal_the_whole_graph(num_parts: int, nodes: int, plain: bool) -> None:
-    """With a few nodes in each part, so that some pairs have an edge and others have none; a part has no node."""
+    """Few nodes per partition: some pairs have no edges, and one partition is empty."""
     rng = np.random.default_rng(num_parts)
     src, dst = rng.integers(nodes, size=(2, 6 * nodes))
     ends = src[src != dst], dst[src != dst]
@@ -258,19 +264,19 @@ def test_many_parts_equal_the_whole_graph(num_parts: int, nodes: int, plain: boo
 
 
 def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
-    """The layer of each part, of each wave's nodes, is that of the whole graph."""
+    """Each partition's layer output equals that of the whole graph, in both phases."""
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     for rank, side in enumerate(exchanged(whole, rows, case)):
         ids = whole.nodes_of(rank)
-        for wave, sources in enumerate(side.phases):
-            nodes = np.flatnonzero(wanted(whole, case)[wave][ids])
+        for phase, sources in enumerate(side.phases):
+            nodes = np.flatnonzero(wanted(whole, case)[phase][ids])
             if len(nodes):
                 got = layer_output(
                     case.conv,
                     side,
                     torch.from_numpy(nodes),
                     [sources],
-                    after_rounds=wave == INFER_PHASE,
+                    after_rounds=phase == INFER_PHASE,
                 )
                 torch.testing.assert_close(got, expected[ids[nodes]], rtol=1e-10, atol=1e-10)
 
@@ -278,7 +284,7 @@ def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
 def layer_output(
     conv: Convolution, side: Side, nodes: Tensor, pieces: Iterable[Sources], *, after_rounds: bool
 ) -> Tensor:
-    """As retexo.trainers.lazy computes it, [n, D]; at least one node."""
+    """Layer output as retexo.trainers.lazy computes it, [n, D]; at least one node."""
     if not isinstance(conv, LinearConvolution):
         (sources,) = pieces
         block = side.edges.cut_block(nodes, sources)
@@ -322,7 +328,7 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
 
 
 PIECEWISE: tuple[tuple[str, str, int, int, bool, Precision], ...] = (
-    ("gcn", "dense", 8, 2, False, "full"),  # after the weights in the second wave
+    ("gcn", "dense", 8, 2, False, "full"),  # projected in the second phase
     ("gcn", "sparse", 60, 8, False, "full"),
     ("gin", "dense", 3, 6, False, "int8"),
     ("gat", "sparse", 60, 50, False, "full"),  # rows alone
@@ -339,7 +345,7 @@ PIECES = 4
 def test_messages_in_pieces_are_the_whole_ones(
     num_parts: int, cases: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit and in the same order, with 8 bytes more a piece in each header."""
+    """Equal bit for bit and in order, with 8 more header bytes per piece."""
     monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
     rng = np.random.default_rng(num_parts)
     src, dst = rng.integers(160, size=(2, 900))
@@ -358,8 +364,8 @@ def test_messages_in_pieces_are_the_whole_ones(
                 for stream in streams
             ]
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
-            for wave in (TRAIN_PHASE, INFER_PHASE):
-                assert_same_sources(one.phases[wave], other.phases[wave])
+            for phase in (TRAIN_PHASE, INFER_PHASE):
+                assert_same_sources(one.phases[phase], other.phases[phase])
             assert one.sent == with_longer_headers(whole, rank, other.sent, case)
         for one, other in zip(*after[1:], *before[1:], strict=True):
             assert len(one.pieces) == 1 + PIECES * (num_parts - 1) * (not plain)
@@ -368,7 +374,7 @@ def test_messages_in_pieces_are_the_whole_ones(
 
 
 def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
-    """A graph, its rows and a layer, whose messages are of two pieces and go to one peer after the other."""
+    """A case with two pieces per message and one peer per batch."""
     monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
     monkeypatch.setattr(layer_exchange, "pieces_per_message", lambda *sizes: 2)
     whole = Whole(*np.nonzero(~np.eye(12, dtype=bool)), np.arange(12) % 4, np.arange(12) // 4, 3)
@@ -381,10 +387,10 @@ def test_an_error_while_messages_are_chosen_ends_the_worker(
 ) -> None:
     case, make_message = three_parts(monkeypatch), LayerExchange._make_message
 
-    def failing(exchange: LayerExchange, edges: Any, peer: int, wave: int) -> Any:
+    def failing(exchange: LayerExchange, edges: Any, peer: int, phase: int) -> Any:
         if (exchange._comm.rank, peer) == (0, 2):
             raise MemoryError("of rank 0, for the second peer")
-        return make_message(exchange, edges, peer, wave)
+        return make_message(exchange, edges, peer, phase)
 
     monkeypatch.setattr(LayerExchange, "_make_message", failing)
     with pytest.raises(MemoryError, match="for the second peer"):
@@ -394,7 +400,7 @@ def test_an_error_while_messages_are_chosen_ends_the_worker(
 def with_longer_headers(
     whole: Whole, rank: int, sent: dict[tuple[MessageTag, int], int], case: Layer
 ) -> dict[tuple[MessageTag, int], int]:
-    """Bytes by tag and peer with the sizes of all pieces in each header."""
+    """Bytes by tag and peer, if headers listed this many more piece sizes."""
     masks = wanted(whole, case)
     return {
         (tag, peer): size
@@ -407,7 +413,7 @@ def with_longer_headers(
 
 
 def assert_pieces_of(whole_one: Sources, pieces: list[Sources]) -> None:
-    """Of about equal length, and one after the other the whole."""
+    """Pieces have about equal length and concatenate to the whole."""
     for kind in ("unprojected", "projected"):
         expected, cut = getattr(whole_one, kind), [getattr(piece, kind) for piece in pieces]
         assert max(len(piece.values) for piece in cut) == -(-len(expected.values) // PIECES)
@@ -430,21 +436,20 @@ def assert_same_sources(got: Sources, expected: Sources) -> None:
             assert torch.equal(getattr(one, field.name), getattr(other, field.name))
 
 
-# --- rows that name their nodes ----------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 
-# --- bytes -------------------------------------------------------------------------------------------------------------
-
-
-def wave_edges(
+def phase_edges(
     whole: Whole, owner: int, asker: int, mask: Mask, held: set[int]
 ) -> list[tuple[int, int]]:
-    """Edges from one part to wanted nodes, bool [N], of another whose source is not held there."""
+    """Edges between two partitions into wanted nodes, bool [N], whose source the receiver lacks."""
     return [edge for edge in cut_edges(whole, owner, asker, mask) if edge[0] not in held]
 
 
 def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
-    """Rows and sums that serve all edges: as many as a maximum matching has (Koenig); without sums every source."""
+    """Minimum number of rows and sums: the size of a maximum matching (Koenig); without sums every
+    source.
+    """
     if not sums_neighbours:
         return len({source for source, _ in edges})
     graph = nx.Graph((("from", source), ("to", target)) for source, target in edges)
@@ -453,7 +458,7 @@ def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
 
 
 def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
-    """Nodes of others whose row came in the first wave."""
+    """Halo nodes whose row was received in TRAIN_PHASE."""
     return set(whole.halo(rank)[side.phases[TRAIN_PHASE].unprojected.halo.numpy() >= 0].tolist())
 
 
@@ -469,7 +474,7 @@ def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
 def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int], use: Use, known: bool
 ) -> None:
-    """known: one side is tried, which layers before this one may have shown to be enough."""
+    """known: earlier layers may have proved that one side is enough."""
     case = Layer(convolution(name, *shape), *place, use=use)
     rows = features("dense", whole.num_nodes, shape[0])
     with unittest.mock.patch.object(
@@ -479,11 +484,11 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     widths = shape[0], min(shape[0], case.conv.projected_width)
     for owner, asker in pairs(whole):
         held: set[int] = set()
-        for wave, mask in enumerate(wanted(whole, case)):
+        for phase, mask in enumerate(wanted(whole, case)):
             count = fewest_vectors(
-                wave_edges(whole, owner, asker, mask, held), case.conv.linear_aggregation
+                phase_edges(whole, owner, asker, mask, held), case.conv.linear_aggregation
             )
-            assert sides[owner].rows_sent(wave, asker) == 8 * widths[wave] * count
+            assert sides[owner].rows_sent(phase, asker) == 8 * widths[phase] * count
             held = held_rows(whole, asker, sides[asker])
 
 
@@ -511,23 +516,25 @@ def test_a_plain_exchange_sends_every_halo_row_once(
 
 @quickly
 @given(wholes(), layers, st.sampled_from([*MODELS]), modes)
-def test_no_wave_is_longer_than_its_rows(
+def test_no_phase_is_longer_than_its_rows(
     whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
 ) -> None:
-    """So where only rows are sent, exchange=exact never takes more bytes for them than exchange=plain."""
+    """If only rows are sent, exchange=exact never takes more bytes than exchange=plain."""
     kind, width, out = mode
     case = Layer(convolution(name, width, out), *place)
     sides = exchanged(whole, features(kind, whole.num_nodes, width), case)
     for owner, asker in pairs(whole):
         held: set[int] = set()
-        for wave, mask in enumerate(wanted(whole, case)):
-            rows = {source for source, _ in wave_edges(whole, owner, asker, mask, held)}
-            assert sides[owner].rows_sent(wave, asker) <= 8 * width * len(rows)
+        for phase, mask in enumerate(wanted(whole, case)):
+            rows = {source for source, _ in phase_edges(whole, owner, asker, mask, held)}
+            assert sides[owner].rows_sent(phase, asker) <= 8 * width * len(rows)
             held = held_rows(whole, asker, sides[asker])
 
 
-def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
-    """0 and 1 are each other's negative, so whole sums of both are short; but once 0 is sent, 1 is left of them."""
+def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
+    """Rows 0 and 1 cancel, so whole sums of both are short; once row 0 is sent, row 1 remains in
+    them.
+    """
     src = np.array([0] * 30 + [1] * 10)
     dst = np.concatenate((np.arange(2, 32), np.arange(2, 12)))
     whole = Whole(src, dst, np.full(32, TRAIN), np.minimum(np.arange(32) // 2, 1), 2)
@@ -554,9 +561,9 @@ def test_sparse_rows_take_the_bytes_of_their_values(
         size += 8 * case.conv.projected_width * len(side.phases[INFER_PHASE].projected.values)
         assert (
             sum(
-                other.rows_sent(wave, rank)
+                other.rows_sent(phase, rank)
                 for other in sides
-                for wave in (TRAIN_PHASE, INFER_PHASE)
+                for phase in (TRAIN_PHASE, INFER_PHASE)
             )
             == size
         )
@@ -579,11 +586,13 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
         assert sides[owner].sent.get((MessageTag("setup", place[0]), asker), 0) == size
 
 
-# --- rounded rows ------------------------------------------------------------------------------------------------------
+# --- rounded rows ---------------------------------------------------------------------------------
 
 
 def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
-    """Within the codec's bound: half of bfloat16's last digit, or of a 127th or 7th of the largest value in the row."""
+    """Within the codec's bound: half of bfloat16's last digit, or of 1/127 or 1/7 of the row's
+    maximum.
+    """
     peak = true.abs().amax(dim=1, keepdim=True)
     bound = {"bf16": true.abs() * 2**-8, "int8": peak / 254, "int4": peak / 14}[precision]
     assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
@@ -592,7 +601,9 @@ def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
 def true_sums(
     whole: Whole, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer
 ) -> list[Tensor]:
-    """For each sum that arrived the possible ones: of one owner's nodes that have no row there, scaled."""
+    """Possible values of each received sum: scaled rows of one owner's nodes that were not sent as
+    rows.
+    """
     vectors = sources.projected if projected else sources.unprojected
     present = (sources.unprojected.halo >= 0) | (sources.projected.halo >= 0)
     absent = np.zeros(whole.num_nodes, bool)
@@ -635,7 +646,7 @@ def test_rounded_vectors_are_rounded_once(
 
 
 def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: Layer) -> None:
-    """Each sum lies near the sum of what one owner did not send by itself in that wave."""
+    """Each sum is near the sum of the rows that one owner did not send in that phase."""
     seen = {False: 0, True: 0}
     for sources in side.phases:
         for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
@@ -649,11 +660,11 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
             seen[projected] = len(possible)
 
 
-# --- what nobody needs -------------------------------------------------------------------------------------------------
+# --- what nobody needs ----------------------------------------------------------------------------
 
 
 class Silent:
-    """A log that keeps nothing."""
+    """A log that discards everything."""
 
     def round(
         self, layer: int, number: int, train_loss: float | None, val_metric: float | None
@@ -680,7 +691,7 @@ def graph_info_of(whole: Whole, width: int) -> GraphInfo:
 
 
 def train_whole(whole: Whole, rows: Tensor, settings: TrainSettings) -> None:
-    """With a thread for each part."""
+    """Train with one thread per partition."""
     graph_info = graph_info_of(whole, rows.shape[1])
     architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     stages = [stage.double() for stage in build_stages(architecture, 0)]
@@ -707,7 +718,7 @@ def train_whole(whole: Whole, rows: Tensor, settings: TrainSettings) -> None:
 
 
 def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
-    """Of every worker what each layer embeds, [I, D]."""
+    """The output of each layer on every worker, [I, D]."""
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 
     def embed(given: Any, context: Context, *arguments: Any, logits: bool) -> layerwise.LayerOutput:

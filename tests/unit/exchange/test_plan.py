@@ -1,4 +1,6 @@
-"""Who needs what of whom: both ends know the same edges, needs against the whole graph, bytes by hand."""
+"""Exchange plans: both ends know the same edges, requirements equal the whole graph's, bytes by
+hand.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -45,7 +47,7 @@ quickly = settings(deadline=None)
 
 @pytest.fixture(scope="module", autouse=True)
 def blocks_of_few_edges() -> Iterator[None]:
-    """So that targets and runs of equal numbers begin and end where blocks do."""
+    """Small blocks, so that targets and runs of equal numbers cross block boundaries."""
     with (
         mock.patch.object(boundary_module, "BLOCK_SIZE", 5),
         mock.patch.object(sorted_rows, "BLOCK", 3),
@@ -56,7 +58,7 @@ def blocks_of_few_edges() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A graph that is split among parts, looked at as a whole."""
+    """A partitioned graph, seen as a whole."""
 
     src: Ints
     """[E], no self loops."""
@@ -73,17 +75,17 @@ class Whole:
 
     @property
     def labelled(self) -> Mask:
-        """What the rounds work on."""
+        """Nodes that the rounds use."""
         return (self.role == TRAIN) | (self.role == VAL)
 
     def count(self) -> NDArray[np.float64]:
-        """Edges [to, from]."""
+        """Number of edges [to, from]."""
         count = np.zeros((self.num_nodes, self.num_nodes))
         np.add.at(count, (self.dst, self.src), 1)
         return count
 
     def nodes_of(self, part: int) -> Ints:
-        """The nodes of a part, in the order of their local ids."""
+        """The nodes of a partition, by local id."""
         return np.flatnonzero(self.part == part)
 
     def embedded(self, num_layers: int) -> list[Mask]:
@@ -96,14 +98,16 @@ class Whole:
         return layers
 
     def required_layers(self, num_layers: int, use: Use = "train") -> Ints:
-        """[N] for the rounds L + 1, else the number of layers that embed the node."""
+        """[N] L + 1 for nodes of the rounds, else the number of layers that embed the node."""
         if use == "predict":
             return np.full(self.num_nodes, num_layers)
         embedded = np.sum(self.embedded(num_layers), axis=0)
         return np.where(self.labelled, num_layers + 1, embedded) if use == "train" else embedded
 
     def halo(self, part: int) -> Ints:
-        """Nodes of other parts with an edge into this one, by owner, then by local id there."""
+        """Nodes of other partitions with an edge into this one, by owner, then by local id
+        there.
+        """
         into = (self.part[self.dst] == part) & (self.part[self.src] != part)
         return np.array(
             sorted(set(self.src[into].tolist()), key=lambda node: (self.part[node], node)),
@@ -111,7 +115,7 @@ class Whole:
         )
 
     def partition(self, rank: int, features: torch.Tensor | None = None) -> Partition:
-        """What the worker `rank` reads; features are of the whole graph, [N, F]."""
+        """The partition of worker `rank`; features are of the whole graph, [N, F]."""
         inner, halo = self.nodes_of(rank), self.halo(rank)
         local = {int(node): place for place, node in enumerate(np.concatenate((inner, halo)))}
         own = self.part[self.dst] == rank
@@ -148,7 +152,9 @@ class Whole:
 
 
 def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
-    """A directed graph, often with hubs, always with edges that occur twice, on 1 to 5 parts; some can be empty."""
+    """A directed graph on 1 to 5 partitions, often with hubs, always with duplicate edges; some are
+    empty.
+    """
     rng = np.random.default_rng(seed)
     num_nodes, num_parts = (
         rng.choice([2, 8, 14, 20], p=[0.05, 0.2, 0.35, 0.4]),
@@ -166,7 +172,9 @@ def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
 
 
 def wholes(roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST)) -> st.SearchStrategy[Whole]:
-    """A seed says all: graphs of hypothesis's own choice are too small to need sums or a second wave."""
+    """Graphs drawn from a seed: hypothesis's own would be too small to need sums or a second
+    phase.
+    """
     digits = st.integers(0, 99)  # a single large one would mostly be 0, or what it was before
     return st.lists(digits, min_size=3, max_size=3).map(lambda seed: random_whole(seed, roles))
 
@@ -188,7 +196,7 @@ def pairs(whole: Whole) -> list[tuple[int, int]]:
 
 
 def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[int, int]]:
-    """Edges from one part to nodes of another that are wanted, bool [N], by ids of the whole graph."""
+    """Edges from one partition into wanted nodes, bool [N], of another, by global ids."""
     chosen = (whole.part[whole.src] == owner) & (whole.part[whole.dst] == asker) & wanted[whole.dst]
     return sorted(zip(whole.src[chosen].tolist(), whole.dst[chosen].tolist(), strict=True))
 
@@ -294,7 +302,7 @@ def test_a_plain_plan_wants_every_halo_row(
 
 
 def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) -> int:
-    """Bytes that tell an owner of a boundary: two counts, the edges, and for each target a need of L + 1 at most."""
+    """Bytes of a boundary's request: two counts, the edges, and each target's required layers."""
     num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
     bits = {1: 2, 2: 2, 3: 3}[num_layers]
     return (
@@ -305,7 +313,7 @@ def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) ->
 
 
 def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
-    """Bytes that ask an owner to embed its nodes: for every layer but the first a count and the nodes."""
+    """Bytes of requests to embed nodes: a count and the nodes, for every layer but the first."""
     layers = whole.embedded(num_layers)[1:]
     named = [
         len({source for source, _ in cut_edges(whole, owner, asker, wanted)}) for wanted in layers
@@ -331,7 +339,7 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
 @quickly
 @given(wholes(), st.booleans(), st.integers(0, 99))
 def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, place: int) -> None:
-    """In a directory they are sorted by destination, then source; weights go with their edges."""
+    """Directories sort edges by destination, then source. Weights move with their edges."""
     for part in range(whole.num_parts):
         partition = whole.partition(part)
         partition = replace(partition, edge_weight=(100 * partition.src + partition.dst).float())
@@ -383,7 +391,7 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
     assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
 
 
-# --- one graph by hand -------------------------------------------------------------------------------------------------
+# --- one graph by hand ----------------------------------------------------------------------------
 
 # Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is neither, but 6 has an
 # edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge that leaves it.
@@ -439,9 +447,9 @@ def test_a_target_without_an_edge_is_refused() -> None:
         code.read(torch.from_numpy(np.append(edges, np.zeros(code.size - len(edges), np.uint8))))
 
 
-def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) -> Mask:
-    """Bool [E]; and the rows that they have are those that the boundary says."""
-    targets = boundary.targets_in_phase(layer, wave, num_layers)
+def edges_in_phase(boundary: Boundary, layer: int, phase: int, num_layers: int) -> Mask:
+    """Edges of a phase, bool [E]; checks that their rows equal `source_mask`."""
+    targets = boundary.targets_in_phase(layer, phase, num_layers)
     found = np.zeros(len(boundary.source), bool)
     found[boundary.edge_range(targets)] = True
     assert np.flatnonzero(boundary.source_mask(targets)).tolist() == sorted(
@@ -451,7 +459,7 @@ def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) ->
 
 
 @pytest.mark.parametrize(
-    ("layer", "wave", "edges"),
+    ("layer", "phase", "edges"),
     [
         (0, TRAIN_PHASE, [True, True, True, False, False]),
         (1, TRAIN_PHASE, [True, True, True, False, False]),
@@ -459,23 +467,23 @@ def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) ->
         (1, INFER_PHASE, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
     ],
 )
-def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
+def test_phases_by_hand(layer: int, phase: int, edges: list[bool]) -> None:
     made, _ = plans(LINE, LINE.plan_options(2))
-    assert edges_in_wave(made[0].outgoing[1], layer, wave, 2).tolist() == edges
+    assert edges_in_phase(made[0].outgoing[1], layer, phase, 2).tolist() == edges
 
 
 @quickly
 @given(wholes(), st.integers(1, 3))
-def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: int) -> None:
+def test_every_needed_edge_is_in_one_phase_of_a_layer(whole: Whole, num_layers: int) -> None:
     made, _ = plans(whole, whole.plan_options(num_layers))
     for layer, embedded in enumerate(whole.embedded(num_layers)):
         for asker, plan in enumerate(made):
             for boundary in plan.incoming:
-                waves = (
-                    edges_in_wave(boundary, layer, wave, num_layers)
-                    for wave in (TRAIN_PHASE, INFER_PHASE)
+                phases = (
+                    edges_in_phase(boundary, layer, phase, num_layers)
+                    for phase in (TRAIN_PHASE, INFER_PHASE)
                 )
-                rounds, embed = waves
+                rounds, embed = phases
                 target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
                 assert rounds.tolist() == whole.labelled[target].tolist()
                 assert (rounds | embed).tolist() == embedded[target].tolist()

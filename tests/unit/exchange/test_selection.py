@@ -1,4 +1,4 @@
-"""What is sent for a boundary: against every other selection, and against dense sums of what was chosen."""
+"""Selections compared with every other selection, and messages with dense sums."""
 
 from dataclasses import dataclass, replace
 from itertools import product
@@ -37,7 +37,7 @@ quickly = settings(deadline=None)
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A boundary with the rows that it is served from, and their dense sums."""
+    """A boundary with its rows and their dense sums."""
 
     local: LocalRows
     nodes: IntArray
@@ -54,7 +54,7 @@ class Case:
         return self.local.rows[self.nodes]
 
     def sums(self, rows: Mask) -> Tensor:
-        """What is left of each target's sum if these rows are sent, [R, F]."""
+        """The rest of each target's sum if these rows are sent, [R, F]."""
         count = torch.zeros(self.num_targets, len(self.nodes), dtype=F64)
         for row, target in zip(self.source, self.target, strict=True):
             count[target, row] += not rows[row]
@@ -75,7 +75,7 @@ class Case:
         return vectors.write(*vectors.pieces(1))
 
     def targets_left(self, rows: Mask) -> Mask:
-        """The targets with an edge from a row that is not sent."""
+        """Targets with an edge from a row that is not sent."""
         left = np.zeros(self.num_targets, bool)
         left[self.target[~rows[self.source]]] = True
         return left
@@ -113,7 +113,7 @@ def owner(
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Up to 5 rows and 4 targets with small counts as features, all edges of them occurring up to twice."""
+    """Up to 5 rows and 4 targets, small counts as features, all edges among them up to twice."""
     ends = sorted(
         draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=14))
     )
@@ -132,7 +132,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def covers(case: Case) -> list[tuple[Mask, Mask]]:
-    """Every set of rows, with the sums that it leaves to be sent."""
+    """Every set of rows, with the sums that remain to be sent."""
     masks = [np.array(bits) for bits in product((False, True), repeat=len(case.nodes))]
     return [(rows, case.targets_left(rows)) for rows in masks]
 
@@ -163,7 +163,7 @@ def test_no_other_selection_takes_fewer_bytes(case: Case, projected: bool) -> No
 def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     case: Case, width: int, dense_first: bool, projected: bool
 ) -> None:
-    """Of the same edges, with the rows of another layer; those without zeros are all as long."""
+    """Same edges, rows of another layer; rows without zeros have equal sizes."""
     dense = replace(case, local=owner(torch.full((8, width), 0.7, dtype=F64), 30))
     one, other = (dense, case) if dense_first else (case, dense)
     first, every = (
@@ -199,7 +199,7 @@ def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, project
 @quickly
 @given(cases(), st.booleans())
 def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> None:
-    """Or shorter: a sparse sum of which some rows are sent by themselves has fewer values than the whole."""
+    """Or shorter: a sparse sum without the rows that are sent may have fewer values."""
     chosen = case.select_vectors(projected=projected)
     length = len(case.write(chosen))
     assert length == case.weight(chosen) or (
@@ -212,7 +212,7 @@ def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> Non
 def test_the_size_of_a_piece_is_that_of_what_is_written(
     case: Case, projected: bool, count: int
 ) -> None:
-    """Sums that no row is taken from are not made for their sizes."""
+    """Whole sums are not computed for their sizes."""
     vectors = MessageVectors.from_selection(
         case.local, case.select_vectors(projected=projected), case.edges
     )
@@ -226,7 +226,7 @@ def test_the_size_of_a_piece_is_that_of_what_is_written(
 def test_what_is_written_reads_as_rows_and_sums(
     case: Case, message_format: str, place: int
 ) -> None:
-    """Whatever was chosen: rows as they are, sums of the edges that no row serves, in that order."""
+    """For any selection: the rows, then the sums of the edges that no row serves."""
     local = LocalRows(
         case.local.rows, case.local.scale, case.local.project, case.local.projected_width, "full"
     )
@@ -239,7 +239,7 @@ def test_what_is_written_reads_as_rows_and_sums(
     torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
 
 
-# --- by hand -----------------------------------------------------------------------------------------------------------
+# --- by hand --------------------------------------------------------------------------------------
 
 BAG = torch.zeros(3, 1000, dtype=F64)  # two words each
 BAG[torch.arange(3), [3, 500, 7]] = BAG[torch.arange(3), [900, 501, 8]] = 1.0
@@ -286,7 +286,7 @@ def test_the_format_of_rows(
 def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_waste(
     zero_rows: int, weighed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row in a thousand is less than the .2 % that one side may weigh too much, three are more."""
+    """One row in a thousand is below the accepted 0.2 %, three are above."""
     rows = torch.ones(1000, 400, dtype=F64) * 0.7
     rows[:zero_rows] = 0
     case = Case(owner(rows, 400), *(np.arange(1000, dtype=np.int32) for _ in range(3)), 1000)
@@ -303,7 +303,7 @@ def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_w
 
 
 def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
-    """Six words in 2 + 8 bytes, but then six values of 8 bytes each where one of them is not 1."""
+    """A row takes 2 + 8 bytes; a sum needs six values of 8 bytes if one of them is not 1."""
     rows = BAG.clone()
     rows[1:, 3] = 1.0  # one word thrice: the sum has a 3
     chosen = star(rows, 30).select_vectors()
@@ -324,7 +324,7 @@ def test_nothing_to_serve() -> None:
 @pytest.mark.parametrize("precision", ["full", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("width", [3, 1000])
 def test_rows_that_nobody_needs_do_not_matter(precision: Precision, width: int) -> None:
-    """They are NaN, which int8 and int4 have no code for."""
+    """They are NaN, which int8 and int4 cannot encode."""
     rows = torch.zeros(40, width)
     rows[:, 0] = torch.arange(40)
     rows[7] = torch.nan

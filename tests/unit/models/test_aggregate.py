@@ -1,4 +1,4 @@
-"""Sums, maxima and softmax over in-edges are what a row for each edge gives, and make none."""
+"""Sums, maxima and softmax over in-edges equal the edge-by-edge results, without a row per edge."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ F64 = torch.float64
 def block(
     num_src: int, num_dst: int, num_edges: int, *, by_dst: bool = True, seed: int = 0
 ) -> Block:
-    """A random block with edges that occur twice; the last destination has none."""
+    """A random block with duplicate edges; the last destination has no in-edges."""
     rng = torch.Generator().manual_seed(seed)
     src = torch.randint(num_src, (num_edges,), generator=rng)
     dst = torch.randint(max(num_dst - 1, 1), (num_edges,), generator=rng)
@@ -85,7 +85,7 @@ def test_softmax(edges: Block) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("edges", BLOCKS)
 def test_maxima(edges: Block, dtype: torch.dtype) -> None:
-    """The gradient goes to one of the largest rows: here no two are equal, but for zeros."""
+    """The gradient goes to one of the maximal rows; here only zeros are equal."""
     rows = torch.relu(torch.randn(len(edges.nodes), 6, dtype=dtype)).requires_grad_()
     top = edge_max(edges, rows)
     largest = torch.zeros(edges.num_dst, 6, dtype=dtype)
@@ -102,7 +102,7 @@ def test_maxima(edges: Block, dtype: torch.dtype) -> None:
 
 
 def everything(edges: Block, width: int) -> list[Tensor]:
-    """Values and gradients of all of them."""
+    """Values and gradients of all operations."""
     torch.manual_seed(1)
     rows = torch.randn(len(edges.nodes), width, requires_grad=True)
     score = torch.randn(len(edges.src), 2, requires_grad=True)

@@ -24,7 +24,7 @@ OWN = torch.tensor([[1.0], [2.0], [3.0]])
 
 
 def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> ReceivedMessage:
-    """Rows of halo nodes, counted from 0, and sums."""
+    """A message with rows of halo nodes, counted from 0, and sums."""
     ids = (torch.tensor(nodes, dtype=torch.int64) for nodes in (halo, sum_dst))
     vectors = torch.tensor(values, dtype=torch.float32)[:, None]
     return ReceivedMessage(
@@ -48,12 +48,12 @@ def vectors_of(block: Block, given: Sources) -> Tensor:
 
 
 def edges_of(block: Block, given: Sources) -> list[tuple[float, int]]:
-    """By the value of the source and the number of the destination."""
+    """Edges as pairs of source value and destination index."""
     nodes = block.nodes[: block.num_dst][block.dst]
     return sorted(zip(vectors_of(block, given)[block.src].tolist(), nodes.tolist(), strict=True))
 
 
-# --- vectors -----------------------------------------------------------------------------------------------------------
+# --- vectors --------------------------------------------------------------------------------------
 
 
 def test_no_vectors() -> None:
@@ -83,7 +83,7 @@ def test_vectors_stand_in_the_order_of_their_arrival() -> None:
     assert one.halo.tolist() == [1, -1, 0, -1]
 
 
-# --- blocks ------------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 
 def test_rows_stay_without_the_sums() -> None:
@@ -112,7 +112,7 @@ def test_all_rows_are_there() -> None:
 
 
 def test_a_sum_stands_for_rows_that_are_not_there() -> None:
-    """The sum of 4, 4 and 5 goes to 1; nothing came of 3."""
+    """The sum of 4, 4 and 5 goes to 1; nothing was received for 3."""
     given = sources([arrival([60, 130], [3], [1])], [])
     block = EDGES.cut_block(torch.tensor([0, 1, 2]), given)
     assert edges_of(block, given) == [(1.0, 2), (2.0, 0), (60.0, 0), (60.0, 2), (130.0, 1)]

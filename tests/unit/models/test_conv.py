@@ -1,4 +1,4 @@
-"""Convolutions against closed forms on dense matrices, written without DGL; sparse inputs against dense ones."""
+"""Convolutions compared with closed forms on dense matrices; sparse inputs with dense ones."""
 
 from typing import Any
 
@@ -211,7 +211,7 @@ def test_the_closed_form_added_up_without_a_block(
 
 
 def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[Sources]) -> Tensor:
-    """What an Accumulator sums, with a look at all in-edges of the nodes for each piece."""
+    """The sums of an AggregateAccumulator that scans all in-edges for each message."""
     edge, row_ptr = edges.in_edges(nodes)
     src = edges.src[edge]
     total, scale, num_inner = (
@@ -241,7 +241,7 @@ def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[
 def test_rows_that_wait_for_others_add_up_to_the_same(
     name: str, chosen: float, waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight peers with a piece each, one of nothing; chunks of few edges; some edges twice."""
+    """Eight peers with one message each, one of them empty; small chunks; some duplicate edges."""
     monkeypatch.setattr(InEdges.chunks, "__defaults__", (70,))
     monkeypatch.setattr(streaming_aggregate, "MAX_WAITING_BYTES", waiting)
     rng = np.random.default_rng(5)
@@ -305,7 +305,7 @@ def test_a_block_without_edges() -> None:
     assert len(block.src) == 0
 
 
-# --- sparse matrices ---------------------------------------------------------------------------------------------------
+# --- sparse matrices ------------------------------------------------------------------------------
 
 
 def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:

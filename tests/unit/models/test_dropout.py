@@ -1,4 +1,4 @@
-"""Dropout by 16 random bits a value: its shares, its scale, its gradient and its draws."""
+"""Dropout with 16 random bits per value: rates, scale, gradient and random draws."""
 
 import pytest
 import torch

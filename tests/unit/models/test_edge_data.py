@@ -1,4 +1,4 @@
-"""Weights and features of edges in the convolutions, against sums written edge by edge."""
+"""Edge weights and edge features in the convolutions, compared with edge-by-edge sums."""
 
 from typing import Any
 
@@ -137,7 +137,7 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
 
 
 def test_the_score_of_an_edge_is_that_of_torch_geometric() -> None:
-    """What is summed there has no term of the edge."""
+    """PyG's sum has no term for edge features, so only the score is compared."""
     geometric = pytest.importorskip("torch_geometric.nn")
     conv = make(GAT, heads=3, merge="concat", self_loops=True, num_edge_features=K)
     other = geometric.GATConv(F, D, heads=3, edge_dim=K).double()

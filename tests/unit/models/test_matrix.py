@@ -1,4 +1,4 @@
-"""Products of rows and weights, held to the same in float64."""
+"""Products of rows and weights, compared with float64."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from retexo.models import matrix as matrix_module
 from retexo.models.matrix import as_matrix, matmul
 
 SHAPES = [(512, 100, 256), (700, 256, 47), (1024, 32, 256), (3001, 1433, 3)]
-"""R, F and D of long products."""
+"""R, F and D of large products."""
 
 
 def rows_and_weight(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,7 +22,7 @@ def rows_and_weight(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes that oneDNN multiplies from now on, as they come; it need not be the faster one here."""
+    """Record the shapes that oneDNN multiplies, and enable it on every CPU."""
     calls, multiply = [], matrix_module._onednn_product
 
     def counted(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Convolutions by name: their own settings are checked, and one that is added is found like the others."""
+"""The registry of convolutions: settings are checked, and an added convolution is found."""
 
 import re
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str
 
 
 def added_lines(file: str) -> str:
-    """What CONTRIBUTING.md adds to a file, up to the first place where its diff goes on elsewhere."""
+    """The lines that CONTRIBUTING.md's diff adds to a file, up to its first gap."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     diff = re.search(rf"b/{file}\n(.*?)\n(?:\+\+\+|@@) ", page, re.DOTALL)
     assert diff

@@ -1,4 +1,4 @@
-"""What model.norm and model.input_dropout say of a stage: a rate so near 1 that all is dropped stands for zeros."""
+"""model.norm and model.input_dropout in a stage. A dropout rate near 1 replaces zeroed inputs."""
 
 import copy
 from dataclasses import replace
@@ -34,7 +34,7 @@ def model_of(name: str, **changes: Any) -> ModelSettings:
 
 
 def inputs_of(stage: Stage, num_in: int) -> Inputs:
-    """Of random rows."""
+    """Inputs of random rows."""
     rows = torch.randn(NODES, num_in)
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
     nothing = Sources(HaloRows.empty(0, num_in, rows.dtype), HaloRows.empty(0, num_in, rows.dtype))
@@ -52,7 +52,7 @@ def zeros(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
 def assert_drops(
     stage: Stage, inputs: Inputs, of_matrices: list[bool], of_skips: list[bool]
 ) -> Tensor:
-    """In training the hidden vector is what it is of inputs of which some are zeros; returns that."""
+    """In training the hidden vector equals that of inputs with some zeros; returns it."""
     own, by_hand = copy.deepcopy(stage).train(), copy.deepcopy(stage).eval()
     own.is_last = by_hand.is_last = False  # else `embed` is the logits
     for weight, dropped in zip(by_hand.skips.values(), of_skips, strict=True):
@@ -68,7 +68,7 @@ def assert_drops(
 def test_what_dropout_is_of(
     name: str, input_skip: bool, dropout: float, of_features: float | None
 ) -> None:
-    """Features are a layer's rows in the first one, and the skips past what the layer before passes on in others."""
+    """Features are the rows of the first layer, and skip connections of later layers."""
     model = model_of(
         name,
         dropout=dropout,
@@ -125,7 +125,7 @@ def test_of_relations(
 
 
 def test_no_norm() -> None:
-    """A hidden vector is the activation of the convolution, and the network has no other parameters."""
+    """The hidden vector is the activation of the convolution, without other parameters."""
     for name in ("gcn", "gin"):
         stages = {
             norm: build_stages(Architecture(model_of(name, norm=norm), WIDTH, CLASSES), 0)
@@ -140,7 +140,7 @@ def test_no_norm() -> None:
 
 @pytest.mark.parametrize("norm", ["layer", "none"])
 def test_sign(norm: str) -> None:
-    """Its inputs are the features after each hop."""
+    """SIGN's inputs are the features after each hop."""
     model = model_of("gcn", norm=norm, input_dropout=ALL)
     network = SIGN([WIDTH] * 3, CLASSES, model)
     torch.nn.init.normal_(network.bias)
@@ -158,7 +158,7 @@ def test_sign(norm: str) -> None:
 
 @pytest.mark.parametrize("hetero", [False, True])
 def test_a_checkpoint_from_before(hetero: bool) -> None:
-    """Had the norm, and dropout of features as of all else."""
+    """Old checkpoints have the norm, and the same dropout for features and embeddings."""
     model = model_of("rgcn" if hetero else "gcn", dropout=0.5)
     shape: Any = (
         HeteroArchitecture(model, SCHEMA, 3) if hetero else Architecture(model, WIDTH, CLASSES)

@@ -1,6 +1,7 @@
 """Splits: sizes in closed form, disjoint and labelled for any graph, and a message for each mistake."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,7 +191,7 @@ def test_multilabel_graphs_split_by_fraction_only():
         (
             wanted(train=0.3),
             PER_CLASS,
-            "split.train=0.3 has no meaning.*set split=fraction or split=files",
+            "split.train=0.3 has no meaning.*set split=fraction or split=time or split=files",
         ),
         (
             wanted(train_per_class=51),
@@ -288,3 +289,34 @@ def test_sets_of_index_files_may_not_overlap(tmp_path):
         np.save(tmp_path / f"{name}.npy", np.array([1]))
     with pytest.raises(InputError, match="split=files: 1 nodes are in both train and val"):
         draw(graph([0, 1]), wanted("files", dir=str(tmp_path)), THIRDS)
+
+
+def test_a_stratified_split_has_the_shares_of_each_class():
+    labels = np.repeat([0, 1, -1], [400, 12, 50])
+    split = draw(graph(labels), wanted(stratify=True), THIRDS)
+    assert_sound(split, graph(labels))
+    rare = [int(mask[labels == 1].sum()) for mask in (split.train, split.val, split.test)]
+    assert all(
+        abs(count - 12 * share) <= 1 for count, share in zip(rare, (0.5, 0.2, 0.3), strict=True)
+    )
+    with pytest.raises(InputError, match=r"split\.stratify=true has no meaning with split=given"):
+        draw(graph(labels), wanted("given", stratify=True), GIVEN)
+
+
+def test_a_split_by_time_trains_on_the_oldest():
+    labels = np.array([0, 1, 0, 1, -1, 0])
+    times = np.array([5.0, 1, 4, 2, np.nan, 3])
+    dated = replace(graph(labels), node_time=times)
+    asked = wanted("time", train=0.4, val=0.2, test=0.4)
+    split = draw(dated, asked, GIVEN)
+    assert [np.flatnonzero(mask).tolist() for mask in (split.train, split.val, split.test)] == [
+        [1, 3],
+        [5],
+        [0, 2],
+    ]
+    with pytest.raises(
+        InputError, match=r"split=time: toy has no times of nodes; set columns\.time"
+    ):
+        draw(graph(labels), asked, GIVEN)
+    with pytest.raises(InputError, match="1 labelled nodes have no time, node 1 for instance"):
+        draw(replace(dated, node_time=np.where(times == 1, np.nan, times)), asked, GIVEN)

@@ -1,4 +1,4 @@
-"""Which round is the best, and when a layer ends early."""
+"""Choice of the best round, and early stopping."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from retexo.rounds.best_round import EarlyStopping
 
 
 def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> tuple[int, int]:
-    """The best round and the last one, for the metrics after 0, 1, ... rounds."""
+    """The best and the last round, given the metrics after 0, 1, ... rounds."""
     stopping = EarlyStopping(patience, min_delta)
     for number, metric in enumerate(metrics):
         stopping.is_best(number, metric)

@@ -1,4 +1,4 @@
-"""Seconds of phases, one of which may be part of another."""
+"""Seconds of nested phases."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from retexo.worker.measure import measurements
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Lets so many seconds pass."""
+    """Advance the clock."""
     now = 0.0
 
     def advance(seconds: float) -> None:

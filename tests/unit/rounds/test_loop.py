@@ -1,4 +1,4 @@
-"""The rounds of a layer: which messages they take, and with which parameters they end."""
+"""The rounds of a layer: their messages, and the parameters they end with."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -42,7 +42,7 @@ ONE_ALL_REDUCE = 2 * (WORLD - 1) * 4  # bytes for every float of it
 
 
 class Scripted(NodeClassification):
-    """Validation counts whose F1 is what the script says, however the parameters are."""
+    """Validation counts with scripted F1, independent of the parameters."""
 
     def __init__(self, metrics: list[float]) -> None:
         super().__init__(CLASSES, False)
@@ -55,7 +55,7 @@ class Scripted(NodeClassification):
 
 @dataclass
 class Seen:
-    """What a worker saw of a layer."""
+    """What one worker observed of a layer."""
 
     rounds: int = 0
     final: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -116,7 +116,9 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
 
 
 def messages(workers: list[Seen]) -> tuple[int, int]:
-    """Steps, and counts that went alone; a worker without training nodes sends no update."""
+    """Number of updates, and of counts sent alone. A worker without training nodes sends no
+    update.
+    """
     sent = {kind: sum(seen.sent[kind] for seen in workers) for kind in KINDS}
     step = ONE_ALL_REDUCE * (PARAMETERS + RoundMessage.TAIL) - 4 * PARAMETERS
     alone = ONE_ALL_REDUCE * RoundMessage.TAIL
@@ -244,7 +246,7 @@ def test_rows_go_through_a_stage_in_pieces_where_they_are_many(
 
 
 class Sized(NamedTuple):
-    """As much of an objective as patience depends on."""
+    """The parts of an objective that patience depends on."""
 
     layer: int
     traffic_layer: int
@@ -313,7 +315,7 @@ def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
 def test_a_worker_whose_rounding_differs_is_named(
     compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its optimiser's, or its QR's: a millionth in one entry."""
+    """A change of 1e-6 in one entry, by the optimiser or by QR."""
     step, add_up = LocalOptimizer.backward, reduction.AllReduce.__call__
 
     def other_step(self: LocalOptimizer) -> float:

@@ -1,4 +1,6 @@
-"""What a network of +experiment=exact answers, against closed forms on dense matrices: stages, and smoothing."""
+"""Predictions of +experiment=exact compared with closed forms on dense matrices: stages and
+smoothing.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ EYE = torch.eye(NODES, dtype=torch.float64)
 
 
 def counts() -> Tensor:
-    """[to, from], without self loops."""
+    """Number of edges [to, from], without self loops."""
     count = torch.zeros(NODES, NODES, dtype=torch.float64)
     ends = torch.from_numpy(GRAPH.dst), torch.from_numpy(GRAPH.src)
     count.index_put_(ends, torch.ones(len(GRAPH.src), dtype=torch.float64), accumulate=True)
@@ -54,7 +56,9 @@ def answered(hidden: Tensor, stage: Any) -> Tensor:
 
 
 def linear(model: str, stages: list[Any]) -> list[Tensor]:
-    """Halves [X, A X], then thirds [A X, X, A q], each with weights of its own; q = A x W goes on before all else."""
+    """Halves [X, A X], then thirds [A X, X, A q], each with its own weights; q = A X W is passed
+    on.
+    """
     aggregate, passed, answers = AGGREGATES[model], X, []
     for layer, stage in enumerate(stages):
         conv, beside = (
@@ -76,7 +80,7 @@ def linear(model: str, stages: list[Any]) -> list[Tensor]:
 
 
 def gat(model: str, stages: list[Any]) -> list[Tensor]:
-    """X W + the mean of the heads, then X W + h W + the mean of the heads; h goes on."""
+    """X W + mean of heads, then X W + h W + mean of heads; h is passed on."""
     passed, answers = X, []
     for layer, stage in enumerate(stages):
         conv = stage.conv

@@ -1,4 +1,4 @@
-"""What a worker saves of a run: states, the replay log, and what damage does to them."""
+"""Recovery states and the replay log, and the effects of damage."""
 
 import logging
 import resource
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.replay_log import FORM, HEADER, ReplayLog, checksum
+from retexo.comm.replay_log import FORMAT_VERSION, HEADER, ReplayLog, checksum
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
 from retexo.comm.transport import Pieces
@@ -22,8 +22,8 @@ from retexo.errors import TrainingError
 from retexo.rounds.recovery import Recovery
 
 RUN, OTHER = "ab" * 32, "cd" * 32
-START = len(FORM) + 32
-"""Bytes before the records of a replay log."""
+START = len(FORMAT_VERSION) + 32
+"""Bytes before the first record of a replay log."""
 
 
 def recovery(
@@ -33,7 +33,7 @@ def recovery(
 
 
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
-    """Where each of the workers in folder/0, folder/1 ... would go on."""
+    """Where each worker in folder/0, folder/1, ... would continue."""
 
     def work(comm: Communicator) -> tuple[int, int]:
         return recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
@@ -117,7 +117,7 @@ def test_the_last_two_rounds_are_saved(tmp_path: Path) -> None:
 def test_workers_agree_on_the_newest_that_all_have(
     first: list[Any], second: list[Any], goes_on: tuple[int, int], tmp_path: Path
 ) -> None:
-    """An entry is a step, or a layer that has ended."""
+    """An entry is a saved round or a finished layer."""
     for rank, entries in enumerate((first, second)):
         saved = recovery(tmp_path / str(rank), rank=rank)
         for entry in entries:
@@ -177,7 +177,7 @@ def test_a_state_in_the_place_of_another_is_named(
     assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
 
 
-# --- the replay log ----------------------------------------------------------------------------------------------------
+# --- the replay log -------------------------------------------------------------------------------
 
 messages = st.lists(
     st.tuples(
@@ -225,7 +225,7 @@ def out(values: list[int]) -> Pieces:
 def test_what_came_while_records_were_written_comes_again(
     between_nodes: bool, tmp_path: Path
 ) -> None:
-    """Large messages between nodes, each written while the next is on its way, and small ones among them."""
+    """Large messages between nodes, written while the next is in transit, mixed with small ones."""
     sizes = [1 << 21, 3, 1 << 20, 0, 5, 1 << 21]
 
     def work(comm: Communicator) -> list[list[Tensor]]:
@@ -275,11 +275,13 @@ def test_a_replay_log_of_another_run_is_empty(
 ) -> None:
     ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
     assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
-    assert f"{tmp_path}/tape: of another run" in caplog.text
+    assert f"{tmp_path}/tape: belongs to another run" in caplog.text
 
 
 def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
-    """A record announces more than the next record holds. Sizes above all memory are refused before."""
+    """A record announces more than the next record holds. Sizes above all memory are rejected
+    earlier.
+    """
 
     def work(comm: Communicator) -> None:
         comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
@@ -296,7 +298,7 @@ def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> 
     content[START : START + HEADER.size] = HEADER.pack(size, checksum([body]), sent)
     content[START + HEADER.size : START + HEADER.size + size] = body.tobytes()
     tape.write_bytes(content)
-    with pytest.raises(TrainingError, match="record 1 is not of what this run does"):
+    with pytest.raises(TrainingError, match="record 1 differs from the messages"):
         run_threads(2, work)
 
 
@@ -305,7 +307,7 @@ def test_a_run_that_does_something_else_is_told(
     sent: int, values: list[int], tmp_path: Path
 ) -> None:
     ReplayLog(tmp_path / "tape", RUN).append(1, out([5]))
-    with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
+    with pytest.raises(TrainingError, match="record 0 differs from the messages"):
         ReplayLog(tmp_path / "tape", RUN).next(sent, out(values))
 
 

@@ -1,4 +1,4 @@
-"""Summing the updates of a round: whole, rounded, by the rows that are used, and as low-rank factors."""
+"""Sum of the updates of a round: whole, rounded, used rows only, and as low-rank factors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Model(nn.Module):
 
 @dataclass(frozen=True)
 class Way:
-    """How to add up; rank 0 means whole."""
+    """Settings of a sum; rank 0 means no low-rank factors."""
 
     rank: int = 0
     wire: WireFormat | None = None
@@ -55,20 +55,20 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """What a worker has after some rounds."""
+    """One worker's state after some rounds."""
 
     sums: Tensor
     """[rounds, P]"""
     tails: Tensor
     """[rounds, TAIL]"""
     error: Tensor
-    """[12, 10] what it still owes of the first weight."""
+    """[12, 10] PowerSGD error of the first weight."""
     sent: list[int]
     """Bytes by peer."""
 
 
 def summed_by(shares: Tensor, way: Way) -> list[Added]:
-    """Add up shares [W, rounds, P]; the tail of rank r in round n is all r + n / 2."""
+    """Sum shares [W, rounds, P]; the tail of rank r in round n is r + n / 2 everywhere."""
     world, rounds, _ = shares.shape
 
     def work(comm: Communicator) -> Added:
@@ -119,7 +119,7 @@ def sent(added: list[Added]) -> int:
 
 
 def assert_agreed(added: list[Added]) -> None:
-    """All workers have the same sums, bit for bit, and the tails of all."""
+    """All workers have the same sums, bit for bit, and the summed tails."""
     for worker in added:
         assert torch.equal(worker.sums, added[0].sums)
         totals = [
@@ -129,7 +129,7 @@ def assert_agreed(added: list[Added]) -> None:
         assert worker.tails.tolist() == [[total] * TAIL for total in totals]
 
 
-# --- used rows ---------------------------------------------------------------------------------------------------------
+# --- used rows ------------------------------------------------------------------------------------
 
 DENSE = torch.tensor([[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]])
 SPARSE = SparseMatrix.from_scipy(
@@ -142,7 +142,7 @@ EMPTY = torch.zeros(0, 4)
 def found_rows(
     matrices: list[list[Matrix]], widths: list[int]
 ) -> tuple[list[list[list[bool]]], list[list[int]]]:
-    """By worker the used rows of each weight, and the bytes sent to each peer."""
+    """The used rows of each weight by worker, and the bytes sent to each peer."""
 
     def work(comm: Communicator) -> tuple[list[list[bool]], list[int]]:
         weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
@@ -171,7 +171,7 @@ def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int
     assert bytes_sent == [[int(peer != rank) for peer in range(world)] for rank in range(world)]
 
 
-# --- whole sums --------------------------------------------------------------------------------------------------------
+# --- whole sums -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -199,7 +199,7 @@ def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: WireFormat |
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
-    """Local steps rest on it: there weight decay changes them alike everywhere."""
+    """Local steps depend on it: weight decay changes unused rows equally on all workers."""
     shares = random_shares(2)
     added = summed_by(shares, Way(rank=rank, used=USED))
     for worker, own in zip(added, weight_of(shares)[:, 0], strict=True):
@@ -207,7 +207,7 @@ def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
         assert same.tolist() == [not used for used in USED]
 
 
-# --- rounded sums ------------------------------------------------------------------------------------------------------
+# --- rounded sums ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
@@ -227,7 +227,7 @@ def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
 def test_codes_are_within_their_scales_of_the_sum(
     world: int, wire: WireFormat, codes: int, size: int
 ) -> None:
-    """A share is off by half a code of its block at most, and the sum by half a code more."""
+    """A share is off by at most half a code of its block, and the sum by half a code more."""
     shares = random_shares(world)
     added = summed_by(shares, Way(wire=wire))
     assert_agreed(added)
@@ -243,7 +243,9 @@ def test_codes_are_within_their_scales_of_the_sum(
 
 @pytest.mark.parametrize("wire", [torch.bfloat16, "int8", "int6"])
 def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
-    """With all other shares zero the sum is the share, rounded once more, which changes nothing."""
+    """If all other shares are zero, the sum is the rounded share; rounding it again changes
+    nothing.
+    """
     share = torch.randn(1000, generator=torch.Generator().manual_seed(0))
 
     def work(comm: Communicator) -> tuple[Tensor, Tensor]:
@@ -258,13 +260,13 @@ def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
     assert not torch.equal(results[1][0], share)
 
 
-# --- workers that send nothing ----------------------------------------------------------------------------------------------------
+# --- workers that send nothing --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("zero_ranks", [{1}, {0, 2}, {0, 1, 2}])
 def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) -> None:
-    """Of a rank that is silent only the tail; the first that is not adds up."""
+    """A rank without update sends only the tail; the first rank with one adds up."""
     shares = random_shares(3, dtype=F64)
     shares[list(zero_ranks)] = 0.0
     loud, quiet = (
@@ -283,7 +285,7 @@ def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) ->
         assert [sum(worker.sent) for worker in added] == [8 * count for count in sums]
 
 
-# --- low-rank factors --------------------------------------------------------------------------------------------------
+# --- low-rank factors -----------------------------------------------------------------------------
 
 
 def test_which_parameters_are_compressed() -> None:
@@ -313,7 +315,7 @@ def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) ->
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("used", [None, USED])
 def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> None:
-    """What was applied over all rounds, and the errors that remain, are the shares of all rounds."""
+    """Applied updates plus remaining errors equal the sum of all shares."""
     shares = random_shares(world, rounds=20, dtype=F64)
     if used is not None:
         weight_of(shares)[:, :, ~torch.tensor(used)] = 0.0

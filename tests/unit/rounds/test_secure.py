@@ -1,4 +1,6 @@
-"""Sums under pairwise masks: the same as without them, as near to sums of floats as said, and shares cannot be read."""
+"""Secure sums with pairwise masks: masks cancel, sums are close to float sums, shares stay
+hidden.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,14 +34,14 @@ def in_threads(
 
 
 def shares(world: int, rounds: int, scale: tuple[float, ...] = (1.0, 1e-3, 1.0, 100.0)) -> Tensor:
-    """[world, rounds, n]; each matrix of another size of values."""
+    """[world, rounds, n]; each matrix has values of another magnitude."""
     generator = torch.Generator().manual_seed(3)
     factor = torch.cat([torch.full((size,), each) for size, each in zip(SIZES, scale, strict=True)])
     return torch.randn(world, rounds, sum(SIZES), generator=generator) * factor
 
 
 def summed(given: Tensor, *, hidden: bool, first_limit: float = 1024.0) -> list[Tensor]:
-    """By rank, [rounds, n + 1]: the sums, with that of each round's number as the tail."""
+    """By rank, [rounds, n + 1]: the sums, and the sum of round numbers as the tail."""
 
     def work(comm: Communicator) -> Tensor:
         way, found = SecureSum(comm, GRADIENTS, first_limit).for_sizes(SIZES), []
@@ -62,7 +64,9 @@ def test_masks_cancel_bit_for_bit(world: int) -> None:
 
 
 def test_a_sum_is_as_near_as_said() -> None:
-    """After the first round each matrix has its own unit: 2^-29 of 64 to 128 times its largest sum before."""
+    """After round 0 each matrix has its own unit: 2^-29 of 64 to 128 times its largest previous
+    sum.
+    """
     given = shares(3, rounds=6)
     found, exact = summed(given, hidden=True)[0][:, :-1], given.double().sum(dim=0)
     for own, wanted in zip(found.split(SIZES, dim=1), exact.split(SIZES, dim=1), strict=True):
@@ -72,7 +76,7 @@ def test_a_sum_is_as_near_as_said() -> None:
 
 
 def test_what_is_clipped_is_counted_and_fits_soon() -> None:
-    """A share a million times larger than its limit; the sum is what fits, and the limit grows."""
+    """A share exceeds its limit a million times; the sum is clipped, and the limit grows."""
     given = torch.full((3, 8, sum(SIZES)), 1e6)
     found = summed(given, hidden=True, first_limit=1.0)[0][:, 0]
     assert found[:6].tolist() == [3.0 * 16**number for number in range(5)] + [3e6]
@@ -117,13 +121,13 @@ def test_the_rounded_share_is_what_is_added() -> None:
     assert torch.allclose(total, found[0][1], rtol=1e-6, atol=0)
 
 
-# --- what travels ------------------------------------------------------------------------------------------------------
+# --- what travels ---------------------------------------------------------------------------------
 
 
 def sent_by(
     share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch, world: int = 3
 ) -> list[bytes]:
-    """What the last rank sends for a share of words, to the one that adds it up."""
+    """The message of the last rank for a given share."""
     sent: list[bytes] = []
     swap, last = ThreadTransport.swap, world - 1
 
@@ -146,7 +150,7 @@ def sent_by(
 
 
 def test_two_shares_may_give_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any other share there are masks under which what is sent is the same: so it tells nothing of the share."""
+    """For any other share some masks give the same message, so the message reveals nothing."""
     one, other = torch.arange(9, dtype=torch.int32), torch.full((9,), -(2**31), dtype=torch.int32)
     keys = {0: bytes(32), 1: bytes(range(32))}
     made = PairwiseMasks(2, keys)
@@ -162,7 +166,7 @@ def test_two_shares_may_give_the_same_message(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_mask_is_used_twice() -> None:
-    """Not for two messages, not by two starts with the same run id, not by two pairs."""
+    """Masks differ by message, by start with the same run id, and by pair."""
 
     def work(comm: Communicator) -> list[bytes]:
         assert comm.masks is not None

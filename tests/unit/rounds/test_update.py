@@ -1,4 +1,4 @@
-"""Flat parameters, optimisers and the two ways to agree, by hand on one parameter vector."""
+"""Flat parameters, optimisers and both update rules, by hand on one parameter vector."""
 
 import copy
 from types import SimpleNamespace
@@ -126,7 +126,9 @@ def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
 
 
 def test_the_default_optimizer_is_torchs_adam() -> None:
-    """Bit for bit, after its state was saved and loaded, too; a parameter without a gradient stays."""
+    """Equal bit for bit, also after saving and loading; a parameter without gradient does not
+    change.
+    """
     settings = train_settings("weight_decay=0.25").optimizer
     ours, torchs = Line(), Line()
     optimizer = build_optimizer(settings, 0.5, ours)
@@ -150,7 +152,7 @@ def test_the_default_optimizer_is_torchs_adam() -> None:
         assert ours.b.item() == 3.0
 
 
-# --- rows that no worker uses ------------------------------------------------------------------------------------------
+# --- rows that no worker uses ---------------------------------------------------------------------
 
 
 class Table(torch.nn.Module):
@@ -176,7 +178,7 @@ def table_optimizer(num_train: int, total: int, weight_decay: float = 0.5) -> Lo
 
 @pytest.mark.parametrize("num_train", [0, 2])
 def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
-    """Only weight decay changes them, on every worker alike, so the sum over all workers is not waited for."""
+    """Only weight decay changes them, equally on all workers, so they are not sent."""
     own = table_optimizer(num_train, total=8)
     update_rule = build_update_rule(GradientSettings("local", 2, "fp32", "none", 4, False), own)
     update_rule.compute()

@@ -1,4 +1,6 @@
-"""Batches of pairs: what a step reads of the nodes at hand, and ranks by comparisons that are added up as floats."""
+"""Batches of links: the nodes a step reads, and ranks from comparisons that are summed as
+floats.
+"""
 
 import pytest
 import torch
