@@ -93,6 +93,12 @@ def check_fits(
         )
 
 
+def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The columns that a pipeline changes; not a matrix that it leaves as it is."""
+    columns: list[dict[str, Any]] = [] if pipeline is None else pipeline["columns"]
+    return [each for each in columns if each["role"] != "matrix" or each["scale_by"] != "none"]
+
+
 def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
     """InputError where edges or features were made in another way than those of training."""
     for name, value in checkpoint.graph.items():
@@ -106,7 +112,7 @@ def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) ->
     encoded = [
         name
         for name in theirs.keys() | here.keys()
-        if theirs.get(name, {}).get("columns") != here.get(name, {}).get("columns")
+        if _encoded_columns(theirs.get(name)) != _encoded_columns(here.get(name))
     ]
     if encoded:
         raise InputError(
