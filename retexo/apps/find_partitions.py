@@ -61,6 +61,15 @@ def with_parts_found(settings: Settings) -> Settings:
     )
 
 
+def has_partitions(settings: Settings) -> bool:
+    """Whether there is a partition directory that the settings name."""
+    try:
+        find(_candidates(settings), settings.partition.num_partitions)
+    except MissingPartitions:
+        return False
+    return True
+
+
 def open_local(settings: Settings) -> PartitionDirectory:
     """As `open_directory`, for the workers of this machine.
 
