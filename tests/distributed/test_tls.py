@@ -447,7 +447,10 @@ def test_a_site_and_its_authority_by_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"backend": "sockets"}, "distributed.credentials=null: backend=sockets encrypts"),
+        (
+            {"backend": "sockets"},
+            "distributed.credentials=null: distributed.backend=sockets encrypts",
+        ),
         ({"tls": True}, "distributed.tls=true: gloo cannot encrypt"),
         ({"credentials": "keys"}, "distributed.credentials=keys: gloo cannot encrypt"),
         ({"backend": "sockets", "tls": False, "credentials": "keys"}, "leave one of them out"),
