@@ -88,12 +88,8 @@ def hash_names(names: NDArray[Any]) -> NDArray[np.int64]:
 
     Among 2**20 names, two share a number with probability 2**-24.
     """
-    try:
-        from pandas.util import hash_array
-    except ImportError:
-        raise InputError(
-            "ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt"
-        ) from None
+    from pandas.util import hash_array  # half a second to load
+
     try:
         return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)
     except UnicodeEncodeError as error:

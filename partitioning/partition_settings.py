@@ -75,8 +75,9 @@ class SplitSettings(Checked):
         "default",
         "default: published split of the data set; given: masks in the data; per_class: a "
         "number of nodes per class; fraction: shares of the labelled nodes; time: the same, the "
-        "oldest nodes for training (columns.time); files: files of node indices",
-        one_of("default", "given", "per_class", "fraction", "time", "files"),
+        "oldest nodes for training (columns.time); files: files of node indices; none: a graph to "
+        "predict, whose labels and masks are not read",
+        one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
     )
@@ -276,6 +277,12 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
+    spec: str | None = setting(
+        "features.spec",
+        None,
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them; null: fit one",
+        of_partitioner=True,
+    )
 
 
 @settings_dataclass
@@ -382,8 +389,10 @@ class DatasetSettings(Checked):
         of_partitioner=True,
     )
 
-    is_unlabelled: bool = False
-    """Whether the graph may lack labels and masks: it is only predicted."""
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether the graph may lack labels and masks: it is only predicted."""
+        return self.split.kind == "none"
 
     @property
     def drop_unknown(self) -> bool:
@@ -492,6 +501,6 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
             request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
     if dataset.name == "file":
         for name, value in asdict(dataset.features).items():
-            if name != "kind":
+            if name not in ("kind", "spec"):
                 request[f"features.{name}"] = value
     return request

@@ -133,10 +133,6 @@ def _told(path: Path) -> Iterator[None]:
     """What pandas and pyarrow raise, as an InputError with the file."""
     try:
         yield
-    except ImportError as error:  # of pandas, or of pyarrow
-        raise InputError(
-            f"{path}: reading it needs {error.name}; pip install -e '.[tables]' -c constraints.txt"
-        ) from None
     except InputError:
         raise
     except UnicodeDecodeError as error:

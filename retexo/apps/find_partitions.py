@@ -1,4 +1,4 @@
-"""Finds and opens the partitions of a run, and compares them with the settings of the command line."""
+"""Finds and opens the partitions of a run, and compares them with the command line."""
 
 import glob
 import hashlib
@@ -63,6 +63,15 @@ def with_found_parts(settings: Settings) -> Settings:
         ),
         resolved={**settings.resolved, "num_partitions": found.num_parts},
     )
+
+
+def has_partitions(settings: Settings) -> bool:
+    """Whether there is a partition directory that the settings name."""
+    try:
+        find(_candidates(settings), settings.partition.num_partitions)
+    except MissingPartitions:
+        return False
+    return True
 
 
 def open_local(settings: Settings) -> PartitionDirectory:
@@ -197,6 +206,8 @@ def _find_differences(
     if isinstance(directory.meta, HeteroMeta):
         there["target"] = directory.meta.target  # also where it is the default
     given = set(settings.given)
+    if "features.kind" in given:
+        given.add("features")  # its name in meta.json
     if settings.is_multirun_job and "seed" in given:
         given |= keys(lambda setting: setting.is_seed)
     if settings.partition.dataset.split.kind == "default":

@@ -8,12 +8,13 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.find_partitions import open_local, with_found_parts
+from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
+from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
@@ -45,6 +46,8 @@ def prepare(
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_found_parts(with_model_of(checkpoint, settings))
+    if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
+        settings = with_training_graph(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
@@ -93,6 +96,32 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         task = replace(task, scorer=scorer, dim=checkpoint.architecture.num_classes)
     train = replace(settings.train, model=checkpoint.model, exchange=exchange, task=task)
     return replace(settings, train=train, resolved=resolved)
+
+
+def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """The settings by which app=predict partitions a graph: what training did to its own, and no split.
+
+    What the command line gives stays.
+    """
+    dataset, given = settings.partition.dataset, settings.given
+    if not any(name.split(".")[0] == "split" for name in given):
+        dataset = replace(dataset, split=replace(dataset.split, kind="none"))
+    if checkpoint.features and "features.spec" not in given:
+        spec = str(checkpoint.directory)
+        dataset = replace(dataset, features=replace(dataset.features, spec=spec))
+    if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
+        dataset = replace(dataset, target=checkpoint.architecture.schema.target)
+    if "symmetrize" in checkpoint.graph and "symmetrize" not in given:
+        dataset = replace(dataset, symmetrize=bool(checkpoint.graph["symmetrize"]))
+    if "duplicates" in checkpoint.graph and "duplicates" not in given:
+        dataset = replace(dataset, duplicates=str(checkpoint.graph["duplicates"]))
+    logger.info(
+        "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline; split=%s",
+        dataset.symmetrize,
+        dataset.duplicates,
+        dataset.split.kind,
+    )
+    return replace(settings, partition=replace(settings.partition, dataset=dataset))
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:

@@ -30,7 +30,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         TrainingError: A worker failed.
     """
     wanted, cluster = settings.predict, settings.train.cluster
-    predictions.check_format(wanted.format)
     _check_links(settings)
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
     begun = run_dir / f".predicting{cluster.node_rank}"

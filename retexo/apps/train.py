@@ -21,7 +21,7 @@ from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.launch.rendezvous import Node, TimeLimit
+from retexo.launch.rendezvous import Node
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.run_log import check_logger
@@ -182,10 +182,10 @@ class Training:
             )
         deadline = time.monotonic() + self.cluster.rejoin_timeout
         while True:
-            limit = TimeLimit("distributed.rejoin_timeout", max(1.0, deadline - time.monotonic()))
+            seconds = max(1.0, deadline - time.monotonic())
             try:
                 return stack.enter_context(
-                    start_workers.connect_nodes(self.cluster, self._run_info(), security, limit)
+                    start_workers.connect_nodes(self.cluster, self._run_info(), security, seconds)
                 )
             except Interrupted as error:
                 if time.monotonic() + RETRY_PAUSE >= deadline:

@@ -1,1 +1,1 @@
-"""What a run will send and hold, before it runs."""
+"""Prediction of the bytes and memory of a run, before it starts."""

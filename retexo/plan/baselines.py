@@ -1,8 +1,8 @@
-"""Bytes of other ways to train on the same partitions, by their formulas; nothing is run.
+"""Bytes of other training methods on the same partitions, by formula.
 
-Training end to end, on the full graph or with sampled boundary nodes: the features of halo nodes cross once; in each
-epoch their embeddings cross after every layer but the last, and the gradients of these go back; and the gradients of
-all parameters are added up by a ring all-reduce.
+End-to-end training, on the full graph or with sampled boundary nodes, sends the features of halo
+nodes once. In each epoch it sends embeddings after every layer except the last, their gradients
+back, and the gradients of all parameters by a ring all-reduce.
 """
 
 from collections.abc import Sequence
@@ -25,24 +25,24 @@ from retexo.settings.run_settings import TrainSettings
 
 END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
 SAMPLING_RATE = 0.1
-"""Of boundary node sampling, as its authors use it."""
+"""Sampling rate of boundary node sampling in its paper."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the bytes of other methods depend on."""
+    """Sizes that determine the bytes of other methods."""
 
     halo: int
-    """Of all parts together."""
+    """Halo nodes of all partitions."""
     num_features: int
     hidden: int
     """Width of an embedding."""
     num_layers: int
     num_parameters: int
-    """Trained end to end: all layers, without the heads of those before the last."""
+    """Parameters of end-to-end training: all layers, without heads of hidden layers."""
     workers: int
     centralized: int
-    """Bytes that bring all parts to the worker with the largest."""
+    """Bytes to move all partitions to the worker with the largest one."""
 
     @classmethod
     def of(
@@ -73,10 +73,10 @@ class Sizes:
 
 
 def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
-    """Bytes of a whole part in the shortest codes at hand: features, edges with theirs, labels and masks.
+    """Return the bytes of a whole partition in compact codes.
 
-    Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
-    as few bits as the classes take, or a bit a class.
+    Features are coded as by the exchange, in-edges as ascending numbers, masks with 2 bits per node,
+    and labels with as few bits as the number of classes needs (multi-label: one bit per class).
     """
     rows = (
         csr_array(partition.features.numpy())
@@ -103,7 +103,7 @@ def hetero_baseline_bytes(
     architecture: HeteroArchitecture,
     rounds: Sequence[int],
 ) -> dict[str, int]:
-    """The same of a heterogeneous graph: of each type the rows that a layer reads of the one before."""
+    """Return bytes by baseline for a heterogeneous graph; see `baseline_bytes`."""
     model = replace(architecture.model, **END_TO_END)
     layers: Any = build_network(replace(architecture, model=model), seed=0)
     halo = {
@@ -125,9 +125,12 @@ def hetero_baseline_bytes(
 
 
 def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
-    """Bytes by name of the baseline; as many epochs as the layer with the most rounds has.
+    """Return bytes by baseline, for as many epochs as the longest layer has rounds.
 
-    plain: the traffic of this configuration with exchange=plain.
+    Args:
+        plain: Traffic of this configuration with exchange=plain.
+        sizes: Sizes of graph, partitions and model.
+        rounds: Rounds of each layer.
     """
     epochs = max(rounds)
     features = 4 * sizes.halo * sizes.num_features

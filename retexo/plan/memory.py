@@ -1,9 +1,9 @@
-"""How much memory a worker will need: what it holds at once, step by step, added up.
+"""Memory of a worker: the blocks that it holds at once, step by step.
 
-The steps are those of retexo.trainers.layerwise on the CPU; the sizes in them come from a partition that is there, or
-from a random graph of which only the sizes are known (retexo.plan.random_graph). The largest worker of 18 runs, of
-all models on 2,708 to 300,000 nodes, took from 5 % less to 18 % more than its partition says. I inner nodes, H halo
-nodes, E edges, F width of a row, D width of a projected row.
+The steps are those of retexo.trainers.layerwise on the CPU. Sizes come from a partition, or from a
+random graph of given sizes (retexo.plan.random_graph). The largest workers of 18 runs, with all
+models on 2,708 to 300,000 nodes, used from 5 % less to 18 % more than predicted from their
+partition. I inner nodes, H halo nodes, E edges, F width of a row, D width of a projected row.
 """
 
 import math
@@ -25,20 +25,20 @@ from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_PER_STEP
 
 Mask = NDArray[np.bool_]
 BASE = 232 << 20
-"""Private bytes of a worker that trains on 40 nodes: torch, gloo and their threads."""
+"""Private bytes of a worker without data: PyTorch, gloo and threads."""
 KEPT = 32 << 20
-"""The C library gives back blocks of more bytes as soon as they are free; the room of smaller ones it keeps for others
-of the kind (DEFAULT_MMAP_THRESHOLD_MAX of glibc)."""
+"""glibc returns freed blocks of more bytes to the system and keeps smaller ones
+(DEFAULT_MMAP_THRESHOLD_MAX)."""
 INDEX, FLOAT = 8, 4
 """Bytes of an int64 and of a float32."""
 WIRE = {"fp32": 32, "bf16": 16, "int8": 8, "int4": 4}
-"""Bits of a value in a message."""
+"""Precision -> bits of a value in a message."""
 
 
 def worker_memory(
     partition: Partition, architecture: Architecture, settings: TrainSettings, num_train: int
 ) -> int:
-    """Private bytes of the worker of a partition at the peak, about; num_train: of all workers."""
+    """Estimate peak private bytes of the worker of a partition. num_train: over all workers."""
     with torch.device("meta"):
         stages = build_stages(architecture, settings.seed)
     work = LayerWork.of(partition, settings, linear=stages[0].conv.linear_aggregation)
@@ -55,7 +55,8 @@ def peak_memory(
     sparse: bool = False,
     batch_size: int | None = None,
 ) -> int:
-    """Private bytes at the peak of a worker with this work in each layer; sparse: whether the features are."""
+    """Estimate peak private bytes of a worker with this work per layer. sparse: features are
+    sparse."""
     memory = Memory()
     _load(memory, works[0], FLOAT * works[0].num_features)
     for layer, (work, stage) in enumerate(zip(works, stages, strict=True)):
@@ -65,19 +66,19 @@ def peak_memory(
 
 
 class Memory:
-    """What is held, by name, and the most that was."""
+    """Blocks held by name, and the largest sum so far."""
 
     def __init__(self) -> None:
         self.held: dict[str, list[int]] = {}
         self._kept = self.peak = 0
 
     def hold(self, name: str, *blocks: int) -> None:
-        """Hold blocks of so many bytes, instead of those that had the name."""
+        """Replace the blocks held under a name."""
         self.held[name] = list(blocks)
         self.use()
 
     def use(self, *blocks: int) -> None:
-        """Need blocks of so many bytes for a moment, besides those that are held."""
+        """Count blocks that are needed for a moment, besides those held."""
         everything = [*blocks, *(block for held in self.held.values() for block in held)]
         large = sum(block for block in everything if block > KEPT)
         self._kept = max(self._kept, sum(everything) - large)
@@ -89,18 +90,24 @@ class Memory:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Some inner nodes, and what is aggregated for them."""
+    """A set of inner nodes, and the rows and edges for their aggregate."""
 
     nodes: int
     edges: int
     inner: int
-    """These nodes, and the other inner ones with an edge to them."""
+    """These nodes and their inner in-neighbours."""
     vectors: int
-    """Rows of halo nodes with an edge to them; or sums, from each peer from which these are fewer."""
+    """Rows of halo nodes with an edge to them, or partial sums from peers where those are fewer."""
 
     @classmethod
     def of(cls, partition: Partition, mask: Mask, held: Mask, *, sums: bool) -> Self:
-        """mask: the nodes, bool [I]. held: halo nodes whose rows are there already, bool [H]. sums: as of LayerWork."""
+        """Make the block of the nodes in `mask`.
+
+        Args:
+            mask: bool [I].
+            held: Halo nodes whose rows are already held, bool [H].
+            sums: Whether partial sums may replace rows.
+        """
         num_inner, num_parts = partition.num_inner, partition.num_parts
         owner = partition.halo_owner.numpy()
         used = mask[partition.dst.numpy()]  # in-edges of these nodes
@@ -117,50 +124,50 @@ class Neighbourhood:
         return cls(int(np.count_nonzero(mask)), len(src), inner, int(vectors.sum()))
 
     def chunk(self, edges: int) -> "Neighbourhood":
-        """As many of the nodes as have so many edges."""
+        """Return the part of the neighbourhood with this number of edges."""
         share = min(1.0, edges / max(1, self.edges))
         few = round(self.edges * share)
         nodes = round(self.nodes * share)
         return Neighbourhood(nodes, few, min(self.inner, nodes + few), min(self.vectors, few))
 
     def some(self, nodes: int) -> "Neighbourhood":
-        """So many of the nodes."""
+        """Return the part of the neighbourhood with this number of nodes."""
         return self.chunk(math.ceil(self.edges * min(1.0, nodes / max(1, self.nodes))))
 
 
 @dataclass(frozen=True)
 class LayerWork:
-    """Sizes of a part, and of its nodes those that a layer works on together."""
+    """Sizes of a partition and of the blocks of a layer."""
 
     peers: int
-    """At least 1."""
+    """Number of peers, at least 1."""
     inner: int
     """I"""
     halo: int
     """H"""
     edges: int
     num_features: int
-    """Values of the inner nodes' features that are stored."""
+    """Stored values of the inner nodes' features."""
     precision: str
-    """Of rows in a message."""
+    """Precision of rows in messages."""
     train: Neighbourhood
     val: Neighbourhood
     rounds: Neighbourhood
-    """Of both."""
+    """Neighbourhood of training and validation nodes together."""
     others: Neighbourhood
     boundary: int
-    """Bytes of an int32 for each edge from another part, where rows and sums are chosen edge by edge; else 0."""
+    """Bytes of an int32 per cut in-edge if rows and sums are chosen edge by edge, else 0."""
     edge_values: int = 0
-    """Weights and features of all edges."""
+    """Bytes of weights and features of all edges."""
 
     @property
     def boundary_of_peer(self) -> int:
-        """As `boundary`, of the edges from one peer."""
+        """Like `boundary`, for the edges from one peer."""
         return self.boundary // self.peers
 
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, linear: bool) -> Self:
-        """The work of any layer on a partition; linear: whether its convolution takes partial sums."""
+        """Return the work of any layer on a partition. linear: the convolution allows partial sums."""
         plain = settings.exchange.mode == "plain"
         sums = linear and not plain
         train, val = partition.train_mask.numpy(), partition.val_mask.numpy()
@@ -196,7 +203,7 @@ class LayerWork:
 
 
 def _load(memory: Memory, work: LayerWork, features: int) -> None:
-    """Reading the part, with so many bytes of features, and the plan."""
+    """Count reading the partition, with the bytes of its features, and the exchange plan."""
     edges, nodes = INDEX * work.edges, INDEX * (work.inner + work.halo)
     memory.hold("features", features)
     # What is mapped counts, too: a machine without room for it would read it again and again. Of edges there are marks.
@@ -215,7 +222,7 @@ def _load(memory: Memory, work: LayerWork, features: int) -> None:
 
 @dataclass(frozen=True)
 class _Layer:
-    """The steps of one layer, as retexo.trainers.layerwise.run_layer has them."""
+    """The steps of one layer, as in retexo.trainers.layerwise.run_layer."""
 
     memory: Memory
     work: LayerWork
@@ -223,7 +230,7 @@ class _Layer:
     width: int
     """F"""
     sparse: bool
-    """Whether its input is: then rows do not come after the weights, and edges are copied."""
+    """Whether the input is sparse: then rows are not projected before they are sent."""
     batch_size: int | None
 
     @property
@@ -236,7 +243,7 @@ class _Layer:
 
     @property
     def _pieces(self) -> int:
-        """In how many a wave's vectors come."""
+        """Number of pieces in which the vectors of a phase arrive."""
         sizes = self.work.inner, self._row
         return math.ceil(self.work.peers / peers_per_batch(*sizes)) * pieces_per_message(*sizes)
 
@@ -263,12 +270,12 @@ class _Layer:
         memory.hold("rows", *memory.held.pop("embedded"))
 
     def _at_once(self, part: Neighbourhood) -> Neighbourhood:
-        """What of labelled nodes goes through the layer at once, in a round."""
+        """Return the part of a neighbourhood that one step of a round computes."""
         part = part if self.stage.conv.linear_aggregation else part.chunk(EDGES_PER_STEP)
         return part if self.batch_size is None else part.some(self.batch_size)
 
     def _embed_sums(self) -> None:
-        """What comes is added up piece by piece."""
+        """Count embedding where received sums and rows are added piece by piece."""
         memory, others = self.memory, self.work.others
         projected = self._projected < self._row
         width = min(self._row, self._projected)
@@ -302,7 +309,7 @@ class _Layer:
         self._compute("others", chunk, training=False)
 
     def _exchange(self, come: int, kept: int) -> None:
-        """`come` bytes are received, and as many sent, in pieces; `kept` bytes of vectors are there in the end."""
+        """Count an exchange in pieces: bytes received, as many sent, and bytes of vectors kept."""
         message = come * WIRE[self.work.precision] // WIRE["fp32"] // self._pieces
         cover = [self.work.boundary_of_peer] * 8  # the edges of the next peer numbered, and covered
         self.memory.use(
@@ -311,7 +318,8 @@ class _Layer:
         self.memory.use(*[message] * 3, kept)  # or what came before is read into its place
 
     def _hold_inputs(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
-        """Hold what the convolution reads: sums, or the graph and the rows. rows, projected: bytes of the sources."""
+        """Hold the input of the convolution: sums, or the graph and rows. rows, projected: their
+        bytes."""
         conv, total = self.stage.conv, part.nodes * self._row
         edges = INDEX * (part.edges + part.nodes * bool(conv.attention_heads))  # with self loops
         graph = [edges] * 4  # its ends, and once more by destination
@@ -325,7 +333,7 @@ class _Layer:
         self.memory.hold(name, total, total * has_own)
 
     def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
-        """From the input to the loss and back, or to the embeddings."""
+        """Count a pass from the input to the loss and back, or to the embeddings."""
         conv, memory = self.stage.conv, self.memory
         rows, projected = (
             (part.nodes * self._row, 0) if conv.linear_aggregation else memory.held[name][-2:]

@@ -16,7 +16,7 @@ gives the most rows; a graph with communities needs fewer.
                All sums instead where they are no more than `tolerated` (retexo.exchange.cover)
     sent       W (W-1) times the least of  4F cover;  4D cover (INFER_PHASE);  rows (4F (1-z) + F/8 + 2) (not in layer 0)
     gradients  2 (W-1) 4 (P + 8) R
-    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and a bit a row and a target in each wave
+    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row and target in each phase
 """
 
 import math
@@ -39,7 +39,7 @@ KINDS = ("features", "embeddings", "gradients", "setup")
 
 @dataclass(frozen=True)
 class Case:
-    """The sizes, as on the command line."""
+    """Sizes given on the command line."""
 
     nodes: int
     """N"""
@@ -54,15 +54,15 @@ class Case:
     train: float
     val: float
     test: float
-    """Shares of the nodes, as the two before."""
+    """`train`, `val` and `test` are shares of the nodes."""
     rounds: tuple[int, ...]
-    """Of each layer."""
+    """Rounds of each layer."""
     cut: float
     """c"""
     zeros: float
     """z"""
     power_law: float
-    """Exponent of the degrees; 0: all alike."""
+    """Exponent of the power law of degrees; 0: equal degrees."""
 
     @property
     def inner(self) -> float:
@@ -74,7 +74,7 @@ class Case:
 
     @property
     def labelled(self) -> float:
-        """Share of the nodes on which rounds work."""
+        """Share of training and validation nodes."""
         return self.train + self.val
 
     def widths(self, layer: int) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class Case:
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """Without data, on torch's meta device."""
+        """Build the stages on PyTorch's meta device."""
         model = default_model_settings(self.model, self.layers, self.hidden)
         with torch.device("meta"):
             return build_stages(Architecture(model, self.features, self.classes), 0)
@@ -100,7 +100,7 @@ class Case:
         return sum(parameter.numel() for parameter in self.stages[layer].parameters())
 
     def degrees(self) -> tuple[Floats, Floats]:
-        """Relative degrees x, and the share of nodes that has each."""
+        """Return relative degrees x and the share of nodes with each."""
         if not self.power_law:
             return np.ones(1), np.ones(1)
         tail = np.geomspace(1, 1e-9, 400)  # the share of nodes with a higher degree
@@ -116,18 +116,18 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Wave:
-    """One wave of one layer; of an ordered pair of parts, on average."""
+class Phase:
+    """One phase of one layer, for the mean of ordered pairs of partitions."""
 
     layer: int
     rows: float
     targets: float
-    """Nodes with an edge in the wave."""
+    """Nodes with an edge in the phase."""
     num_bytes: float
 
 
 def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
-    """S_l(x) by layer."""
+    """Return S_l(x) by layer."""
     everywhere = np.full(len(x), case.labelled + case.test)
     shares = [everywhere]
     for _ in range(case.layers - 1):
@@ -138,22 +138,22 @@ def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
     return shares
 
 
-def waves(case: Case) -> list[Wave]:
+def list_phases(case: Case) -> list[Phase]:
     x, share = case.degrees()
     found = []
     for layer, shares in enumerate(needed(case, x, share)):
         held = np.zeros(len(x))
         for embed in (False, True):
             targets = shares - case.labelled if embed else np.full(len(x), case.labelled)
-            wave, held = _wave(case, layer, embed, x, share, targets, 1 - held)
-            found.append(wave)
+            phase, held = _make_phase(case, layer, embed, x, share, targets, 1 - held)
+            found.append(phase)
     return found
 
 
-def _wave(
+def _make_phase(
     case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floats, v: Floats
-) -> tuple[Wave, Floats]:
-    """A wave for the targets w, and the rows that the receiver holds after it; v: those that it does not hold yet."""
+) -> tuple[Phase, Floats]:
+    """Return the phase for targets w, and the rows held after it. v: rows not held yet."""
     inner, k = case.inner, case.cut_degree
     t = np.linspace(0, 1, 401)[:, None]
     open_rows, reached = share @ (x * v), share @ (x * w)
@@ -175,17 +175,17 @@ def _wave(
             num_bytes, taken = without_zeros, 1 - np.exp(-k * x * reached)
     rows = inner * (share @ (1 - np.exp(-k * x * reached)))
     targets = inner * (share @ (w * (1 - np.exp(-k * x))))
-    return Wave(layer, float(rows), float(targets), float(num_bytes)), v * taken
+    return Phase(layer, float(rows), float(targets), float(num_bytes)), v * taken
 
 
 def sent(case: Case) -> dict[str, float]:
-    """Bytes by kind, of all workers."""
+    """Return bytes by kind, over all workers."""
     x, share = case.degrees()
     shares, kinds = needed(case, x, share), dict.fromkeys(KINDS, 0.0)
     k = case.cut_degree
-    for wave in waves(case):
-        kinds["embeddings" if wave.layer else "features"] += case.pairs * wave.num_bytes
-        kinds["setup"] += case.pairs * (9 + (wave.rows + wave.targets) / 8)
+    for phase in list_phases(case):
+        kinds["embeddings" if phase.layer else "features"] += case.pairs * phase.num_bytes
+        kinds["setup"] += case.pairs * (9 + (phase.rows + phase.targets) / 8)
     targets = round(case.inner * float(share @ (shares[0] * (1 - np.exp(-k * x)))))
     edges = round(case.inner * k * float(share @ (x * shares[0])))
     planes = (case.layers + 1).bit_length()
@@ -207,7 +207,7 @@ def sent(case: Case) -> dict[str, float]:
 
 
 def layer_work(case: Case, layer: int) -> LayerWork:
-    """The work of a layer for retexo.plan.memory, with sums of neighbours."""
+    """Return the work of a layer for retexo.plan.memory, with partial sums."""
     x, share = case.degrees()
     others = needed(case, x, share)[layer] - case.labelled
     halo = case.inner * float(share @ (1 - np.exp(-case.cut_degree * x)))
@@ -228,7 +228,7 @@ def layer_work(case: Case, layer: int) -> LayerWork:
 
 
 def _neighbourhood(case: Case, w: Floats) -> Neighbourhood:
-    """Of the share w(x) of the inner nodes; from each peer rows or sums, of which there are fewer."""
+    """Return the block of a share w(x) of inner nodes, with the fewer of rows or sums per peer."""
     x, share = case.degrees()
     k, reached = case.cut_degree, float(share @ (x * w))
     rows, sums = share @ (1 - np.exp(-k * x * reached)), share @ (w * (1 - np.exp(-k * x)))
@@ -244,6 +244,6 @@ def _neighbourhood(case: Case, w: Floats) -> Neighbourhood:
 
 
 def needed_cut_edges(case: Case) -> float:
-    """Cut edges of a worker that some wave serves."""
+    """Return the cut edges of a worker that some phase uses."""
     x, share = case.degrees()
     return case.edges / case.workers * case.cut * float(share @ (x * needed(case, x, share)[0]))

@@ -1,9 +1,9 @@
-"""What a run will send, before it runs: a dry run of its messages by threads of one process.
+"""Bytes of a run by a dry run: threads of one process send the messages of the workers.
 
-The dry run calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the real
-features, one step message per layer in place of all rounds, and embeddings without zeros in place of those that
-training would make. So what depends on nothing that training makes is exact. The rest is a bound: with zeros, the
-cheapest cover costs no more; and of a layer that may stop early the most counts that it can send.
+The dry run uses the workers' exchange plan, choice of rows and sums, and encoders with the real
+features. It sends one gradient message per layer instead of all rounds, and embeddings without
+zeros. Bytes that do not depend on trained values are exact. Others are upper bounds: zeros make rows
+shorter, and a layer may stop early.
 """
 
 import contextlib
@@ -54,17 +54,17 @@ class Entry:
     """Bytes of one kind from one worker to another."""
 
     layer: int | None
-    """None: of the whole run."""
+    """Layer; None: the whole run."""
     wave: str | None
-    """rounds, embed: of rows, see retexo.exchange.exchange_plan."""
+    """rounds or embed for rows, see retexo.exchange.exchange_plan."""
     kind: str
     sender: int
     receiver: int
     num_bytes: int
-    """Of gradients: in one round."""
+    """Bytes; of gradients, bytes per round."""
     exact: bool
-    """Else at most so many. Of gradients that holds for all workers together: a shorter sum is cut at other places, so
-    that from one worker to another up to six values more can go."""
+    """Whether the bytes are exact; else an upper bound. For gradients the bound holds for the sum
+    over workers: between two workers up to six more values may be sent."""
 
     @property
     def each_round(self) -> bool:
@@ -73,16 +73,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class TrafficEstimate:
-    """All that a run will send."""
+    """All messages of a run."""
 
     entries: tuple[Entry, ...]
     answered: int
-    """Nodes of the whole graph whose logits are computed."""
+    """Nodes of the graph whose logits are computed."""
 
     def total(
         self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None
     ) -> int:
-        """Bytes with these rounds per layer; only those of some kinds or of one layer where given."""
+        """Return bytes for given rounds per layer, optionally only of some kinds or one layer."""
         return sum(
             entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
             for entry in self.entries
@@ -93,7 +93,7 @@ class TrafficEstimate:
 def estimate_traffic(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
 ) -> TrafficEstimate:
-    """Bytes of a run over all partitions of a directory, by a dry run on this machine's CPU, wherever it will train."""
+    """Predict the bytes of a run over all partitions of a directory, by a dry run on the CPU."""
     return estimate_by_gradient(settings, directory, parts, [settings.gradient])[0]
 
 
@@ -103,7 +103,7 @@ def estimate_by_gradient(
     parts: Sequence[Part],
     gradients: Sequence[GradientSettings],
 ) -> list[TrafficEstimate]:
-    """One for each way to agree on a step, in one dry run: the rows that are sent are the same."""
+    """Return one estimate per gradient setting from a single dry run; rows are the same for all."""
     settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
     # Made once: torch's random state is the threads' in common.
     stages = build_network(network_of(settings, directory, parts), settings.seed)
@@ -128,7 +128,7 @@ def estimate_by_gradient(
 def architecture_of(
     settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> Architecture:
-    """As the workers agree on it."""
+    """Return the architecture that the workers agree on."""
     width = max(partition.features.shape[1] for partition in partitions)
     classes = max(count_classes(partition, directory) for partition in partitions)
     of_edges = max(
@@ -152,7 +152,7 @@ def architecture_of(
 def network_of(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
 ) -> AnyArchitecture:
-    """The same of parts of a plain graph or a heterogeneous one."""
+    """Dry run on partitions of a plain or heterogeneous graph."""
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if not hetero:
         return architecture_of(
@@ -164,7 +164,7 @@ def network_of(
 
 @dataclass(frozen=True)
 class StepMessages:
-    """One way to agree on a step, and the bytes of its messages."""
+    """A gradient setting and the bytes of its messages."""
 
     gradient: GradientSettings
     meter: TrafficMeter
@@ -179,7 +179,7 @@ def _dry_run(
     *,
     steps: Sequence[StepMessages],
 ) -> int:
-    """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
+    """Send the messages of retexo.worker.train.run in order; return the nodes with logits."""
     graph_info = agree_on_graph_info(comm, graph.partition, directory, task=task_of(settings))
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
@@ -194,9 +194,10 @@ def _dry_run(
 def _dry_run_layers(
     context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]
 ) -> Iterator[Tensor]:
-    """Layer by layer one step message of each kind, the last counts, and both waves.
+    """Send one gradient message per layer, the last counts, and the rows of both phases.
 
-    Yields logits without zeros, [I, C].
+    Yields:
+        Logits without zeros, [I, C].
     """
     kind = RelationalInput if context.is_heterogeneous else LayerInput
     given: Any = kind.first(context, stages)
@@ -215,7 +216,7 @@ def _dry_run_layers(
 
 
 def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) -> tuple[Any, int]:
-    """Rows without zeros, as wide as a layer's output, and the width of its logits."""
+    """Rows without zeros of a layer's output width, and the width of its logits."""
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
         return _no_zeros(len(given.rows), width), num_logits
@@ -228,7 +229,7 @@ def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) 
 
 
 def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
-    """One message of each kind, and what ends the rounds."""
+    """Send one gradient message of each kind, and the message that ends the rounds."""
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
@@ -276,10 +277,10 @@ def _entries(
 
 
 def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) -> int:
-    """How often a layer's counts are sent by themselves at most: at its end, and each time that it might have ended.
+    """Return how often a layer sends its counts alone, at most: at its end, and when it may end.
 
-    With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
-    `patience`. See retexo.rounds.training_loop.run_rounds.
+    With validation nodes it may end every `patience` rounds; without them, after each round from
+    `patience` on. See retexo.rounds.training_loop.run_rounds.
     """
     patience, limit = (
         settings.stopping.patience_of(layer, settings.model.num_layers),

@@ -73,6 +73,10 @@ class Checkpoint:
     """Trainer; None if model.json does not name it."""
     class_names: list[Any] = field(default_factory=list)
     """Class names of the data set; empty for classes 0 ... C-1."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """The feature pipelines of the partitions that it was trained on (partitioning/features/)."""
+    graph: dict[str, Any] = field(default_factory=dict)
+    """Settings of these partitions that a graph to predict needs as well, such as symmetrize."""
 
     @property
     def model(self) -> ModelSettings:
@@ -113,6 +117,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
             content.get("trainer"),
             names,
+            content.get("features", {}),
+            content.get("graph", {}),
         )
     except KeyError as error:
         raise InputError(

@@ -9,7 +9,6 @@ npy files hold a structured array with these columns. n nodes, C classes, embedd
 """
 
 import csv
-import importlib.util
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular
 from retexo.results.atomic_write import atomic_write
 
@@ -91,17 +89,6 @@ def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
-def check_format(kind: str) -> None:
-    """Raise InputError if the packages for a file format are missing."""
-    if kind == "parquet" and not all(
-        importlib.util.find_spec(name) for name in ("pandas", "pyarrow")
-    ):
-        raise InputError(
-            "predict.format=parquet: needs pandas and pyarrow; pip install -e '.[tables]' -c constraints.txt, "
-            "or set predict.format=npy"
-        )
 
 
 def write_part(

@@ -10,7 +10,7 @@ class PredictSettings(Checked):
     format: str = setting(
         "predict.format",
         "parquet",
-        "file format of predictions; parquet needs the extra `tables`",
+        "file format of predictions",
         one_of("parquet", "npy", "csv"),
         compared=False,
     )

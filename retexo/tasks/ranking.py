@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
-from retexo.comm.received import check_places
+from retexo.comm.received import check_node_numbers
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.scorer import Scorer
 from retexo.models.stage import OutputHeads, Stage
@@ -165,7 +165,7 @@ class EmbeddedNodes:
         sizes = [int(each) for each in announced]
         requested = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
         for peer, each in enumerate(requested):
-            check_places(peer, each, len(self.rows))
+            check_node_numbers(peer, each, len(self.rows))
         size = self._bytes_per_row
         replies = [self._encode(self.rows[each.long()]) for each in requested]
         received = comm.all_to_all(

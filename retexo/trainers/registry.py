@@ -30,7 +30,7 @@ class Trainer(Protocol):
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it saves its rounds in Context.recovery, and sends only comm.traffic.OF_ROUNDS in them."""
+        """Whether it saves its rounds in Context.recovery, and sends only comm.traffic.ROUND_KINDS in them."""
 
     @property
     def HETEROGENEOUS(self) -> bool:

@@ -67,12 +67,15 @@ def check_fits(
         return
     model, found = checkpoint.architecture, f"{directory.path}: its"
     trained = f"the model of {checkpoint.directory}"
+    _check_same_making(checkpoint, directory)
     if shape.num_features != model.num_features:
         raise InputError(
             f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}"
         )
     if getattr(model, "scorer", ""):
         return  # of links: labels are not read
+    if use == "predict" and shape.exact and not shape.num_classes:
+        return  # a graph without labels
     if shape.multilabel != checkpoint.multilabel:
         kinds = {True: "multi-label", False: "one class per node"}
         raise InputError(
@@ -86,6 +89,29 @@ def check_fits(
     ):
         raise InputError(
             f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
+        )
+
+
+def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
+    """InputError where edges or features were made in another way than those of training."""
+    for name, value in checkpoint.graph.items():
+        found = directory.graph_settings.get(name, value)
+        if found != value:
+            raise InputError(
+                f"{directory.path}: made with {name}={found}; the model of {checkpoint.directory} was "
+                f"trained with {name}={value}; partition again with that"
+            )
+    theirs, here = checkpoint.features, directory.feature_pipelines
+    encoded = [
+        name
+        for name in theirs.keys() | here.keys()
+        if theirs.get(name, {}).get("columns") != here.get(name, {}).get("columns")
+    ]
+    if encoded:
+        raise InputError(
+            f"{directory.path}: its features ({', '.join(sorted(encoded))}) were encoded by another "
+            f"pipeline than those of {checkpoint.directory}; partition it again with "
+            f"features.spec={checkpoint.directory.parent}"
         )
 
 

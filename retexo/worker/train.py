@@ -160,5 +160,6 @@ def _save_model(
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
+    about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}
     about |= {"answer": asdict(heads), "exchange_precision": job.settings.exchange.precision}
     save_model(job.run_dir / "checkpoint", architecture, about)

@@ -467,11 +467,11 @@ def damaged(folder: Path, place: Path, how: str) -> Path:
     ("how", "words"),
     [
         ("readable", "others may read it (mode 640)"),
-        ("unsigned", "members.sig is no signature of it"),
+        ("unsigned", "members.sig is not its signature"),
         ("unlisted", "this certificate is not among them"),
         ("another key", "key.pem and certificate.pem do not fit"),
         ("another list", "was not signed by authority.pem"),
-        ("damaged", "authority.pem: is not what its name says"),
+        ("damaged", "authority.pem: cannot be read"),
         ("missing", "revoked.pem: No such file"),
     ],
 )

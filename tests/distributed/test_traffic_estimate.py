@@ -209,15 +209,6 @@ PATIENCE = {
 }
 
 
-def test_every_model_meets_every_value() -> None:
-    for name in MODELS:
-        own = [case for case in CASES if case.model == name]
-        for field in ("exchange", "gradient", "features", "num_layers", "stored_degrees", "masks"):
-            assert {getattr(case, field) for case in own} == {
-                getattr(case, field) for case in CASES
-            }, (name, field)
-
-
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
 
@@ -494,12 +485,6 @@ def test_gradients_are_exact_where_no_unit_is_dead(
             assert found.sent[key_of(entry)] == found.predicted(entry), entry
 
 
-def test_there_are_dead_units_and_layers_without(measured: dict[Case, Measured]) -> None:
-    used = [used for found in measured.values() for used in found.workers[0].everything_used[1:]]
-    assert True in used
-    assert False in used
-
-
 @each_case
 def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
@@ -543,27 +528,7 @@ def test_counts_are_a_bound_where_a_layer_may_stop(
         assert found.estimated.total(found.rounds, ["metrics"], layer) == most[layer] * alone
 
 
-def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
-    sent = [sum_of(measured[EARLY].sent, "metrics", layer) for layer in (0, 1)]
-    assert max(sent) > 2 * (WORLD - 1) * 8 * 4
-
-
-def test_an_estimate_needs_no_gpu(measured: dict[Case, Measured]) -> None:
-    run = measured[CASES[0]].run
-    settings = replace(run.settings, cluster=replace(run.settings.cluster, device="cuda"))
-    assert estimate_of(replace(run, settings=settings)) == measured[CASES[0]].estimated
-
-
 # --- equality after --------------------------------------------------------------------------------------------------
-
-
-@each_case
-def test_embeddings_sent_again_take_the_same_bytes(
-    measured: dict[Case, Measured], case: Case
-) -> None:
-    found = measured[case]
-    again = sum((worker.again for worker in found.workers), Counter())
-    assert rows_sent(again) == rows_sent(found.sent) != {}
 
 
 def rows_sent(sent: Counter[Key]) -> dict[Key, int]:

@@ -203,14 +203,6 @@ def test_a_mistake_is_named_and_ends_with_status_2(
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
-def test_options_may_stand_between_settings(tmp_path: Path) -> None:
-    name = ("--config-name", "node_classification_gat")
-    shown = run_main("app=plan", *name, "seed=3", "--cfg", "job", "num_layers=4", cwd=tmp_path)
-    assert shown.rc == 0, shown.output
-    for line in ("app: plan", "dropout: 0.3", "seed: 3", "num_layers: 4"):
-        assert f"\n{line}\n" in f"\n{shown.stdout}"
-
-
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
     """Nor a line in the log of the run that has the directory; an empty directory of the user's stays."""
     (tmp_path / "made").mkdir()
@@ -584,15 +576,6 @@ def test_the_lean_command_of_the_readme(place: Path) -> None:
     assert settings["num_rounds"] == [3]  # what the command line says comes last
 
 
-def test_exact_and_plain_exchange_train_the_same_model(place: Path, tmp_path: Path) -> None:
-    exact, plain = (
-        trained(place, tmp_path / mode, "gradient=sync", f"exchange={mode}", "dropout=0.5")
-        for mode in ("exact", "plain")
-    )
-    assert exact["test"] == plain["test"]
-    assert exact["bytes"]["by_kind"]["embeddings"] < plain["bytes"]["by_kind"]["embeddings"]
-
-
 def test_training_learns(place: Path, tmp_path: Path) -> None:
     arguments = (
         "num_rounds=[80]",
@@ -612,29 +595,10 @@ def test_multilabel(tmp_path: Path, config: str) -> None:
     assert summary["test"]["micro_f1"] != summary["test"]["accuracy"]
 
 
-def test_unlabelled_nodes(tmp_path: Path) -> None:
-    graph, masks = random_graph(), thirds(40)
-    graph.labels[::4] = -1
-    save_npz(
-        tmp_path / "toy.npz",
-        graph,
-        {name: mask & (graph.labels >= 0) for name, mask in masks.items()},
-    )
-    assert trained(tmp_path, tmp_path)["test"]["accuracy"] is not None
-
-
 def test_one_partition_sends_nothing(place: Path, tmp_path: Path) -> None:
     summary = trained(place, tmp_path, "num_partitions=1")
     assert summary["bytes"]["total"] == 0
     assert summary["bytes"]["by_peer"] == [[0]]
-
-
-@pytest.mark.parametrize(
-    "numbers", [("num_partitions=3",), ("num_partitions=3", "gradient=local", "local_epochs=4")]
-)
-def test_three_partitions(place: Path, tmp_path: Path, numbers: tuple[str, ...]) -> None:
-    summary = trained(place, tmp_path, *numbers)
-    assert len(summary["bytes"]["by_peer"]) == 3
 
 
 def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
@@ -700,17 +664,6 @@ def test_without_validation_nodes_the_last_round_is_kept(without_validation: Any
 
 def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> None:
     assert "validation nodes" in without_validation[0].stderr.lower()
-
-
-def test_torch_is_imported_once_for_all_workers_and_never_its_compiler(
-    without_validation: Any,
-) -> None:
-    """By the command and by the fork server, meanwhile; each import is a line."""
-    imported = [
-        line.rpartition("|")[2].strip() for line in without_validation[0].stderr.splitlines()
-    ]
-    assert (imported.count("torch"), imported.count("dgl")) == (2, 0)
-    assert "torch._dynamo" not in imported
 
 
 def test_multirun(place: Path) -> None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,6 @@ from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import infer
-from retexo.worker.compatibility import Shape
 from retexo.worker.graph import Graph, make_inference_context
 from retexo.worker.make_context import make_context
 
@@ -364,6 +363,94 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     assert near == same
 
 
+# --- a graph without labels --------------------------------------------------------------------------------------------
+
+TABLES = ("dataset_name=file", "symmetrize=true", "num_partitions=2", "exchange=exact")
+
+
+def write_tables(folder: Path, *, labels: bool, order: Sequence[int] = (0, 1, 2, 3)) -> Path:
+    """40 nodes with a number, a number with blanks, a category, and labels or none."""
+    rng = np.random.default_rng(4)
+    ends = rng.integers(0, 40, (90, 2))
+    folder.mkdir(parents=True)
+    columns = {
+        "age": rng.integers(18, 90, 40).astype(str),
+        "income": np.where(rng.random(40) < 0.2, "", rng.integers(0, 9_000, 40).astype(str)),
+        "country": rng.choice(["de", "fr", "it"], 40),
+        "id": np.array([f"n{node:03}" for node in range(40)]),
+    }
+    if labels:
+        columns["label"] = rng.choice(["no", "yes"], 40)
+    names = [[*columns][place] for place in order] + ["label"] * labels
+    rows = [
+        ",".join(names),
+        *(",".join(columns[name][node] for name in names) for node in range(40)),
+    ]
+    (folder / "nodes.csv").write_text("\n".join(rows), encoding="utf-8")
+    edges = ["src,dst", *(f"n{src:03},n{dst:03}" for src, dst in ends)]
+    (folder / "edges.csv").write_text("\n".join(edges), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained_on_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("tables"))
+    write_tables(folder / "known", labels=True)
+    settings = compose(
+        [
+            *(*TABLES, f"dataset_file={folder}/known", f"partition_dir={folder}/parts"),
+            *("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25", *SMALL),
+        ]
+    )
+    train.run(settings, folder / "run")
+    return folder
+
+
+def predict_table(
+    folder: Path, graph: Path, run_dir: Path, *arguments: str
+) -> dict[str, np.ndarray]:
+    options = (f"dataset_file={graph}", f"partition_dir={run_dir}-parts", "num_partitions=2")
+    where = ("app=predict", "dataset_name=file", f"checkpoint_dir={folder}/run", "exchange=exact")
+    predict.run(compose([*where, *options, "predict.format=npy", *HERE, *arguments]), run_dir)
+    return read_table(run_dir / "predictions.npy")
+
+
+def test_a_graph_without_labels_is_predicted_as_with_them(
+    trained_on_tables: Path, tmp_path: Path
+) -> None:
+    """Without labels, masks and a split, and with its columns in another order."""
+    folder = trained_on_tables
+    new = write_tables(tmp_path / "known", labels=False, order=(2, 3, 1, 0))
+    found = predict_table(folder, new, tmp_path / "out")
+    parts = find([folder / "parts" / "known-random-vol-2"], 2)
+    wanted = load_run(folder / "run").predict(parts)
+    assert found["id"].tolist() == list(wanted.ids)
+    probabilities = np.column_stack([found["p0"], found["p1"]])
+    np.testing.assert_allclose(probabilities, wanted.probabilities, rtol=1e-5)
+    assert set(found["class"].tolist()) <= {"no", "yes"}
+    described = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
+
+
+def test_a_graph_that_was_made_in_another_way_is_refused(
+    trained_on_tables: Path, tmp_path: Path
+) -> None:
+    new = write_tables(tmp_path / "known", labels=False)
+    for argument, words in (
+        ("symmetrize=false", "symmetrize=False; the model of .* symmetrize=True"),
+        ("features.scale=none", "encoded by another pipeline .* features.spec="),
+    ):
+        parts = ["features.spec=null"] if argument.startswith("features") else []
+        with pytest.raises(InputError, match=words):
+            predict_table(trained_on_tables, new, tmp_path / argument[:8], argument, *parts)
+    (new / "nodes.csv").write_text("id,age,country\nn000,3,de\n", encoding="utf-8")
+    (new / "edges.csv").write_text("src,dst\nn000,n000\n", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"income: no table has such a column.* was trained with this column"
+    ):
+        predict_table(trained_on_tables, new, tmp_path / "gone")
+
+
 WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})
 
 
@@ -375,19 +462,6 @@ def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
             run.predict(directory, node_ids=wrong)  # type: ignore[arg-type]
     for same in (["1003"], [1003.0], np.array([1003], np.uint16), [np.int32(1003)]):
         assert run.predict(directory, node_ids=same).ids.tolist() == [1003]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("parts", [1, 5])
-def test_evaluate_on_other_partitions(place: Path, tmp_path: Path, parts: int) -> None:
-    """The same graph in other parts: the same scores, since no node of it is a near tie."""
-    summary = json.loads((place / "run" / "summary.json").read_text())
-    partition_data.run(compose([*at(place), f"num_partitions={parts}"]).partition)
-    result = evaluated(place, tmp_path / "out", f"num_partitions={parts}")
-    for name in ("train", "val", "test"):
-        assert result[name] == pytest.approx(summary[name])
-    assert not result["same_partitions"]
-    assert len(result["bytes"]["by_peer"]) == parts
-    assert (result["bytes"]["total"] == 0) == (parts == 1)
 
 
 def test_a_gcn_by_hand(tmp_path: Path) -> None:
@@ -514,19 +588,6 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
     ]
 
 
-@pytest.mark.parametrize("kind", ["npy", "csv"])
-def test_other_formats_hold_the_same(place: Path, written: Path, tmp_path: Path, kind: str) -> None:
-    predicted(place, tmp_path / "out", f"predict.format={kind}")
-    path, wanted = (
-        tmp_path / "out" / f"predictions.{kind}",
-        read_table(written / "predictions.parquet"),
-    )
-    found = read_table(path) if kind == "npy" else np.genfromtxt(path, delimiter=",", names=True)
-    for name, column in wanted.items():
-        np.testing.assert_array_equal(np.asarray(found[name]).astype(column.dtype), column)
-    assert not (tmp_path / "out" / "embeddings").exists()
-
-
 def test_multilabel(tmp_path: Path) -> None:
     save_npz(tmp_path / "toy.npz", random_graph(multi=True), thirds(40))
     checkpoint_of(tmp_path / "run", architecture("sage"), multilabel=True)
@@ -537,46 +598,6 @@ def test_multilabel(tmp_path: Path) -> None:
     assert list(table) == ["id", "label0", "label1", "label2", "p0", "p1", "p2"]
     for label in range(3):
         assert table[f"label{label}"].tolist() == (table[f"p{label}"] > 0.5).astype(int).tolist()
-
-
-def test_a_directory_that_dgl_made(tmp_path: Path) -> None:
-    graph, masks, parts = random_graph(), thirds(40), scattered(40, 2)
-    dgl_directory(tmp_path / "parts", graph, masks, parts)
-    run = load_run(checkpoint_of(tmp_path / "run", architecture()))
-    ours = run.predict(write_partitions(tmp_path / "ours", graph, masks, parts, 2))
-    result = evaluated(tmp_path, tmp_path / "out")
-    for name, mask in masks.items():
-        share = (ours.classes == graph.labels)[mask].mean()
-        assert result[name.removesuffix("_mask")]["accuracy"] == pytest.approx(share)
-    theirs = run.predict(tmp_path / "parts")
-    order = np.argsort(theirs.ids)
-    assert sorted(theirs.ids) == theirs.ids.tolist()
-    assert_near(theirs.take(order), ours)
-
-
-def test_a_node_with_nothing_but_an_empty_part_has_nothing_to_check(tmp_path: Path) -> None:
-    path = write_partitions(
-        tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3, with_dgl_files=True
-    ).path
-    (path / "meta.json").unlink()
-    directory = find([path], 3)
-    assert Shape.of(directory, range(1, 2)) is None
-    checkpoint_of(tmp_path / "run", architecture())
-    assert len(load_run(tmp_path / "run").predict(directory).ids) == 40
-
-
-def test_graphs_of_ogb_go_by_its_evaluator(tmp_path: Path) -> None:
-    """8 bytes there and 8 back for the nodes that the evaluator calls right; it agrees with the counts."""
-    results = []
-    for name in ("toy", "ogbn-arxiv"):
-        graph = dataclasses.replace(random_graph(), name=name)
-        write_partitions(tmp_path / name / "parts", graph, thirds(40), scattered(40, 2), 2)
-        checkpoint_of(tmp_path / name / "run", architecture())
-        results.append(evaluated(tmp_path / name, tmp_path / name / "out"))
-    assert results[0]["test"] == results[1]["test"]
-    assert (
-        results[1]["bytes"]["by_kind"]["metrics"] - results[0]["bytes"]["by_kind"]["metrics"] == 16
-    )
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------------
@@ -644,16 +665,6 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     assert of_masked["features", 0, INFER_PHASE] <= of_all["features", 0, INFER_PHASE]
     plain = sent(directory, tmp_path / "run", "predict", "exchange=plain")
     assert sum(of_all.values()) <= sum(plain.values())
-
-
-@pytest.mark.parametrize("kind", ["gcn", "mean", "gin", "gcn-3"])
-def test_sums_take_no_more_than_plain_rows(tmp_path: Path, kind: str) -> None:
-    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 3), 3)
-    checkpoint_of(tmp_path / "run", KINDS[kind])
-    plain = sum(sent(directory, tmp_path / "run", "predict", "exchange=plain").values())
-    of_all, of_masked = (sent(directory, tmp_path / "run", use) for use in ("predict", "evaluate"))
-    assert {wave for _, _, wave in (*of_all, *of_masked)} == {INFER_PHASE}
-    assert 0 < sum(of_masked.values()) <= sum(of_all.values()) < plain
 
 
 # --- several nodes -----------------------------------------------------------------------------------------------------
@@ -837,44 +848,11 @@ def test_a_graph_that_the_model_does_not_fit(
     assert not (tmp_path / "out").exists()
 
 
-def test_fewer_classes_can_be_predicted_but_not_compared(place: Path, tmp_path: Path) -> None:
-    graph = random_graph(num_classes=2)
-    directory = write_partitions(tmp_path / "parts", graph, thirds(40), scattered(40, 2), 2)
-    assert load_run(place / "run").predict(directory).probabilities.shape == (40, 3)
-    settings = [*at(tmp_path), "app=evaluate", f"checkpoint_dir={place}/run", *HERE]
-    with pytest.raises(InputError, match="2 classes"):
-        evaluate.run(compose(settings), tmp_path / "out")
-
-
 def test_ids_that_are_not_there(place: Path) -> None:
     with pytest.raises(InputError, match=r"no node 5, 999$"):
         load_run(place / "run").predict(
             place / "parts" / "toy-random-vol-2", node_ids=[1003, 5, 999]
         )
-
-
-def test_parquet_without_its_packages(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install -e '.\[tables\]'"):
-        predict.run(
-            compose([*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]),
-            tmp_path / "out",
-        )
-
-
-def test_embeddings_of_one_layer(place: Path, tmp_path: Path) -> None:
-    checkpoint_of(tmp_path / "run", architecture(num_layers=1))
-    settings = [
-        *at(place),
-        "app=predict",
-        f"checkpoint_dir={tmp_path}/run",
-        "predict.embeddings=true",
-        *HERE,
-    ]
-    with pytest.raises(InputError, match=r"predict\.embeddings"):
-        predict.run(compose(settings), tmp_path / "out")
 
 
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

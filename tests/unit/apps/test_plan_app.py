@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +24,10 @@ from support import (
 )
 
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
 from retexo.launch import fork_server, start_workers
-from retexo.plan import baselines, traffic
+from retexo.plan import baselines
 from retexo.plan.memory import BASE, KEPT, Memory, worker_memory
 from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.settings.compose import compose
@@ -185,11 +183,6 @@ def test_rounds_are_one_a_layer(given: str, rounds: tuple[int, ...]) -> None:
     assert compose([]).plan_rounds is None
 
 
-def test_no_rounds_at_all_are_refused() -> None:
-    with pytest.raises(InputError, match=r"plan\.rounds"):
-        compose(["plan.rounds=[]"])
-
-
 def test_bytes_follow_the_rounds(planned: dict[str, Any]) -> None:
     first, second = planned["bytes_each_round"]
     assert planned["bytes"]["given"] - planned["bytes"]["limit"] == 2 * first - second > 0
@@ -241,31 +234,6 @@ def test_options_are_sorted_and_what_their_setting_sends(
         directory = plan.open_directory(changed)
         partitions = [directory.read(part) for part in range(WORLD)]
         assert estimate_traffic(changed.train, directory, partitions).total([4, 1]) == total
-
-
-def test_what_takes_long_is_not_tried(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(plan, "SLOW", -1.0)
-    options = plan.run(toy_settings(place), tmp_path)["options"]
-    assert set(options) == {"gradient.precision=bf16"}
-    assert "takes long" in capsys.readouterr().out
-
-
-def test_nothing_is_run_dry_twice(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This configuration and exchange=plain, whatever the rounds; and two other precisions, another reach."""
-    calls: Counter[int] = Counter()
-    really_run = traffic.run_threads
-
-    def run_threads(world_size: int, target: Any) -> Any:
-        calls[world_size] += 1
-        return really_run(world_size, target)
-
-    monkeypatch.setattr(traffic, "run_threads", run_threads)
-    plan.run(toy_settings(place, "plan.rounds=[4,1]"), tmp_path)
-    assert calls == {WORLD: 5}
 
 
 # --- other ways to train ---------------------------------------------------------------------------------------------
@@ -384,9 +352,3 @@ def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
     for more in ({"nodes": 80}, {"edges": 320}, {"width": 60}):
         assert needed(tmp_path / str(more), f"model={model}", **more) > least
     assert needed(tmp_path / "wide", f"model={model}", "hidden_dim=16") > least
-
-
-def test_attention_holds_every_projected_source_twice(tmp_path: Path) -> None:
-    """Once as it is, once times the attention: 500 nodes, most of the others' rows, 8 heads of 32."""
-    found = needed(tmp_path, "model=gat", "hidden_dim=256", nodes=1000, edges=4000)
-    assert found > BASE + 2 * 4 * 256 * 900

@@ -102,7 +102,9 @@ def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: fl
         power_law=power_law,
     )
     x, mass = case.degrees()
-    wave, _ = random_graph._wave(case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x)))
+    wave, _ = random_graph._make_phase(
+        case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x))
+    )
     rng = np.random.default_rng(0)
     ends = []
     for _ in range(2):

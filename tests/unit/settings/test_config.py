@@ -1,21 +1,17 @@
 """Every check of a setting: what is wrong is named, with its value and a remedy."""
 
 import json
-import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import yaml
 from support import ROOT, need_dgl
 
 from partitioning.errors import InputError
-from retexo.settings.compose import compose, compose_run
+from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten, nest
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import CONFIG_DIR
@@ -65,43 +61,6 @@ def test_composing_and_refusing_take_no_torch() -> None:
     words = "import sys; sys.argv = ['', 'app=trian', 'trainer=bns', 'bns.p=0.2', 'model=sage']"
     code = f"{words}; from retexo.__main__ import main; assert main() == 2 and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
-
-
-def test_what_was_composed_once_serves_other_values_at_another_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = []
-    for seed, now in ((5, "before"), (6, "after")):
-        monkeypatch.setattr(
-            "hydra.core.utils.datetime", Mock(**{"now.return_value.strftime.return_value": now})
-        )
-        settings, run_dir = compose_run(
-            [f"seed={seed}", "model=gat", "trainer=bns", f"bns.p=0.{seed}"]
-        )
-        found.append(
-            (
-                settings.train.seed,
-                settings.resolved["bns"]["p"],
-                settings.train.model.name,
-                str(run_dir),
-            )
-        )
-    assert found == [
-        (5, 0.5, "gat", "outputs/before/before"),
-        (6, 0.6, "gat", "outputs/after/after"),
-    ]
-
-
-def test_a_changed_file_of_the_configuration_is_read_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shutil.copytree(CONFIG_DIR, tmp_path / "conf")
-    monkeypatch.setattr("retexo.settings.compose.CONFIG_DIR", tmp_path / "conf")
-    sizes = []
-    for size in (11, 12):
-        (tmp_path / "conf" / "model" / "gcn.yaml").write_text(f"name: gcn\nhidden_dim: {size}\n")
-        sizes.append(compose(["seed=3"]).resolved["model"].get("hidden_dim"))
-    assert sizes == [11, 12]
 
 
 def test_defaults() -> None:
@@ -347,13 +306,6 @@ def test_optimizer_arguments_are_checked(overrides: list[str], words: list[str])
     assert [word for word in words if word not in message] == [], message
 
 
-def test_momentum_as_published() -> None:
-    settings = compose(
-        ["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9"]
-    ).train.optimizer
-    assert (settings.target, settings.arguments) == ("torch.optim.SGD", {"momentum": 0.9})
-
-
 @pytest.mark.parametrize(
     ("given", "layers", "wanted"),
     [
@@ -369,16 +321,6 @@ def test_lists_per_layer(given: str, layers: int, wanted: tuple[int, ...]) -> No
     ).train
     assert settings.num_rounds == wanted
     assert settings.learning_rate == wanted
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [("bf16", ("bf16",) * 3), ("[int8,int4]", ("int8", "int4", "int4")), ("[fp32]", ("fp32",) * 3)],
-)
-def test_one_precision_is_that_of_all_layers(given: str, wanted: tuple[str, ...]) -> None:
-    assert (
-        compose([f"exchange.precision={given}", "num_layers=3"]).train.exchange.precision == wanted
-    )
 
 
 @pytest.mark.parametrize(
@@ -411,16 +353,6 @@ def test_seeds_follow_the_seed() -> None:
         7,
     )
     assert compose(["seed=7", "split.seed=1"]).partition.dataset.split.seed == 1
-
-
-def test_no_stopping() -> None:
-    assert compose(["stopping=none"]).train.stopping.patience is None
-    assert compose().train.stopping.patience
-
-
-def test_user_errors_are_input_errors() -> None:
-    with pytest.raises(InputError, match=re.escape("dropout=2")):
-        compose(["dropout=2"])
 
 
 PUBLISHED = {
