@@ -84,7 +84,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     if settings.train.task.links != bool(scorer):
         names = {True: "link_prediction", False: "node_classification"}
         raise InputError(
-            f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that"
+            f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that task"
         )
     exchange = settings.train.exchange
     if not settings.given & {"exchange", "exchange.precision"}:

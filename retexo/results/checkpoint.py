@@ -95,12 +95,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
             break
     else:
         raise InputError(
-            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of an app=train that is done"
+            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of a finished app=train"
         )
     if content.get("own_model"):
         raise InputError(
-            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which the checkpoint "
-            "does not hold; its scores are in summary.json. To predict, train by another trainer"
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} keeps no network for prediction, "
+            "only scores in summary.json; train by another trainer to predict"
         )
     try:
         names = content.get("class_names", [])
