@@ -66,9 +66,9 @@ def with_found_parts(settings: Settings) -> Settings:
 
 
 def has_partitions(settings: Settings) -> bool:
-    """Whether there is a partition directory that the settings name."""
+    """Return whether there is a partition directory that the settings name."""
     try:
-        find(_candidates(settings), settings.partition.num_partitions)
+        find(_candidate_paths(settings), settings.partition.num_partitions)
     except MissingPartitions:
         return False
     return True
