@@ -42,7 +42,7 @@ import pandas as pd
 from partitioning.errors import InputError
 from retexo.comm.traffic_meter import KINDS as KINDS_SENT
 from retexo.plan.traffic import estimate_traffic
-from retexo.results.statistics import paired_difference
+from retexo.results.statistics import compare_pairs
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -185,7 +185,7 @@ def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
 
 def points(found: Summaries, test: np.ndarray) -> str:
     first = common.accuracies(next(iter(found.values())), "test")
-    difference = paired_difference(*(dict(enumerate(100 * each)) for each in (first, test)))
+    difference = compare_pairs(*(dict(enumerate(100 * each)) for each in (first, test)))
     return (
         f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
         if difference is not None

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from partitioning import datasets, node_split
 from partitioning.graph_data import EdgeType, HeteroGraphData
 from partitioning.node_split import Split
-from retexo.results.statistics import paired_difference
+from retexo.results.statistics import compare_pairs
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.tasks.metrics import compute_score
@@ -242,9 +242,7 @@ def report(found: dict[str, dict[str, float | None]]) -> None:
         print(f"{name:<16} {common.with_spread(np.array(list(values.values())))}", end="")
         for other in ("logistic", f"PyG_{name}"):
             difference = (
-                paired_difference(found[other], values)
-                if other in found and name in MODELS
-                else None
+                compare_pairs(found[other], values) if other in found and name in MODELS else None
             )
             if difference:
                 low, high = 100 * difference.low, 100 * difference.high

@@ -97,7 +97,7 @@ SWEEPS: dict[str, list[dict[str, int | None]]] = {
 PHASES = ("plan", "exchange", "aggregate + embed", "rounds")
 
 
-# --- floors ----------------------------------------------------------------------------------------------------------
+# --- floors ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
     }
 
 
-# --- runs ------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Path]:

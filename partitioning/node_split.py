@@ -30,6 +30,7 @@ USED_BY = {
     "fraction": PARTS,
     "time": PARTS,
     "files": (*PARTS, "dir"),
+    "none": (),
 }
 """Settings that each kind of split uses, besides kind and seed."""
 PAIR_SETTINGS = ("edges", "by")
@@ -84,6 +85,9 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
     """
     kind = recipe.kind if settings.kind == "default" else settings.kind
     values = _resolve(kind, settings, recipe)
+    if kind == "none":
+        nobody = np.zeros(graph.num_nodes, np.bool_)
+        return Split(nobody, nobody, nobody, {"kind": kind})
     if kind == "given":
         masks = _take_given(graph)
     elif kind == "files":

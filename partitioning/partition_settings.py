@@ -1,4 +1,4 @@
-"""The settings of partitioning: their types, defaults, checks and help texts."""
+"""Settings of the data set, its split and its partitions."""
 
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +18,7 @@ from partitioning.setting_fields import (
 )
 
 MAX_PARTITIONS = 100_000
-"""Each is a folder of ten files; more are a slip of the finger."""
+"""A partition is a folder of ten files. A larger number is taken for a typing error."""
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
 KINDS = Check(
@@ -75,8 +75,9 @@ class SplitSettings(Checked):
         "default",
         "default: published split of the data set; given: masks in the data; per_class: a "
         "number of nodes per class; fraction: shares of the labelled nodes; time: the same, the "
-        "oldest nodes for training (columns.time); files: files of node indices",
-        one_of("default", "given", "per_class", "fraction", "time", "files"),
+        "oldest nodes for training (columns.time); files: files of node indices; none: a graph to "
+        "predict, whose labels and masks are not read",
+        one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
     )
@@ -276,11 +277,17 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
+    spec: str | None = setting(
+        "features.spec",
+        None,
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them; null: fit one",
+        of_partitioner=True,
+    )
 
 
 @settings_dataclass
 class DatasetSettings(Checked):
-    """Which graph, from where."""
+    """Data set, and how its files are read."""
 
     task: str = setting(
         "task._target_",
@@ -382,23 +389,25 @@ class DatasetSettings(Checked):
         of_partitioner=True,
     )
 
-    is_unlabelled: bool = False
-    """Whether the graph may lack labels and masks: it is only predicted."""
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether the graph may lack labels and masks: it is only predicted."""
+        return self.split.kind == "none"
 
     @property
     def drop_unknown(self) -> bool:
-        """Whether edges with an end that is no node are left out."""
+        """Whether edges with an unknown endpoint are dropped."""
         return self.unknown == "drop"
 
     @property
     def links(self) -> bool:
-        """Whether pairs of nodes are learned."""
+        """Whether the task is link prediction."""
         return self.task == LINKS
 
 
 @settings_dataclass
 class PartitionSettings(Checked):
-    """How a graph is cut, and where the parts go."""
+    """Assignment of nodes to partitions, and the partition directory."""
 
     dataset: DatasetSettings
     dir: str = setting(
@@ -492,6 +501,6 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
             request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
     if dataset.name == "file":
         for name, value in asdict(dataset.features).items():
-            if name != "kind":
+            if name not in ("kind", "spec"):
                 request[f"features.{name}"] = value
     return request

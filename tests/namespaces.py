@@ -46,6 +46,10 @@ class Node:
         """Pull the cable: nothing arrives any more, and nobody is told."""
         _run("ip", "-n", self.namespace, "link", "set", DEVICE, "down")
 
+    def reconnect(self) -> None:
+        """Plug the cable in again."""
+        _run("ip", "-n", self.namespace, "link", "set", DEVICE, "up")
+
 
 @contextlib.contextmanager
 def network(num_nodes: int, rate: str | None = None) -> Iterator[list[Node]]:

@@ -386,7 +386,13 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
         "spectral": 0,
         "paths": False,
     }
-    features = {"scale": "none", "missing": "error", "fit": "train", "max_categories": 64}
+    features: dict[str, Any] = {
+        "scale": "none",
+        "missing": "error",
+        "fit": "train",
+        "max_categories": 64,
+        "spec": None,
+    }
     given = fields.pop("features", ("given",))
     features |= (
         given if isinstance(given, dict) and features.keys() & given.keys() else {"kind": given}

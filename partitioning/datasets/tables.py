@@ -111,7 +111,8 @@ def _read(
     if "label" not in values and not unlabelled:
         raise InputError(
             f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
-            f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}"
+            f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}; "
+            "split=none partitions a graph without labels for app=predict"
         )
     nodes = (
         find_nodes(tables)

@@ -51,6 +51,8 @@ from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
 
+GRAPH_SETTINGS = ("symmetrize", "duplicates", "features", "relations.reverse")
+
 
 class MissingPartitions(InputError):
     """There is no partition directory where one was looked for."""
@@ -118,6 +120,17 @@ class PartitionDirectory:
     def class_names(self) -> list[Any]:
         """Names of the classes; empty for 0 ... C-1."""
         return [] if self.meta is None else self.meta.class_names
+
+    @property
+    def feature_pipelines(self) -> dict[str, Any]:
+        """The fitted pipelines that encoded the features, by table; empty where they are as given."""
+        return {} if self.meta is None else self.meta.features
+
+    @property
+    def graph_settings(self) -> dict[str, Any]:
+        """Settings that changed edges or features, by name: a model needs the same at prediction."""
+        request = {} if self.meta is None else self.meta.request
+        return {name: request[name] for name in GRAPH_SETTINGS if name in request}
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def encode_tables(
         InputError: with features.missing=error, a blank cell; a column that a stored state needs is
             missing, or holds something else.
     """
-    rows = train if settings.fit == "train" else None
+    is_split = train is not None and bool(train.any())
+    rows = train if settings.fit == "train" and is_split else None
     made: Any
     if isinstance(graph, HeteroGraphData):
         made, states = _encode_types(graph, settings, rows, stored or {})

@@ -1,16 +1,17 @@
-"""`retexo credentials`: keys and certificates of the sites of a run, by the package cryptography.
+"""`retexo credentials`: create the keys and certificates of the sites of a run.
 
-A site makes its key, which stays there, and a request; the authority signs it, and lists the members of a run:
+A site creates its key, which stays there, and a request. The authority signs the request and lists
+the members of a run:
 
-    retexo credentials authority AUTHORITY                       once, where the authority is
+    retexo credentials authority AUTHORITY                       once, at the authority
     retexo credentials request FOLDER --name east                at each site: key.pem and request.pem
-    retexo credentials sign AUTHORITY request.pem                there again: AUTHORITY/issued/east.pem
+    retexo credentials sign AUTHORITY request.pem                at the authority: issued/east.pem
     retexo credentials members AUTHORITY --sites north east south      in the order of node_rank
     retexo credentials revoke AUTHORITY east                     its certificate is refused from now on
-    retexo credentials init FOLDER --sites north east south      all of it in one place, to try it out
+    retexo credentials init FOLDER --sites north east south      all steps in one place, for trials
 
-What a site's folder holds is in retexo/sites/credentials.py. All files are PEM, so another authority can take this one's
-place.
+retexo/sites/credentials.py describes a site's folder. Keys and certificates are PEM files, so an
+existing authority can sign them.
 """
 
 import argparse
@@ -39,15 +40,15 @@ from retexo.sites.credentials import (
 )
 
 DAYS = 365
-"""For which certificates are valid, unless --days says otherwise."""
+"""Default validity of certificates."""
 LIST_DAYS = 3650
-"""For which the authority's own certificate is, and its list of revoked ones."""
+"""Validity of the authority's certificate and of the list of revoked certificates."""
 SHARED = ("authority.pem", "revoked.pem", "members.json", "members.sig")
-"""What the authority hands to all sites."""
+"""Files that the authority copies to all sites."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; exit status 0, or 2 for input that cannot be used."""
+    """Run the command; exit status 0, or 2 for unusable input."""
     parser = argparse.ArgumentParser(
         "retexo credentials", description=__doc__, formatter_class=_formatter()
     )
@@ -89,7 +90,7 @@ def _days(given: str) -> int:
 
 
 def authority(folder: Path) -> None:
-    """Make a new authority."""
+    """Create an authority."""
     key = _new_key(folder)
     certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
     _write(folder / "authority.pem", certificate)
@@ -98,7 +99,7 @@ def authority(folder: Path) -> None:
 
 
 def request(folder: Path, name: str) -> None:
-    """Make a site's key, and the request for its certificate."""
+    """Create a site's key and the request for its certificate."""
     x509 = import_x509()
     _check_name(name)
     key = _new_key(folder)
@@ -111,7 +112,7 @@ def request(folder: Path, name: str) -> None:
 
 
 def sign(folder: Path, request: Path, days: int = DAYS) -> None:
-    """Sign a request: the authority has asked the site, by another way, whether the key is its own."""
+    """Sign a request. First compare the digest of the key with the site, for example by phone."""
     x509 = import_x509()
     key, issuer = _authority(folder)
     asked = read_pem(request, x509.load_pem_x509_csr)
@@ -131,7 +132,7 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 
 
 def members(folder: Path, sites: Sequence[str]) -> None:
-    """Write and sign the list of the sites of a run."""
+    """Write and sign the list of members of a run."""
     path = folder / "members.json"
     key, issuer = _authority(folder)
     number = _last_number(path) + 1 if path.exists() else 1
@@ -151,7 +152,7 @@ def members(folder: Path, sites: Sequence[str]) -> None:
 
 
 def revoke(folder: Path, name: str) -> None:
-    """Add a site's certificate to the list of revoked ones."""
+    """Add a site's certificate to the list of revoked certificates."""
     key, issuer = _authority(folder)
     certificate = _issued(folder, name, issuer)
     before = read_revocations(folder, issuer)
@@ -168,7 +169,7 @@ def revoke(folder: Path, name: str) -> None:
 
 
 def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
-    """All keys in one place, for trials."""
+    """Do all steps in one place, for trials."""
     authority(folder / "authority")
     for site in sites:
         request(folder / site, site)
@@ -181,7 +182,7 @@ def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
 
 
 def hand_out(folder: Path, sites: Sequence[str]) -> None:
-    """Copy what the authority has for them into the folders of sites, which `init` has made beside it."""
+    """Copy the authority's files to the folders of the sites, which `init` created beside it."""
     for site in sites:
         for name in SHARED:
             shutil.copyfile(folder / "authority" / name, folder / site / name)
@@ -194,7 +195,7 @@ def hand_out(folder: Path, sites: Sequence[str]) -> None:
 
 
 def _new_key(folder: Path) -> Any:
-    """A key that only its owner may read; one that is there is not overwritten."""
+    """Create a key that only its owner may read; an existing file is not overwritten."""
     serialization = import_serialization()
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -209,7 +210,7 @@ def _new_key(folder: Path) -> Any:
 
 
 def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -> Any:
-    """Signed by `key`, whose certificate is `issuer`; None: its own, that of an authority."""
+    """Sign with `key`, whose certificate is `issuer`; None for the authority's own certificate."""
     x509, now, is_authority = import_x509(), datetime.now(UTC), issuer is None
     use = dict.fromkeys(
         (
@@ -272,13 +273,15 @@ def _revoked(certificate: Any) -> Any:
 
 
 def _authority(folder: Path) -> tuple[Any, Any]:
-    """The key and the certificate of an authority; InputError where they do not fit together."""
+    """The key and certificate of an authority; InputError if they do not belong together."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
     path = folder / "key.pem"
     key = read_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise InputError(f"{path}: a key of another kind than RSA and elliptic curves; get it anew")
+        raise InputError(
+            f"{path}: a key of another kind than RSA and elliptic curves; get it again from the authority"
+        )
     certificate = read_pem(folder / "authority.pem", import_x509().load_pem_x509_certificate)
     with refused_by_name(folder / "authority.pem"):
         if certificate.public_key() != key.public_key():
@@ -289,7 +292,7 @@ def _authority(folder: Path) -> tuple[Any, Any]:
 
 
 def _issued(folder: Path, name: str, issuer: Any) -> Any:
-    """The certificate of a site; InputError where it has none by this authority."""
+    """The certificate of a site; InputError if this authority has not issued one."""
     _check_name(name)
     path = folder / "issued" / f"{name}.pem"
     if not path.exists():
@@ -301,7 +304,7 @@ def _issued(folder: Path, name: str, issuer: Any) -> Any:
 
 
 def _last_number(members: Path) -> int:
-    with reading(members, "list of members", "get it anew"):
+    with reading(members, "list of members", "get it again from the authority"):
         return number_of(json.loads(read_bytes(members)))
 
 
@@ -319,7 +322,7 @@ def _fingerprint(certificate: Any) -> str:
 
 
 def _key_digest(public_key: Any) -> str:
-    """What two people compare on the phone."""
+    """The digest that two people compare on the phone."""
     serialization = import_serialization()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()[

@@ -8,12 +8,13 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.find_partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
+from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
@@ -44,7 +45,9 @@ def prepare(
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
-    settings = with_parts_found(with_model_of(checkpoint, settings))
+    settings = with_found_parts(with_model_of(checkpoint, settings))
+    if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
+        settings = with_training_graph(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
@@ -81,7 +84,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     if settings.train.task.links != bool(scorer):
         names = {True: "link_prediction", False: "node_classification"}
         raise InputError(
-            f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that"
+            f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that task"
         )
     exchange = settings.train.exchange
     if not settings.given & {"exchange", "exchange.precision"}:
@@ -93,6 +96,32 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         task = replace(task, scorer=scorer, dim=checkpoint.architecture.num_classes)
     train = replace(settings.train, model=checkpoint.model, exchange=exchange, task=task)
     return replace(settings, train=train, resolved=resolved)
+
+
+def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """The settings by which app=predict partitions a graph: what training did to its own, and no split.
+
+    What the command line gives stays.
+    """
+    dataset, given = settings.partition.dataset, settings.given
+    if not any(name.split(".")[0] == "split" for name in given):
+        dataset = replace(dataset, split=replace(dataset.split, kind="none"))
+    if checkpoint.features and "features.spec" not in given:
+        spec = str(checkpoint.directory)
+        dataset = replace(dataset, features=replace(dataset.features, spec=spec))
+    if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
+        dataset = replace(dataset, target=checkpoint.architecture.schema.target)
+    if "symmetrize" in checkpoint.graph and "symmetrize" not in given:
+        dataset = replace(dataset, symmetrize=bool(checkpoint.graph["symmetrize"]))
+    if "duplicates" in checkpoint.graph and "duplicates" not in given:
+        dataset = replace(dataset, duplicates=str(checkpoint.graph["duplicates"]))
+    logger.info(
+        "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline; split=%s",
+        dataset.symmetrize,
+        dataset.duplicates,
+        dataset.split.kind,
+    )
+    return replace(settings, partition=replace(settings.partition, dataset=dataset))
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:

@@ -100,14 +100,14 @@ class Run:
         asked = None
         if node_ids is not None:
             asked = _ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
-        places = order if asked is None else _places(every, order, asked, opened)
+        positions = order if asked is None else _find_positions(every, order, asked, opened)
         heads = self.checkpoint.heads
         all_rows = self.checkpoint.exchange.rounded or (
             heads.alpha < 1 and heads.reach == "computed"
         )
-        found = self._infer(opened, graphs, None if all_rows or asked is None else keys[places])
+        found = self._infer(opened, graphs, None if all_rows or asked is None else keys[positions])
         return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
-            places
+            positions
         )
 
     def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
@@ -233,18 +233,18 @@ def _id(value: Any, argument: str, *, named: bool) -> int | str:
     return number
 
 
-def _places(
+def _find_positions(
     every: NDArray[Any],
     order: NDArray[np.int64],
     asked: NDArray[Any],
     directory: PartitionDirectory,
 ) -> NDArray[np.int64]:
     """Return the positions of the requested ids, int64 [n]."""
-    places = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
-    unknown = asked[every[order[places]] != asked] if len(every) else asked
+    positions = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
+    unknown = asked[every[order[positions]] != asked] if len(every) else asked
     if len(unknown):
         shown = ", ".join(map(str, unknown[:5].tolist()))
         raise InputError(
             f"node_ids: {directory.path} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
         )
-    return order[places]
+    return order[positions]

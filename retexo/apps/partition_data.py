@@ -26,7 +26,14 @@ from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write, writing
 from partitioning.errors import InputError
-from partitioning.features.build import States, add_kinds, encode_tables, make_features
+from partitioning.features.build import (
+    States,
+    add_kinds,
+    encode_tables,
+    make_features,
+    stored_columns,
+)
+from partitioning.features.spec import read_spec
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
 from partitioning.links.link_split import (
@@ -111,17 +118,21 @@ class _SplitGraph:
 def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
-    num_parts = settings.num_partitions
+    num_parts, dataset = settings.num_partitions, settings.dataset
+    stored = {} if dataset.features.spec is None else read_spec(dataset.features.spec)
+    if stored:
+        columns = stored_columns(stored, dataset.columns)
+        settings = replace(settings, dataset=replace(dataset, columns=columns))
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = datasets.read_graph(settings.dataset)
+            graph = _read_graph(settings, stored)
         with _timed(seconds, "split"):
             if settings.dataset.links:
-                graph, states = encode_tables(graph, settings.dataset.features, None)
+                graph, states = encode_tables(graph, settings.dataset.features, None, stored)
                 graph, request = _select_relation(settings, graph, request, notes)
                 split = _split_pairs(settings, graph, request, states)
             else:
-                split = _split_nodes(settings, graph)
+                split = _split_nodes(settings, graph, stored)
     graph = split.graph
     check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
     with _timed(seconds, "assign"):
@@ -161,12 +172,24 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     return meta
 
 
-def _split_nodes(settings: PartitionSettings, graph: AnyGraph) -> _SplitGraph:
+def _read_graph(settings: PartitionSettings, stored: States) -> AnyGraph:
+    try:
+        return datasets.read_graph(settings.dataset)
+    except InputError as error:
+        if stored and str(error).startswith("columns."):
+            raise InputError(
+                f"{error}; the model of features.spec={settings.dataset.features.spec} was trained "
+                "with this column"
+            ) from error
+        raise
+
+
+def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     recipe = datasets.recipe(settings.dataset.name).split
     split = node_split.draw(labelled, settings.dataset.split, recipe)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
-    graph, states = make_features(graph, settings.dataset.features, split.train)
+    graph, states = make_features(graph, settings.dataset.features, split.train, stored)
     return _SplitGraph(graph, masks, split.describe(), states)
 
 

@@ -12,6 +12,7 @@ from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
+from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
@@ -102,6 +103,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "dataset_file": dataset.file,
         "partition_file": settings.file,
     }
+    if dataset.features.spec is not None:
+        files["features.spec"] = find_spec(dataset.features.spec)
     if kind == "files":
         files |= {
             f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS

@@ -47,16 +47,16 @@ def make(run_dir: Path, *folders: Path) -> Path:
     data_sets = group(runs)
     run_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
-        _write(Path(name), " and ".join(map(tables.shown_path, folders)), runs, data_sets)
-        for made in sorted(
+        _write(Path(name), " and ".join(map(tables.format_path, folders)), runs, data_sets)
+        for path in sorted(
             Path(name).iterdir(), key=lambda path: path.name == page_path.name
         ):  # the page last
-            shutil.rmtree(run_dir / made.name, ignore_errors=True)
-            made.replace(run_dir / made.name)
+            shutil.rmtree(run_dir / path.name, ignore_errors=True)
+            path.replace(run_dir / path.name)
     for data in data_sets:
         print(f"{data.name}\n")
         print("\n".join(table.markdown() for table in _tables(data)))
-    print(f"{_counts(runs)}; {page_path}")
+    print(f"{_count_statuses(runs)}; {page_path}")
     return page_path
 
 
@@ -66,19 +66,19 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         Section(
             data.name,
             _tables(data),
-            _pictures(data, f"{place}-{_slug(data.name)}", out / "figures"),
+            _pictures(data, f"{index}-{_as_file_name(data.name)}", out / "figures"),
         )
-        for place, data in enumerate(data_sets)
+        for index, data in enumerate(data_sets)
     ]
-    remains = tables.remains_table(runs)
+    unfinished = tables.unfinished_table(runs)
     notes = _notes(data_sets)
-    last = [table for table in (remains, notes) if table is not None]
+    last = [table for table in (unfinished, notes) if table is not None]
     if last:
-        sections.append(Section("Remarks", last, plain=True))
-    introduction = f"{_counts(runs)}, read from {folders}."
+        sections.append(Section("Notes", last, plain=True))
+    introduction = f"{_count_statuses(runs)}, read from {folders}."
     title = "Training runs"
     (out / "report.html").write_text(
-        page(title, introduction, sections, _made_with(runs)), encoding="utf-8"
+        page(title, introduction, sections, _describe_versions(runs)), encoding="utf-8"
     )
     (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
     rows = {
@@ -87,7 +87,7 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         "runs.csv": tables.run_rows(data_sets, runs),
     }
     for name, content in rows.items():
-        (out / name).write_text(tables.csv_text(content), encoding="utf-8")
+        (out / name).write_text(tables.format_csv(content), encoding="utf-8")
 
 
 def _tables(data: DataSet) -> list[Table]:
@@ -95,7 +95,7 @@ def _tables(data: DataSet) -> list[Table]:
     return [table for table in found if table is not None]
 
 
-def _slug(name: str) -> str:
+def _as_file_name(name: str) -> str:
     return re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
 
 
@@ -145,7 +145,7 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
                     [
                         data.name,
                         method.name,
-                        f"{method.repeats} runs repeat a draw; repeats are averaged first",
+                        f"{method.repeats} runs repeat a draw and are averaged first",
                     ]
                 )
             versions = {str(sorted(run.versions.items())) for run in method.done}
@@ -154,20 +154,20 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
                     [
                         data.name,
                         method.name,
-                        "runs of different versions of the program or its libraries",
+                        "runs with different versions of the program or its libraries",
                     ]
                 )
-    return Table("Of the means", ["data", "method", "remark"], rows) if rows else None
+    return Table("Notes", ["data", "method", "remark"], rows) if rows else None
 
 
-def _counts(runs: Sequence[Run]) -> str:
+def _count_statuses(runs: Sequence[Run]) -> str:
     found = Counter(run.status for run in runs)
     return f"{len(runs)} runs: " + ", ".join(
         f"{found[status]} {status}" for status in STATUSES if found[status]
     )
 
 
-def _made_with(runs: Sequence[Run]) -> str:
+def _describe_versions(runs: Sequence[Run]) -> str:
     found = {
         name: sorted({str(run.versions.get(name)) for run in runs if name in run.versions})
         for name in dict.fromkeys(name for run in runs for name in run.versions)

@@ -15,13 +15,13 @@ from typing import Any
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
-from retexo.apps.find_partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import open_local, with_found_parts
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.launch.rendezvous import Node, TimeLimit
+from retexo.launch.rendezvous import Node
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.run_log import check_logger
@@ -51,7 +51,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         TrainingError: a worker failed.
     """
     check(settings.train)
-    settings = with_parts_found(settings)
+    settings = with_found_parts(settings)
     shared = shared_settings(settings)
     source = settings.train.resume
     is_new_job = settings.is_multirun_job and source is None
@@ -182,10 +182,10 @@ class Training:
             )
         deadline = time.monotonic() + self.cluster.rejoin_timeout
         while True:
-            limit = TimeLimit("distributed.rejoin_timeout", max(1.0, deadline - time.monotonic()))
+            seconds = max(1.0, deadline - time.monotonic())
             try:
                 return stack.enter_context(
-                    start_workers.connect_nodes(self.cluster, self._run_info(), security, limit)
+                    start_workers.connect_nodes(self.cluster, self._run_info(), security, seconds)
                 )
             except Interrupted as error:
                 if time.monotonic() + RETRY_PAUSE >= deadline:

@@ -1,1 +1,1 @@
-"""Messages between workers: collectives over one primitive, its transports, the traffic meter, the replay log."""
+"""Messages between workers: collectives, transports, the traffic meter and the replay log."""

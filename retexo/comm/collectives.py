@@ -17,7 +17,7 @@ from retexo.comm import message_format
 from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.comm.traffic_meter import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
+from retexo.comm.traffic_meter import KINDS, ROUND_KINDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Pieces, SumMasks, Transport, joined
 
 MAX_ROOT_BYTES = 1 << 16
@@ -84,7 +84,7 @@ class Communicator:
         check_sizes(from_sizes, element_size)
         if to_peers[self.rank].numel() != from_sizes[self.rank]:
             raise ValueError("this rank's own message has another size than announced")
-        if self.replay_log is not None and tag.kind not in OF_ROUNDS:
+        if self.replay_log is not None and tag.kind not in ROUND_KINDS:
             self.replay_log.check_size(sum(from_sizes) * element_size)
         outgoing: list[Pieces] = [[message_format.bytes_of(tensor)] for tensor in to_peers]
         received = list(
@@ -117,7 +117,7 @@ class Communicator:
         for peer, pieces in enumerate(outgoing):
             if peer != self.rank and (size := sum(map(len, pieces))):
                 self.meter.add(tag, peer, size)
-        if self.replay_log is None or tag.kind in OF_ROUNDS:
+        if self.replay_log is None or tag.kind in ROUND_KINDS:
             self._deliver(outgoing, incoming, tag)
             return
         sent, received = checksum([*itertools.chain(*outgoing)]), [*itertools.chain(*incoming)]

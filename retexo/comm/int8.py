@@ -1,4 +1,4 @@
-"""Numbers in one byte or less, with a scale for each row of them."""
+"""Quantization to codes of at most 8 bits, with one scale per row."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,11 @@ SCALE_BYTES = 4
 def to_int8(
     rows: Tensor, largest: int = 127, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Codes int8 [R, D] in [-largest, largest], and the scale of each row, [R] of dtype: a value is code * scale.
+    """Quantize rows [R, D]: value = code * scale.
 
-    The scale of a row with values that are not finite in dtype is not finite.
+    Returns:
+        Codes, int8 [R, D] in [-largest, largest], and scales, [R] of `dtype`. A row with values that
+        are not finite in `dtype` has a scale that is not finite.
     """
     peak = (
         torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)).abs()
@@ -19,6 +21,6 @@ def to_int8(
         else rows.new_zeros(len(rows))
     )
     scales = (peak / largest).to(dtype)
-    # A scale can round to zero where the values are denormal: they become zeros, within the error promised.
+    # The scale of denormal values can round to zero. They become zeros, within the error bound.
     divisor = torch.where(scales > 0, scales, 1.0).to(rows.dtype)
     return (rows / divisor[:, None]).round_().clamp_(-largest, largest).to(torch.int8), scales

@@ -1,4 +1,4 @@
-"""Checks of what other workers sent. They raise TrainingError, which names the sender, also under `python -O`."""
+"""Checks of received messages. They raise TrainingError, which names the sender."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from retexo.errors import TrainingError
 
 REMEDY = "check that node, then resume"
 SMALL_BYTES = 1 << 26
-"""Bytes of a message that is received without looking up how much memory there is."""
+"""Largest message, in bytes, that is received without looking up the machine's memory."""
 
 
 def check_announced(peer: int, what: str, count: int, most: int) -> None:
-    """Raise TrainingError unless the number that a peer announces is in [0, most]."""
+    """Raise TrainingError unless the number announced by a peer is in [0, most]."""
     if not 0 <= count <= most:
         raise TrainingError(
             f"rank {peer} announces {count} {what}, where 0 to {most} are possible; {REMEDY}"
@@ -22,9 +22,11 @@ def check_announced(peer: int, what: str, count: int, most: int) -> None:
 
 
 def check_sizes(sizes: Sequence[int], element_size: int) -> None:
-    """Raise TrainingError for a negative size, and where the messages are larger than the memory of this machine.
+    """Raise TrainingError for a negative size, or messages larger than this machine's memory.
 
-    sizes: elements to come, by peer. element_size: bytes.
+    Args:
+        sizes: elements to receive, by peer.
+        element_size: bytes.
     """
     total = sum(sizes) * element_size
     if min(sizes) >= 0 and total <= SMALL_BYTES:
@@ -38,9 +40,9 @@ def check_sizes(sizes: Sequence[int], element_size: int) -> None:
         )
 
 
-def check_places(peer: int, places: Tensor, count: int) -> None:
-    """Raise TrainingError where a peer names a node by a number that is not in [0, count)."""
-    wrong = places[(places < 0) | (places >= count)]
+def check_node_numbers(peer: int, numbers: Tensor, count: int) -> None:
+    """Raise TrainingError if a peer names a node whose number is not in [0, count)."""
+    wrong = numbers[(numbers < 0) | (numbers >= count)]
     if len(wrong):
         raise TrainingError(
             f"rank {peer} names node {int(wrong[0])}, where there are {count}; {REMEDY}"
@@ -49,7 +51,7 @@ def check_places(peer: int, places: Tensor, count: int) -> None:
 
 @contextmanager
 def reading_from(peer: int, what: str) -> Iterator[None]:
-    """Turn the ValueError of a decoder into a TrainingError that names the peer and what it sent."""
+    """Turn a decoder's ValueError into a TrainingError that names the peer and its message."""
     try:
         yield
     except ValueError as error:

@@ -1,7 +1,8 @@
-"""The messages that a worker received outside the rounds, on disk, in order: a resumed run reads them from there.
+"""The replay log: all messages that a worker received outside the rounds, in order, on disk.
 
-Training is deterministic, so a worker that repeats the same steps asks for the same messages. The file holds its form,
-the digest of the run, then one record per message: a header, and the bytes from all peers by rank.
+Training is deterministic, so a resumed worker needs the same messages and reads them from the log.
+The file has a format version, the digest of the run, and one record per message: a header, and the
+bytes from all peers by rank.
 """
 
 import logging
@@ -21,32 +22,34 @@ from retexo.errors import TrainingError
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct("<QII")
-"""Of a record: bytes that follow, their checksum, and that of what this worker sent."""
+"""Of a record: the number of bytes, their checksum, and the checksum of the sent message."""
 CHUNK = 1 << 22
-"""Bytes that are read at a time to check a record."""
+"""Bytes read at a time to check a record."""
 RELEASED_FROM = 1 << 20
-"""Bytes of a record that does not stay in memory."""
-FORM = b"\7"
-"""Format version. A log of an earlier version counts as empty: its checksums are others."""
+"""Records of at least this many bytes are dropped from the page cache."""
+FORMAT_VERSION = b"\7"
+"""Logs of other versions count as empty: their messages differ."""
 
 
 class ReplayLog:
     """A file that is read to its end, then appended to."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """identity: hex digest of the run and worker. A file of another one or of another format counts as empty."""
-        self.path, self._start = path, FORM + bytes.fromhex(identity)
+        """Args:
+        identity: hex digest of the run and worker. A file with another digest counts as empty.
+        """
+        self.path, self._start = path, FORMAT_VERSION + bytes.fromhex(identity)
         self._ends = self._scan()
-        """Where each intact record ends, behind the start of the file."""
+        """Offsets of the end of the file's start and of each intact record."""
         self._position = 0
         self._writer = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
-        """Of the record that is being written."""
+        """The record that is being written."""
         self._file = open_regular(path, "r+b" if path.exists() else "w+b")
         self.truncate(len(self))
 
     def __len__(self) -> int:
-        """Intact records."""
+        """The number of intact records."""
         self._wait()
         return len(self._ends) - 1
 
@@ -59,7 +62,7 @@ class ReplayLog:
             if start != self._start:
                 if start:
                     logger.warning(
-                        "%s: of another run, worker or version; its messages are sent again",
+                        "%s: belongs to another run, worker or version; its messages are sent again",
                         self.path,
                     )
                 return ends
@@ -72,7 +75,7 @@ class ReplayLog:
         return ends
 
     def truncate(self, count: int) -> None:
-        """Delete all but the first `count` records, and read from the first."""
+        """Delete all but the first `count` records and continue reading at the first."""
         self._wait()
         del self._ends[count + 1 :]
         self._file.seek(0)
@@ -81,13 +84,17 @@ class ReplayLog:
         self._position = 0
 
     def check_size(self, num_bytes: int) -> None:
-        """TrainingError where the next record does not have this many bytes: before memory for them is asked for."""
+        """TrainingError if the next record has another size; call before allocating memory."""
         size = self._size_of_next()
         if size is not None and size != num_bytes:
             raise self._other_run()
 
     def next(self, sent: int, received: Pieces) -> bool:
-        """Write into `received` what came when messages with the checksum `sent` went out; False at the log's end."""
+        """Read the next record into `received`; False at the end of the log.
+
+        Args:
+            sent: checksum of the message that this worker sends.
+        """
         size = self._size_of_next()
         if size is None:
             return False
@@ -100,7 +107,7 @@ class ReplayLog:
         return True
 
     def _size_of_next(self) -> int | None:
-        """Bytes of the next record, without its header; None at the log's end."""
+        """Bytes of the next record without its header; None at the end of the log."""
         if self._last is not None or self._position == len(self):  # the last is being written
             return None
         first, end = self._ends[self._position : self._position + 2]
@@ -108,13 +115,16 @@ class ReplayLog:
 
     def _other_run(self) -> TrainingError:
         return TrainingError(
-            f"{self.path}: record {self._position} is not of what this run does; begin anew, without resume"
+            f"{self.path}: record {self._position} differs from the messages of this run; begin anew without resume"
         )
 
     def append(self, sent: int, received: Pieces, *, wait: bool = True) -> None:
-        """Add what came when messages with the checksum `sent` went out.
+        """Add a received message.
 
-        wait: until it is written; else it must not change before the next time, which waits and raises what went wrong.
+        Args:
+            sent: checksum of the message that this worker sent.
+            wait: until the record is written. Otherwise `received` must not change before the next
+                call, which waits and raises the error, if any.
         """
         self._wait()
         if wait:
@@ -123,7 +133,7 @@ class ReplayLog:
             self._last = self._writer.submit(self._write, sent, received)
 
     def _wait(self) -> None:
-        """For the last record to be written."""
+        """Wait until the last record is written."""
         last, self._last = self._last, None
         if last is not None:
             last.result()
@@ -138,7 +148,7 @@ class ReplayLog:
                 self._file.write(piece.data)
             self._file.flush()
             if size >= RELEASED_FROM and hasattr(os, "posix_fadvise"):
-                # Written to the disk now, and its pages are free for what comes next: making new ones takes far longer.
+                # Write to disk now, so that the page cache has free pages. Allocating takes far longer.
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise TrainingError(f"{self.path}: {why_unwritten(error)}") from error
@@ -151,9 +161,9 @@ class ReplayLog:
 
 
 def checksum(pieces: Pieces) -> int:
-    """CRC-32 of a message, wherever it is cut.
+    """CRC-32 of a message, whatever its pieces.
 
-    On an AMD EPYC zlib hashes 4.2 GB/s of 256 MiB, hashlib's SHA-256 1.8 and BLAKE2b 0.9; XXH3, a package more, 30.
+    On an AMD EPYC, zlib hashes 4.2 GB/s, SHA-256 1.8 GB/s and BLAKE2b 0.9 GB/s.
     """
     value = 0
     for piece in pieces:

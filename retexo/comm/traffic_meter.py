@@ -1,11 +1,11 @@
-"""The traffic meter: payload bytes that this worker hands to the transport, counted once, where they are sent.
+"""The traffic meter: payload bytes that this worker passes to the transport, counted at the sender.
 
-A collective counts what its algorithm sends. W workers, N bytes from each:
-    all-to-all         what goes to each peer; nothing to itself
+A collective counts the bytes that its algorithm sends. W workers, N bytes from each:
+    all-to-all         the message to each peer
     all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (see collectives.py)
     all-gather         N to each peer
     gather             N to rank 0
-Payload only: no headers of gloo, TCP or IP.
+Headers of gloo, TLS, TCP or IP are not counted.
 """
 
 from collections import defaultdict
@@ -27,16 +27,16 @@ KINDS = (
     "structure",
     "labels",
 )
-"""`structure` and `labels`: neighbours and labels that trainer=sampled fetches from other parts."""
-OF_ROUNDS = ("gradients", "metrics")
+"""structure, labels: neighbours and labels that trainer=sampled fetches from other partitions."""
+ROUND_KINDS = ("gradients", "metrics")
 """Kinds that the rounds of a layer send."""
 WHOLE_RUN = -1
-"""The `layer` of what belongs to no layer."""
+"""The layer of messages that belong to no layer."""
 
 
 @dataclass(frozen=True)
 class MessageTag:
-    """What a message is for: the traffic meter counts bytes by it."""
+    """The purpose of a message, by which the traffic meter counts."""
 
     kind: str
     layer: int = WHOLE_RUN
@@ -60,8 +60,8 @@ class TrafficMeter:
     def add(self, tag: MessageTag, peer: int, num_bytes: int) -> None:
         self._sent[tag, peer] += num_bytes
 
-    def of_layer(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
-        """What was sent for a layer, as JSON: kind, phase, peer, bytes."""
+    def entries_of(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
+        """Bytes sent for a layer, as JSON: kind, phase, peer, bytes."""
         return [
             [tag.kind, tag.phase, peer, num_bytes]
             for (tag, peer), num_bytes in self._sent.items()
@@ -69,7 +69,7 @@ class TrafficMeter:
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
-        """Count what `of_layer` returned in an earlier process; ValueError for a kind that there is none of."""
+        """Add the result of `entries_of` in an earlier process; ValueError for an unknown kind."""
         for kind, phase, peer, num_bytes in sent:
             KINDS.index(kind)
             self._sent[MessageTag(kind, layer, phase), peer] = num_bytes

@@ -1,1 +1,1 @@
-"""Processes of a run: started, brought together over several machines, watched, and ended."""
+"""Start, connect, monitor and end the processes of a run on one or more machines."""

@@ -101,21 +101,25 @@ def connect_nodes(
     cluster: ClusterSettings,
     run: RunInfo,
     security: Security | None = None,
-    limit: TimeLimit | None = None,
+    rejoin_seconds: float | None = None,
 ) -> Iterator[Node]:
     """Connect to the other nodes and check that all are about to run the same.
 
     Args:
         security: from retexo.sites; None for connections in the clear.
-        limit: for all nodes to come; distributed.init_timeout by default.
+        rejoin_seconds: at a restart, seconds until all nodes have to be there, in place of
+            distributed.init_timeout.
 
     Raises:
         InputError: nodes do not match; the same message on all nodes.
-        Interrupted: a connection broke meanwhile.
+        Interrupted: a connection broke meanwhile; at a restart also if this node has no network.
         TrainingError: a node did not come in time.
     """
     security = security or Security()
-    limit = limit or TimeLimit("distributed.init_timeout", cluster.init_timeout)
+    if rejoin_seconds is None:
+        limit = TimeLimit("distributed.init_timeout", cluster.init_timeout)
+    else:
+        limit = TimeLimit("distributed.rejoin_timeout", rejoin_seconds)
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
@@ -127,7 +131,12 @@ def connect_nodes(
             logger.warning(
                 "traffic between the nodes is not encrypted: use a network that you trust (SECURITY.md)"
             )
-        endpoint = open_endpoint(cluster, security.hub, limit.seconds)
+        try:
+            endpoint = open_endpoint(cluster, security.hub, limit.seconds)
+        except InputError as error:
+            if rejoin_seconds is None:
+                raise
+            raise Interrupted(str(error)) from error
         stack.callback(endpoint.listener.close)
         own = NodeInfo(
             run_key=cluster.run_key,

@@ -14,7 +14,7 @@ from retexo.launch import fork_server, rendezvous
 from retexo.launch.handshake import RunInfo
 from retexo.launch.monitor import STOP_TIMEOUT, Watch, Worker
 from retexo.launch.protocols import Security
-from retexo.launch.rendezvous import Node, TimeLimit
+from retexo.launch.rendezvous import Node
 from retexo.launch.worker_streams import with_local_streams
 from retexo.settings.cluster_settings import ClusterSettings
 
@@ -24,12 +24,12 @@ def connect_nodes(
     cluster: ClusterSettings,
     run: RunInfo,
     security: Security | None = None,
-    limit: TimeLimit | None = None,
+    rejoin_seconds: float | None = None,
 ) -> Iterator[Node]:
     """As rendezvous.connect_nodes, after making sure that workers can be forked at once."""
     if cluster.num_nodes > 1:
         fork_server.wait_until_warm(cluster.init_timeout)
-    with rendezvous.connect_nodes(cluster, run, security, limit) as node:
+    with rendezvous.connect_nodes(cluster, run, security, rejoin_seconds) as node:
         yield node
 
 

@@ -1,18 +1,25 @@
-"""Stages for heterogeneous graphs: what each layer reads of the node types, and the parameters that it has.
+"""The networks of heterogeneous graphs: what each layer reads of the node types, and its
+parameters.
 
-Only nodes of the target type have labels, so a stage's network is computed on them alone. With X_s the features of type
-s, A_r the mean over a relation's in-edges, and r = (s, r, target) all relations into the target:
+Trained layer by layer: only nodes of the target type have labels, so a stage is computed on them
+alone. With X_s the features of type s, A_r the mean over a relation's in-edges, and r = (s, r,
+target) all relations into the target:
 
-    stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))                  logits = h V + c
+    stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))                  logits = h V
+        + c
     stage k    h = relu(LN([X W_own ; sum over r of A_r X_s W_r ; sum over r of A_r q_s U_r] + b))
 
-    q_t = [sum over near relations (s, r, t) of A_r X_s P_s ; A_r X_s for each far one]       later with q_s for X_s
+    q_t = [sum over near relations (s, r, t) of A_r X_s P_s ; A_r X_s for each far one]       later
+        q_s for X_s
 
-q is what layers pass on: means along paths of relations of what a stage has learnt to read. P_s is W_own for the
-target, and the sum of W_r (later U_r) over the relations from s to the target. A type farther away, which no trained
-weight reads yet, is far: its rows are passed on as they are, and a later stage learns what to read of them.
+q are the rows that types pass to the next layer. P_s is W_own for the target, and the sum of W_r
+(later U_r) over the relations from s to the target. A type is far while no trained weight reads its
+rows; they are passed as they are, and a later stage learns weights for them.
 
-F_t width of a type's features, 0 for none; D width of a group, which q has too; C classes, L layers.
+Trained end to end: a TypedLayer has a stage for each type that it computes.
+
+F_t width of a type's features, 0 for none; D width of a group, which q has too; C classes, L
+layers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,52 +57,61 @@ class Schema:
         return cls(PLAIN_NODE, {PLAIN_NODE: num_features}, (PLAIN_EDGE,))
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """For messages."""
         types = ", ".join(f"{name} ({width})" for name, width in self.widths.items())
         return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
 
-    def into(self, node_type: str) -> list[EdgeType]:
+    def relations_into(self, node_type: str) -> list[EdgeType]:
+        """The relations whose destinations are of a type."""
         return [each for each in self.relations if each[2] == node_type]
 
-    def sources(self, layer: int) -> list[str]:
-        """The types that have rows in a layer: features in the first; in others what the layer before made."""
+    def types_with_rows(self, layer: int) -> list[str]:
+        """The types with rows in a layer: features in the first, passed rows in later ones."""
         if layer == 0:
             return [name for name, width in self.widths.items() if width]
-        before = self.sources(layer - 1)
-        return [name for name in self.widths if any(each[0] in before for each in self.into(name))]
+        before = self.types_with_rows(layer - 1)
+        reached = {each[2] for each in self.relations if each[0] in before}
+        return [name for name in self.widths if name in reached]
 
-    def towards(self, hops: int) -> set[str]:
-        """The target, and the types from which so many relations or fewer lead to it."""
+    def types_within_hops(self, hops: int) -> set[str]:
+        """The types from which at most `hops` relations lead to the target, the target included."""
         reached = {self.target}
         for _ in range(hops):
             reached |= {each[0] for each in self.relations if each[2] in reached}
         return reached
 
-    def passing(self, layer: int, num_layers: int) -> list[str]:
-        """The types whose nodes pass rows on from a layer: those on a way to the target that is left."""
-        left = num_layers - 2 - layer
-        reached = self.towards(left) if left >= 0 else set()
+    def passing_types(self, layer: int, num_layers: int) -> list[str]:
+        """The types that pass rows from a layer: those from which the target can still be
+        reached."""
+        hops_left = num_layers - 2 - layer
+        reached = self.types_within_hops(hops_left) if hops_left >= 0 else set()
         sources = {each[0] for each in self.relations if each[2] in reached}
-        return [name for name in self.sources(layer + 1) if name in sources]
+        return [name for name in self.types_with_rows(layer + 1) if name in sources]
 
-    def inputs(self, layer: int) -> list[EdgeType]:
-        """The relations into the target that bring rows of a layer."""
-        sources = self.sources(layer)
-        return [each for each in self.into(self.target) if each[0] in sources]
+    def target_relations(self, layer: int) -> list[EdgeType]:
+        """The relations into the target whose sources have rows in a layer."""
+        sources = self.types_with_rows(layer)
+        return [each for each in self.relations_into(self.target) if each[0] in sources]
 
-    def near(self, layer: int) -> set[str]:
-        """Types with rows in a layer that its stage has weights for."""
+    def weighted_types(self, layer: int) -> set[str]:
+        """The types whose rows a layer's stage has weights for (the near ones)."""
         own = {self.target} if layer == 0 and self.widths[self.target] else set()
-        return own | {each[0] for each in self.inputs(layer)}
+        return own | {each[0] for each in self.target_relations(layer)}
 
-    def columns(
+    def passed_columns(
         self, layer: int, widths: Mapping[str, int], projected: int
     ) -> dict[EdgeType, slice]:
-        """Where what each relation brings stands in q of its destination; widths: of the layer's rows, projected: D."""
-        near, found = self.near(layer), {}
-        for name in self.sources(layer + 1):
-            into = [each for each in self.into(name) if each[0] in widths]
+        """The columns of q that each relation adds to.
+
+        Args:
+            layer: the layer that passes q.
+            widths: of the layer's rows, by type.
+            projected: D.
+        """
+        near, found = self.weighted_types(layer), {}
+        for name in self.types_with_rows(layer + 1):
+            into = [each for each in self.relations_into(name) if each[0] in widths]
             end = projected if any(each[0] in near for each in into) else 0
             for each in into:
                 first = 0 if each[0] in near else end
@@ -108,16 +124,16 @@ class Schema:
     def passed_widths(
         self, layer: int, widths: Mapping[str, int], projected: int
     ) -> dict[str, int]:
-        """Of q by type, made in a layer."""
+        """The width of q by type; arguments as in passed_columns."""
         found: dict[str, int] = {}
-        for each, place in self.columns(layer, widths, projected).items():
+        for each, place in self.passed_columns(layer, widths, projected).items():
             found[each[2]] = max(found.get(each[2], 0), place.stop)
         return found
 
 
 @dataclass(frozen=True)
 class HeteroArchitecture:
-    """All that a network's shape depends on; part of a checkpoint."""
+    """Everything that a network's shape depends on; part of a checkpoint."""
 
     model: ModelSettings
     schema: Schema
@@ -125,18 +141,18 @@ class HeteroArchitecture:
 
     @property
     def num_features(self) -> int:
-        """Of the target."""
+        """The width of the target's features."""
         return self.schema.widths[self.schema.target]
 
     def to_json(self) -> dict[str, Any]:
-        """One flat object, as Architecture has it; relations are lists of three."""
+        """One flat object, like Architecture's; relations are lists of three."""
         common = asdict(self.model)
         options = common.pop("options")
         return {**common, **options, **asdict(self.schema), "num_classes": self.num_classes}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """From to_json. Raises KeyError, TypeError, ValueError and InputError."""
+        """The inverse of to_json; raises KeyError, TypeError, ValueError and InputError."""
         relations = tuple(
             (str(source), str(name), str(to)) for source, name, to in content["relations"]
         )
@@ -148,36 +164,39 @@ AnyArchitecture = Architecture | HeteroArchitecture
 
 
 def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
-    """Of a plain graph, or a heterogeneous one; raises as their from_json."""
+    """The architecture of a checkpoint; raises what from_json raises."""
     return (HeteroArchitecture if "relations" in content else Architecture).from_json(content)
 
 
 class TypedLayer(nn.Module):
-    """One layer of a network that is trained end to end: a stage without head for each type that it computes.
+    """One layer of a network that is trained end to end: a stage without head for each computed
+    type.
 
-    h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))        of the last without these
+    h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))
+
+    The last layer has neither norm nor ReLU.
     """
 
     scorer = None
-    """Of links there are none yet."""
+    """There is no link prediction on heterogeneous graphs."""
 
     def __init__(self, stages: Mapping[str, Stage]) -> None:
         super().__init__()
         self.types = tuple(stages)
         self.trunk = nn.ModuleList(stages.values())
-        """All of it is trained."""
+        """The trained modules."""
 
     def by_type(self) -> Iterator[tuple[str, Stage]]:
         return zip(self.types, self.trunk, strict=True)  # type: ignore[arg-type]
 
     @property
     def conv(self) -> Convolution:
-        """Of the kind that all types have."""
+        """One type's convolution; those of all types are of the same kind."""
         return next(self.by_type())[1].conv
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """As Stage.first_weights, type after type."""
+        """Stage.first_weights, type by type."""
         return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
 
 
@@ -187,9 +206,10 @@ def stages_by_type(layer: Stage | TypedLayer) -> Iterator[tuple[str, Stage]]:
 
 
 def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
-    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker.
+    """The layers with the initial parameters of a seed, the same on every worker.
 
-    Of heterogeneous graphs with model.input_skip=false, as trainers have it that train end to end: TypedLayers.
+    On a heterogeneous graph model.input_skip says how the network is trained: with it layer by
+    layer, without it end to end, by TypedLayers.
     """
     if isinstance(architecture, Architecture):
         return build_stages(architecture, seed)
@@ -210,16 +230,16 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
 def _build_typed(
     architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]
 ) -> TypedLayer:
-    """rows: the width of each type that the layer before computes, or that has features."""
+    """rows: widths of the types that the layer before computes, or that have features."""
     schema, model, made = architecture.schema, architecture.model, {}
     last = layer == model.num_layers - 1
     width = architecture.num_classes if last else model.hidden_dim
-    computed = schema.towards(model.num_layers - 1 - layer)
+    computed = schema.types_within_hops(model.num_layers - 1 - layer)
     for name in schema.widths:
         rate = model.dropout if layer else model.features_dropout
         group = tuple(
             RelationInput(each[0], rows[each[0]], rate)
-            for each in schema.into(name)
+            for each in schema.relations_into(name)
             if each[0] in rows
         )
         if name not in computed or not (group or name in rows):
@@ -235,14 +255,16 @@ def _build_typed(
 
 
 def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
-    """rows: the width of each type's."""
+    """rows: widths of the layer's rows, by type."""
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
     width = _group_width(architecture, layer)
     rate = model.features_dropout
-    raw = tuple(RelationInput(each[0], schema.widths[each[0]], rate) for each in schema.inputs(0))
+    raw = tuple(
+        RelationInput(each[0], schema.widths[each[0]], rate) for each in schema.target_relations(0)
+    )
     passed = (
-        tuple(RelationInput(each[0], rows[each[0]]) for each in schema.inputs(layer))
+        tuple(RelationInput(each[0], rows[each[0]]) for each in schema.target_relations(layer))
         if layer
         else ()
     )
@@ -253,12 +275,12 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
 
 
 def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
-    """D: an equal share of hidden_dim for own features, those of neighbours, and what is passed on."""
+    """D: an equal share of hidden_dim for own features, neighbours' features, and passed rows."""
     schema, model = architecture.schema, architecture.model
     parts = (
         bool(schema.widths[schema.target])
-        + bool(schema.inputs(0))
-        + bool(layer and schema.inputs(layer))
+        + bool(schema.target_relations(0))
+        + bool(layer and schema.target_relations(layer))
     )
     width = max(1, model.hidden_dim // max(1, parts))
     heads = model.heads if check_model(model).attention_heads else 1
@@ -273,10 +295,10 @@ def projected_width(stage: Stage) -> int:
 
 @torch.no_grad()
 def projections(stage: Stage, schema: Schema, layer: int) -> dict[str, Tensor]:
-    """P_s of each near type, [F_s, D], by a layer's stage."""
+    """P_s of each near type, [F_s, D], from a layer's trained stage."""
     found: dict[str, Tensor] = {}
     assert isinstance(stage.conv, RelationalConvolution)
-    for place, (source, _, _) in enumerate(schema.inputs(layer)):
+    for place, (source, _, _) in enumerate(schema.target_relations(layer)):
         weight = stage.conv.weight_of(len(stage.conv.groups) - 1, place)
         found[source] = found[source] + weight if source in found else weight
     if layer == 0 and "features" in stage.skips:

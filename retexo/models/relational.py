@@ -1,4 +1,4 @@
-"""Convolutions over relations: sums of what each relation brings to a node, with weights of its own.
+"""Convolutions over relations: the sum of each relation's mean row, with its own weights.
 
 n destinations, D output width of a group, F_r width of a relation's rows, B bases.
 """
@@ -15,12 +15,13 @@ Groups = Sequence[Sequence[RelationInput]]
 
 
 class RelationalConvolution(Convolution):
-    """The mean m_r of each relation's neighbours [n, F_r] -> [n, D] for each group of relations, side by side:
+    """The mean m_r of each relation's neighbours [n, F_r] -> [n, D] for each group of relations,
+    side by side:
 
         h_v = [ sum over r of W_r^T m_r(v) ; ... ] + b
 
-    With bases, the relations that bring alike rows and are more than B share them (Schlichtkrull et al. 2018, eq. 3):
-    W_r = sum over b of a_rb V_b.
+    If more than B relations have rows of the same kind, they share B bases (Schlichtkrull et al.,
+    2018, equation 3): W_r = sum over b of a_rb V_b.
     """
 
     linear_aggregation = True
@@ -29,24 +30,25 @@ class RelationalConvolution(Convolution):
     def __init__(
         self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None
     ) -> None:
-        """num_out: D. num_bases: B; None for weights of its own for each relation."""
+        """num_out: D. num_bases: B; None gives each relation its own weights."""
         super().__init__(num_out * len(groups), dropout)
         self.groups, self.width, self.num_bases = groups, num_out, num_bases
         self.weights, self.shares = nn.ParameterList(), nn.ParameterList()
         self.bias = nn.Parameter(torch.zeros(self.output_dim))
         self._places: list[list[tuple[int, int]]] = []
-        """Of each relation the number of its weight, and of its shares of a basis or -1."""
+        """By group and relation: the index of its weight, and of its shares of the bases, or -1."""
         for group in groups:
             self._places.append([])
             based: dict[str, int] = {}
             for each in group:
-                alike = sum(each.rows == other.rows for other in group)
+                num_alike = sum(each.rows == other.rows for other in group)
                 self._places[-1].append(
-                    self._add(each, num_bases is not None and alike > num_bases, based)
+                    self._add(each, num_bases is not None and num_alike > num_bases, based)
                 )
 
     def _add(self, each: RelationInput, has_bases: bool, based: dict[str, int]) -> tuple[int, int]:
-        """The parameters of one relation; based: the numbers of the bases in its group."""
+        """Add the parameters of one relation; based: the index of the bases by kind of rows, in its
+        group."""
         if has_bases:
             assert self.num_bases is not None
             self.shares.append(nn.Parameter(torch.randn(self.num_bases) / self.num_bases**0.5))
@@ -60,7 +62,7 @@ class RelationalConvolution(Convolution):
         return len(self.weights) - 1, -1
 
     def weight_of(self, group: int, place: int) -> Tensor:
-        """W_r, [F_r, D], of a group's relation."""
+        """W_r, [F_r, D]; place: of the relation in its group."""
         weight, shares = self._places[group][place]
         bases: Tensor = self.weights[weight]
         if shares < 0:
@@ -75,7 +77,7 @@ class RelationalConvolution(Convolution):
         )
 
     def sums(self, matrices: Sequence[Matrix], num_rows: int, groups: Groups) -> list[Tensor]:
-        """[n, D] of each of the first groups, and one [n, 0]."""
+        """[n, D] for each of the first groups, after one [n, 0]."""
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [
@@ -88,16 +90,16 @@ class RelationalConvolution(Convolution):
         return sums
 
     def added(self, parts: Sequence[Tensor], num_rows: int) -> Tensor:
-        """[n, D], zeros of none."""
+        """The sum of the parts, [n, D]; zeros without any."""
         return (
             sum(parts[1:], start=parts[0]) if parts else self.bias.new_zeros(num_rows, self.width)
         )
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
-        return self.bias  # of its type alone
+        return self.bias  # only its type is read
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """Bases as often as relations share them."""
+        """In the order of the inputs; shared bases are repeated."""
         return tuple(self.weights[weight] for group in self._places for weight, _ in group)

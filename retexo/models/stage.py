@@ -1,7 +1,7 @@
-"""What one layer trains: convolution, norm, activation and head, all of them part of the model.
+"""A stage, which is one layer as it trains: convolution, norm, ReLU and a linear head.
 
-A stage before the last is convolution + norm + ReLU, with a linear head that classifies while it trains; its
-embedding is the vector after the ReLU. The last stage is the bare convolution to C classes.
+The head classifies while the stage trains; the embedding of a node is the vector after the ReLU.
+Without skip connections the last stage is the bare convolution to C classes.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
 
 @dataclass(frozen=True)
 class Architecture:
-    """All that a network's shape depends on; part of a checkpoint."""
+    """Everything that a network's shape depends on; part of a checkpoint."""
 
     model: ModelSettings
     num_features: int
     num_classes: int
     scorer: str = ""
-    """Of links (retexo.models.scorer); empty: classes of nodes."""
+    """For link prediction (retexo.models.scorer); empty for node classification."""
     num_edge_features: int = 0
-    """K, that are read; weights among them where a convolution takes them so."""
+    """K that are read; attention reads an edge weight as one of them."""
 
     def to_json(self) -> dict[str, Any]:
-        """One flat object: the settings of the model, its convolution's own among them, and the sizes."""
+        """One flat object: the settings of the model and of its convolution, and the sizes."""
         common = asdict(self.model)
         options = common.pop("options")
         sizes = {
@@ -52,26 +52,28 @@ class Architecture:
         scorer: str = "",
         num_relations: int = 0,
     ) -> Self:
-        """For a graph; attention reads a weight as one more feature of an edge."""
+        """The architecture for a graph; num_relations: of a union graph's edges."""
         kind = check_model(model)
-        of_edges = (
+        num_read = (
             num_relations
             if kind.reads_relations
             else num_edge_features + (weighted and kind.attention_heads > 0)
         )
-        return cls(model, num_features, num_classes, scorer, of_edges)
+        return cls(model, num_features, num_classes, scorer, num_read)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """From to_json; raises as read_model."""
+        """The inverse of to_json; raises what read_model raises."""
         sizes = content["num_features"], content["num_classes"], content.get("scorer", "")
         return cls(read_model(content), *sizes, content.get("num_edge_features", 0))
 
 
 def read_model(content: dict[str, Any]) -> ModelSettings:
-    """From to_json of an architecture; a setting that is younger than the checkpoint has the value `Setting.before`.
+    """From to_json of an architecture; a setting that is younger than the checkpoint has the value
+    `Setting.before`.
 
-    Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
+    Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of
+    range.
     """
 
     content = rename_settings({"model": content})["model"]
@@ -91,18 +93,20 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
-"""What a stage reads of a node past its convolution: the layer's input, the graph's features, the first layer's
-aggregate of these, or the mean of its in-edges' features."""
+"""The source of a skip connection, which bypasses the convolution: the layer's input, the graph's
+features, the first layer's aggregate of these, or the mean of the in-edges' features."""
 
 
 class Stage(nn.Module):
-    """One layer with its head; `logits` trains it, `embed` makes the input of the next one.
+    """One layer with its head; `logits` is trained, `embed` computes the input of the next one.
 
-    With skips the convolution is one part of the hidden vector, beside the skips (or their sum, with `added`):
+    Skip connections S_i, after dropout D, are concatenated with the convolution or added to it:
 
-        h = relu(LN([D(S_1) W_1 ; ... ; conv(x)]))      or      h = relu(LN(D(S_1) W_1 + ... + conv(x)))
+        h = relu(LN([D(S_1) W_1 ; ... ; conv(x)]))      or      h = relu(LN(D(S_1) W_1 + ... +
+            conv(x)))
 
-    What it passes on is h, or the aggregate after the convolution's weights, A x W, without norm and activation.
+    The output is h, or the aggregate after the convolution's weights, A x W, without norm and
+    activation.
     """
 
     def __init__(
@@ -116,9 +120,16 @@ class Stage(nn.Module):
         is_last: bool = False,
         outputs_aggregate: bool = False,
     ) -> None:
-        """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each.
+        """Build a stage around a convolution.
 
-        features: whether `rows`, the layer's input, are the features.
+        Args:
+            conv: the convolution.
+            num_classes: of the head; None for a last stage that is the bare convolution.
+            model: settings.
+            skips: the weights [F, D] of skip connections.
+            features: whether the layer's input are the features.
+            is_last: whether it is the last stage.
+            outputs_aggregate: whether the output is the aggregate.
         """
         super().__init__()
         self.conv = conv
@@ -135,11 +146,11 @@ class Stage(nn.Module):
             for name in self.skips
         ]
         self.scorer: Any = None
-        """Of links; set by build_stages."""
+        """For link prediction; set by build_stages."""
 
     @property
     def trunk(self) -> nn.ModuleList:
-        """All but the head."""
+        """Everything but the head."""
         return nn.ModuleList(
             part for part in (self.conv, self.norm, self.skips) if part is not None
         )
@@ -158,35 +169,35 @@ class Stage(nn.Module):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """The weights [F, D] that each of Inputs.matrices and Inputs.skips is multiplied with, in that order."""
+        """The weights [F, D] of Inputs.matrices and Inputs.skips, in that order."""
         return *self.conv.first_weights, *self.skips.values()
 
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
         with self._precision(inputs):
-            return self._whole(self._logits(self._hidden(inputs)))
+            return self._to_parameter_dtype(self._logits(self._hidden(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
-        """[N_dst, D] what the next layer reads; of the last stage the logits."""
+        """[N_dst, D] the input of the next layer; the logits of the last stage."""
         with self._precision(inputs):
             hidden = self._hidden(inputs)
-            return self._whole(
-                self._logits(hidden) if self.is_last else self._passed(inputs, hidden)
+            return self._to_parameter_dtype(
+                self._logits(hidden) if self.is_last else self._output(inputs, hidden)
             )
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """What `embed` and what `logits` returns, at once."""
+        """The results of `embed` and `logits`, computed together."""
         with self._precision(inputs):
             hidden = self._hidden(inputs)
-            logits = self._whole(self._logits(hidden))
+            logits = self._to_parameter_dtype(self._logits(hidden))
             if self.is_last:
                 return logits, logits
-            return self._whole(self._passed(inputs, hidden)), logits
+            return self._to_parameter_dtype(self._output(inputs, hidden)), logits
 
-    def _passed(self, inputs: Inputs, hidden: Tensor) -> Tensor:
-        passed = self.conv.weighted_aggregate(inputs) if self.outputs_aggregate else hidden
-        assert passed is not None
-        return passed
+    def _output(self, inputs: Inputs, hidden: Tensor) -> Tensor:
+        output = self.conv.weighted_aggregate(inputs) if self.outputs_aggregate else hidden
+        assert output is not None
+        return output
 
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
@@ -202,8 +213,7 @@ class Stage(nn.Module):
         read = dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden
         return matmul(read, self.head.weight.T, self.head.bias)
 
-    def _whole(self, out: Tensor) -> Tensor:
-        """In the precision of the parameters."""
+    def _to_parameter_dtype(self, out: Tensor) -> Tensor:
         return out.to(self.conv.neighbour_weight.dtype)
 
     def _precision(self, inputs: Inputs) -> AbstractContextManager[object]:
@@ -216,40 +226,54 @@ class Stage(nn.Module):
 
 @dataclass(frozen=True)
 class OutputHeads:
-    """Which stages answer, and how strongly a node keeps its own answer when it is smoothed."""
+    """Which heads predict, and how strongly label propagation smooths the predictions."""
 
     stages: tuple[int, ...]
+    """The stages whose logits are averaged."""
     alpha: float = 1.0
-    """In (0, 1]; 1 for no smoothing."""
+    """In (0, 1], the weight of a node's own prediction; 1 for no smoothing."""
     steps: int = 0
     """K"""
     reach: str = "computed"
     """See SmoothingSettings."""
     spectral: float = 0.0
-    """Of links, in [0, 1]: the share of the spectral embedding's score in the answer but for its paths."""
+    """For link prediction, in [0, 1]: the share of the spectral embedding's score beside the
+    network's."""
     paths: float = 0.0
-    """Of links, in [0, 1]: the share of paths of two."""
+    """For link prediction, in [0, 1]: the share of Adamic and Adar's score beside both."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
-        """From asdict; None of the first checkpoints: there the last stage answers. KeyError, TypeError, ValueError."""
+        """The inverse of asdict; None, in the first checkpoints, is the last stage.
+
+        Raises KeyError, TypeError and ValueError.
+        """
         if content is None:
             return cls((num_layers - 1,))
-        reach = content.get("reach", "computed")
-        shares = (float(content.get(name, 0)) for name in ("spectral", "paths"))
-        answer = cls(
-            tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach, *shares
+        heads = cls(
+            stages=tuple(content["stages"]),
+            alpha=float(content["alpha"]),
+            steps=int(content["steps"]),
+            reach=content.get("reach", "computed"),
+            spectral=float(content.get("spectral", 0)),
+            paths=float(content.get("paths", 0)),
         )
-        stages = all(stage in range(num_layers) for stage in answer.stages)
-        steps = 0 <= answer.steps <= MAX_LAYERS - num_layers and reach in REACHES
-        of_links = all(0 <= share <= 1 for share in (answer.spectral, answer.paths))
-        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1 and of_links):
+        is_valid = (
+            heads.stages
+            and all(stage in range(num_layers) for stage in heads.stages)
+            and 0 <= heads.steps <= MAX_LAYERS - num_layers
+            and heads.reach in REACHES
+            and 0 < heads.alpha <= 1
+            and 0 <= heads.spectral <= 1
+            and 0 <= heads.paths <= 1
+        )
+        if not is_valid:
             raise ValueError(f"answer {content}")
-        return answer
+        return heads
 
 
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
-    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
+    """The stages of all layers with the initial parameters of a seed, the same on every worker."""
     stages: list[Stage] = []
     kind = check_model(architecture.model)
     with torch.random.fork_rng(devices=[]):
@@ -266,24 +290,24 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
 def _build_stage(
     architecture: Architecture, kind: Convolution, layer: int, num_in: int | None
 ) -> Stage:
-    """kind: any layer of the model. num_in: width of what the layer before passes on; None for the first layer."""
-    model, num_features, num_classes = (
-        architecture.model,
-        architecture.num_features,
-        architecture.num_classes,
-    )
-    is_last, of_edges = layer == model.num_layers - 1, architecture.num_edge_features
+    """kind: any layer's convolution. num_in: output width of the layer before; None for the
+    first."""
+    model, num_features = architecture.model, architecture.num_features
+    num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
+    is_last = layer == model.num_layers - 1
     num_in = num_features if num_in is None else num_in
-    of_conv = model if layer else replace(model, dropout=model.features_dropout)
+    conv_settings = model if layer else replace(model, dropout=model.features_dropout)
     skips = _skips(model, layer, linear=kind.linear_aggregation)
-    if of_edges and not (kind.attention_heads or kind.reads_relations):
-        skips, of_edges = (*skips, "edges"), 0  # attention reads each edge's
+    if num_edge_features and not (kind.attention_heads or kind.reads_relations):
+        skips, num_edge_features = (*skips, "edges"), 0  # attention reads each edge's
     if is_last and not skips:
-        conv = build_convolution(LayerShape(num_in, num_classes, True, of_conv, of_edges))
+        conv = build_convolution(
+            LayerShape(num_in, num_classes, True, conv_settings, num_edge_features)
+        )
         return Stage(conv, None, model, is_last=True)
     share = 0 if kind.adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
     width = max(1, model.hidden_dim - share * len(skips))
-    conv = build_convolution(LayerShape(num_in, width, False, of_conv, of_edges))
+    conv = build_convolution(LayerShape(num_in, width, False, conv_settings, num_edge_features))
     known = {"rows": num_in, "edges": architecture.num_edge_features}
     widths = (known.get(name, num_features) for name in skips)
     return Stage(
@@ -301,7 +325,7 @@ def _build_stage(
 
 
 def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
-    """What a stage reads past its convolution."""
+    """The skip connections of a stage."""
     if layer == 0 or not model.input_skip:
         return ("rows",) if model.self_weight else ()
     return ("features", "aggregate") if linear else ("features", "rows")

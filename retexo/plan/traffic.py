@@ -223,7 +223,7 @@ def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) 
     schema, num_layers = context.schema, context.settings.model.num_layers
     widths = {name: rows.shape[1] for name, rows in given.rows.items()}
     passed = schema.passed_widths(layer, widths, projected_width(stage))
-    types = schema.passing(layer, num_layers)
+    types = schema.passing_types(layer, num_layers)
     required = context.required_layers
     return {name: _no_zeros(len(required[name]), passed[name]) for name in types}, num_logits
 

@@ -73,6 +73,10 @@ class Checkpoint:
     """Trainer; None if model.json does not name it."""
     class_names: list[Any] = field(default_factory=list)
     """Class names of the data set; empty for classes 0 ... C-1."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """The feature pipelines of the partitions that it was trained on (partitioning/features/)."""
+    graph: dict[str, Any] = field(default_factory=dict)
+    """Settings of these partitions that a graph to predict needs as well, such as symmetrize."""
 
     @property
     def model(self) -> ModelSettings:
@@ -91,12 +95,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
             break
     else:
         raise InputError(
-            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of an app=train that is done"
+            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of a finished app=train"
         )
     if content.get("own_model"):
         raise InputError(
-            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which the checkpoint "
-            "does not hold; its scores are in summary.json. To predict, train by another trainer"
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} keeps no network for prediction, "
+            "only scores in summary.json; train by another trainer to predict"
         )
     try:
         names = content.get("class_names", [])
@@ -113,6 +117,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
             content.get("trainer"),
             names,
+            content.get("features", {}),
+            content.get("graph", {}),
         )
     except KeyError as error:
         raise InputError(

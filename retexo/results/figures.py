@@ -12,7 +12,7 @@ from partitioning.errors import InputError
 from retexo.results.groups import DataSet
 from retexo.results.runs import Run
 from retexo.results.statistics import Sample
-from retexo.results.tables import byte_text, measured
+from retexo.results.tables import format_bytes, summarize_measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,20 +64,20 @@ def draw(data: DataSet, width: float = WIDE) -> dict[str, "Figure"]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
+def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
     """Plot mean accuracy of each method with standard deviations, and a dot per run."""
-    figure, (axes,) = _panels(1, width, 3.6)
+    figure, (axes,) = _make_axes(1, width, 3.6)
     by_bytes = measure == "bytes total"
     drawn: dict[int, str] = {}
     without_bytes = []
-    for place, method in enumerate(data.methods):
-        across, up = measured(method, measure), measured(method, data.headline)
+    for index, method in enumerate(data.methods):
+        across, up = summarize_measure(method, measure), summarize_measure(method, data.headline)
         if across.mean is None or up.mean is None:
             continue
         if by_bytes and across.mean <= 0:
             without_bytes.append(method.name)
             continue
-        colour, marker = _look(place)
+        colour, marker = _style(index)
         pairs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
         dots = [
             (a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)
@@ -88,7 +88,7 @@ def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "
         axes.errorbar(
             across.mean,
             up.mean,
-            xerr=_left_of(across.mean, across.spread, by_bytes),
+            xerr=_error_bars(across.mean, across.spread, by_bytes),
             yerr=up.spread,
             color=colour,
             marker=marker,
@@ -97,21 +97,23 @@ def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "
             linewidth=1,
             linestyle="none",
         )
-        drawn[place] = f"{method.name} (n = {up.n})"
+        drawn[index] = f"{method.name} (n = {up.n})"
     if not drawn:
         return None
-    remark = f"\n0 bytes, so not on this axis: {', '.join(without_bytes)}" if without_bytes else ""
-    axes.set(xlabel=label + remark, ylabel=data.headline, title=_wrapped(data.name))
+    remark = f"\nnot on this axis (0 bytes): {', '.join(without_bytes)}" if without_bytes else ""
+    axes.set(xlabel=label + remark, ylabel=data.headline, title=_wrap(data.name))
     if by_bytes:
-        _log_bytes(axes)
+        _set_log_bytes_axis(axes)
     else:
         axes.set_xlim(left=0)
-    _accuracy_ticks(axes, [measured(data.methods[place], data.headline) for place in drawn])
-    _legend(figure, _handles(drawn))
+    _set_accuracy_ticks(
+        axes, [summarize_measure(data.methods[index], data.headline) for index in drawn]
+    )
+    _add_legend(figure, _make_legend_handles(drawn))
     return figure
 
 
-def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
+def _set_accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
     """Set ticks no finer than the largest standard error, and at least four steps."""
     errors = [values.spread / values.n**0.5 for values in samples if values.spread is not None]
     low, high = axes.dataLim.intervaly
@@ -126,14 +128,14 @@ def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
     )
 
 
-def _left_of(mean: float, spread: float | None, log: bool) -> Any:
+def _error_bars(mean: float, spread: float | None, log: bool) -> Any:
     """Return the error bars to the left and right; on a log axis the left one stays above 0."""
     if spread is None:
         return None
     return [[min(spread, 0.9 * mean) if log else spread], [spread]]
 
 
-def _log_bytes(axes: "Axes") -> None:
+def _set_log_bytes_axis(axes: "Axes") -> None:
     """Set a log axis between round numbers, with few ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -148,29 +150,29 @@ def _log_bytes(axes: "Axes") -> None:
         shown = [tick for tick in shown if f"{tick:.0f}".startswith("1")]
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_text(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
 
 
-def validation_curves(data: DataSet, width: float) -> "Figure | None":
+def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     """Plot the validation metric after each round: a line per run, axes per layer."""
     curves = [
-        (place, run)
-        for place, method in enumerate(data.methods)
+        (index, run)
+        for index, method in enumerate(data.methods)
         for run in method.runs
         if run.curve
     ]
     if not curves:
         return None
     layers = sorted({point.layer for _, run in curves for point in run.curve})
-    figure, all_axes = _panels(len(layers), width, 3.0, cell=3.8, share=True)
+    figure, all_axes = _make_axes(len(layers), width, 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
-        for place, run in curves:
+        for index, run in curves:
             points = [point for point in run.curve if point.layer == layer]
             dashes = "-" if run.status == "done" else ":"
             axes.plot(
                 [point.round for point in points],
                 [point.val_metric for point in points],
-                color=_look(place)[0],
+                color=_style(index)[0],
                 linewidth=0.9,
                 alpha=0.7,
                 linestyle=dashes,
@@ -179,39 +181,39 @@ def validation_curves(data: DataSet, width: float) -> "Figure | None":
                 axes.plot(
                     points[-1].round,
                     points[-1].val_metric,
-                    _look(place)[1],
-                    color=_look(place)[0],
+                    _style(index)[1],
+                    color=_style(index)[0],
                     markersize=4,
                 )
         axes.set(xlabel="round", title=f"layer {layer}")
     all_axes[0].set_ylabel("validation metric")
-    _title(figure, data.name)
-    names = {place: data.methods[place].name for place, _ in curves}
-    _legend(figure, _handles(names, "-"))
+    _add_title(figure, data.name)
+    names = {index: data.methods[index].name for index, _ in curves}
+    _add_legend(figure, _make_legend_handles(names, "-"))
     return figure
 
 
-def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
+def plot_bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
     """Plot mean bytes: a dot per kind, a line per layer, axes per method.
 
     Kinds differ by orders of magnitude, so the axis is logarithmic.
     """
-    methods = [(method, _crossed(method.done)) for method in data.methods]
-    shown = [(method, crossed) for method, crossed in methods if crossed]
-    entries = [entry for _, crossed in shown for entry in crossed]
+    methods = [(method, _mean_bytes_by_layer(method.done)) for method in data.methods]
+    shown = [(method, by_layer) for method, by_layer in methods if by_layer]
+    entries = [entry for _, by_layer in shown for entry in by_layer]
     kinds = dict.fromkeys(kind for entry in entries for kind in entry)
     names = [kind for kind in kinds if any(entry.get(kind) for entry in entries)]
     if not names:
         return None
-    lines = max(len(crossed) for _, crossed in shown)
-    figure, all_axes = _panels(len(shown), width, 0.9 + 0.3 * lines, share=True)
-    for axes, (method, crossed) in zip(all_axes, shown, strict=False):
-        for place, kind in enumerate(names):
-            sent = [(line, entry[kind]) for line, entry in enumerate(crossed) if entry.get(kind)]
+    lines = max(len(by_layer) for _, by_layer in shown)
+    figure, all_axes = _make_axes(len(shown), width, 0.9 + 0.3 * lines, share=True)
+    for axes, (method, by_layer) in zip(all_axes, shown, strict=False):
+        for index, kind in enumerate(names):
+            sent = [(line, entry[kind]) for line, entry in enumerate(by_layer) if entry.get(kind)]
             shifted = [
-                line + 0.6 * ((place + 0.5) / len(names) - 0.5) for line, _ in sent
+                line + 0.6 * ((index + 0.5) / len(names) - 0.5) for line, _ in sent
             ]  # dots of a line lie apart
-            colour, marker = _look(place)
+            colour, marker = _style(index)
             axes.plot(
                 [count for _, count in sent],
                 shifted,
@@ -221,20 +223,20 @@ def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
                 linestyle="none",
             )
         axes.set_yticks(
-            range(len(crossed)),
-            [*(f"layer {layer}" for layer in range(len(crossed) - 1)), "whole run"],
+            range(len(by_layer)),
+            [*(f"layer {layer}" for layer in range(len(by_layer) - 1)), "whole run"],
         )
-        axes.set_title(_wrapped(method.name), fontsize=9)
+        axes.set_title(_wrap(method.name), fontsize=9)
     all_axes[0].set_ylim(lines - 0.5, -0.5)
-    _log_bytes(all_axes[0])
+    _set_log_bytes_axis(all_axes[0])
     for axes in all_axes:
         axes.tick_params(axis="x", labelsize=7, labelbottom=True)
-    _title(figure, f"{data.name}: bytes by layer and kind (log)")
-    _legend(figure, _handles(names))
+    _add_title(figure, f"{data.name}: bytes by layer and kind (log)")
+    _add_legend(figure, _make_legend_handles(names))
     return figure
 
 
-def _crossed(runs: list[Run]) -> list[dict[str, float]]:
+def _mean_bytes_by_layer(runs: list[Run]) -> list[dict[str, float]]:
     """Return mean bytes by kind, per layer and for the whole run; empty without data."""
     tables = [run.bytes_by_layer_and_kind for run in runs if run.bytes_by_layer_and_kind]
     if not tables:
@@ -245,7 +247,7 @@ def _crossed(runs: list[Run]) -> list[dict[str, float]]:
     ]
 
 
-def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
+def plot_bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
     """Plot mean bytes by sender and receiver: one heat map per method."""
     import numpy as np
 
@@ -257,7 +259,7 @@ def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
     parts = max((len(table) for _, table in shown), default=0)
     if parts < 2:
         return None
-    figure, all_axes = _panels(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
+    figure, all_axes = _make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
     for axes, (method, table) in zip(all_axes, shown, strict=False):
         own = np.eye(len(table), dtype=bool)
         pairs = table[~own]
@@ -269,15 +271,15 @@ def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
         axes.grid(False)
         axes.set_facecolor("0.9")
         axes.set(xlabel="receiver", ylabel="sender")
-        axes.set_title(_wrapped(method.name), fontsize=9)
+        axes.set_title(_wrap(method.name), fontsize=9)
         if len(table) <= MAX_NUMBERS:
             axes.set_xticks(range(len(table)))
             axes.set_yticks(range(len(table)))
             _write_numbers(axes, table, (low + high) / 2)
         above = f"\n+{high / low - 1:.2%}" if low else ""
         bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[low, high])
-        bar.ax.set_yticklabels([byte_text(low, 4), byte_text(high, 4) + above], fontsize=7)
-    _title(figure, f"{data.name}: bytes by pair of parts, each with its own scale")
+        bar.ax.set_yticklabels([format_bytes(low, 4), format_bytes(high, 4) + above], fontsize=7)
+    _add_title(figure, f"{data.name}: bytes by pair of partitions, each with its own scale")
     return figure
 
 
@@ -288,7 +290,7 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
         for receiver, count in enumerate(row):
             if sender != receiver:
                 text, ink = (
-                    byte_text(count).replace(" ", "\n"),
+                    format_bytes(count).replace(" ", "\n"),
                     "black" if count > middle else "white",
                 )
                 axes.text(
@@ -298,25 +300,25 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
 
 FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
     "accuracy-bytes": (
-        "Test accuracy or MRR against bytes sent. Mark: mean; bars: sample standard deviations; dots: single runs.",
-        partial(accuracy_against, measure="bytes total", label="bytes sent by all workers (log)"),
+        "Test accuracy or MRR against bytes sent. Mark: mean; bars: standard deviations; dots: runs.",
+        partial(plot_accuracy, measure="bytes total", label="bytes sent by all workers (log)"),
     ),
     "accuracy-seconds": (
-        "Test accuracy or MRR against seconds of training. Mark: mean; bars: standard deviations; dots: single runs.",
-        partial(accuracy_against, measure="seconds train", label="seconds of training"),
+        "Test accuracy or MRR against seconds of training. Mark: mean; bars: standard deviations; dots: runs.",
+        partial(plot_accuracy, measure="seconds train", label="seconds of training"),
     ),
     "curves": (
-        "Validation metric after each round: a line a run; its mark is its last round. Dotted: runs that are not done.",
-        validation_curves,
+        "Validation metric after each round; a mark is the last round. Dotted: unfinished runs.",
+        plot_validation_curves,
     ),
     "layers": (
-        "Bytes by layer and kind, means over the runs; what was never sent has no mark.",
-        bytes_by_layer_and_kind,
+        "Mean bytes by layer and kind.",
+        plot_bytes_by_layer_and_kind,
     ),
     "pairs": (
-        "Bytes that each part (row) sent to each other (column), means over the runs. Colours go from the pair "
-        "with the fewest bytes to that with the most, and the bar says how far these are apart.",
-        bytes_by_pair,
+        "Mean bytes from each partition (row) to each other one (column). The colour scale ends at the "
+        "pairs with the fewest and the most bytes.",
+        plot_bytes_by_pair,
     ),
 }
 """Name -> caption and drawing function."""
@@ -325,7 +327,7 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
 # --- what several figures need -----------------------------------------------------------------------------------------
 
 
-def _panels(
+def _make_axes(
     count: int, width: float, height: float, *, cell: float = 2.9, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
     """Make a grid of axes, each at least `cell` inches wide; `share` gives them one scale.
@@ -346,18 +348,18 @@ def _panels(
     return figure, axes
 
 
-def _look(place: int) -> tuple[str, str]:
+def _style(index: int) -> tuple[str, str]:
     """Return colour and marker of a method; the pairs differ for up to 49 methods."""
-    turn = place // len(COLOURS)
-    return COLOURS[place % len(COLOURS)], MARKERS[(place + turn) % len(MARKERS)]
+    turn = index // len(COLOURS)
+    return COLOURS[index % len(COLOURS)], MARKERS[(index + turn) % len(MARKERS)]
 
 
-def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> list[Any]:
+def _make_legend_handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> list[Any]:
     """Return legend handles with the look of each method or kind."""
     from matplotlib.lines import Line2D
 
-    places = names if isinstance(names, Mapping) else dict(enumerate(names))
-    looks = {place: _look(place) for place in places}
+    names_by_index = names if isinstance(names, Mapping) else dict(enumerate(names))
+    styles = {index: _style(index) for index in names_by_index}
     return [
         Line2D(
             [],
@@ -366,13 +368,13 @@ def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> li
             marker=marker,
             markersize=5,
             linestyle=line,
-            label=_wrapped(places[place]),
+            label=_wrap(names_by_index[index]),
         )
-        for place, (colour, marker) in looks.items()
+        for index, (colour, marker) in styles.items()
     ]
 
 
-def _legend(figure: "Figure", handles: list[Any]) -> None:
+def _add_legend(figure: "Figure", handles: list[Any]) -> None:
     """Add a legend below the axes; the figure grows by its height."""
     columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
     lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(
@@ -382,10 +384,10 @@ def _legend(figure: "Figure", handles: list[Any]) -> None:
     figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=columns)
 
 
-def _title(figure: "Figure", text: str) -> None:
-    figure.suptitle(_wrapped(text, int(13 * figure.get_figwidth())))
+def _add_title(figure: "Figure", text: str) -> None:
+    figure.suptitle(_wrap(text, int(13 * figure.get_figwidth())))
 
 
-def _wrapped(name: str, width: int = NAME_WIDTH) -> str:
+def _wrap(name: str, width: int = NAME_WIDTH) -> str:
     """Wrap a name to lines of `width` characters, with `$` escaped for matplotlib."""
     return "\n".join(textwrap.wrap(name.replace("$", "\\$"), width))

@@ -14,7 +14,7 @@ from retexo.settings.schema import DATA, defaults, keys
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
-GROUPS = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
+GROUP_NAMES = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
 """Setting that a file of conf/GROUP sets -> GROUP, its name for users."""
 
 
@@ -67,7 +67,11 @@ class DataSet:
 
 def group(runs: Sequence[Run]) -> list[DataSet]:
     """Group all runs except damaged ones, whose settings are unknown."""
-    known = [(run, *_halves(identity(run.settings))) for run in runs if run.status != "damaged"]
+    known = [
+        (run, *_split_data_and_method(identity(run.settings)))
+        for run in runs
+        if run.status != "damaged"
+    ]
     data: dict[str, dict[str, Any]] = {}
     methods: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     members: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -76,10 +80,10 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
         data[data_key] = about_data
         methods[data_key][method_key] = about_method
         members[data_key, method_key].append(run)
-    titles = distinct_names(list(data.values()), _data_title)
+    titles = name_methods(list(data.values()), _data_title)
     result = []
     for data_key, title in zip(data, titles, strict=True):
-        names = distinct_names(list(methods[data_key].values()), _method_title)
+        names = name_methods(list(methods[data_key].values()), _method_title)
         keys = zip(names, methods[data_key], strict=True)
         result.append(
             DataSet(
@@ -89,7 +93,7 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
     return result
 
 
-def _halves(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_data_and_method(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split settings into those of the data and those of the method."""
     data = {name: value for name, value in settings.items() if name in DATA}
     return data, {name: value for name, value in settings.items() if name not in data}
@@ -118,7 +122,7 @@ def _method_title(settings: Mapping[str, Any]) -> str:
     return " ".join(str(word) for word in words if word is not None)
 
 
-def distinct_names(
+def name_methods(
     all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:
     """Return a name for each method: its title, with differing settings if titles are equal."""
@@ -128,23 +132,23 @@ def distinct_names(
         others = [other for name, other in zip(titles, all_settings, strict=True) if name == own]
         usual = identity({**flatten(defaults()), "dataset_name": settings.get("dataset_name")})
         departures = [
-            f"{GROUPS.get(name, name)}={_shown(value)}"
+            f"{GROUP_NAMES.get(name, name)}={_format_value(value)}"
             for name, value in sorted(settings.items())
             if value != usual.get(name) and any(other.get(name) != value for other in others)
         ]
-        names.append(_shortened(" ".join([own, *departures])))
+        names.append(_shorten(" ".join([own, *departures])))
     return names
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     """Shorten a long name; a checksum keeps it unique."""
     if len(name) <= NAME_LENGTH:
         return name
     return f"{name[:NAME_LENGTH]} ... {hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a setting's value briefly: 30 for [30]."""
     if isinstance(value, list | tuple):
-        return ",".join(map(_shown, value))
+        return ",".join(map(_format_value, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)

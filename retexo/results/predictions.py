@@ -63,29 +63,31 @@ class Predictions:
             named = replace(named, classes=np.array(class_names)[self.classes])
         return named
 
-    def take(self, places: NDArray[np.int64]) -> "Predictions":
+    def take(self, indices: NDArray[np.int64]) -> "Predictions":
         """Return the predictions at indices of `ids`."""
         return Predictions(
-            self.ids[places],
-            self.classes[places],
-            self.probabilities[places],
-            self.embeddings[places],
+            self.ids[indices],
+            self.classes[indices],
+            self.probabilities[indices],
+            self.embeddings[indices],
         )
 
     def columns(self) -> Columns:
         """Return the columns id, class (or label0 ...), p0 ..."""
         classes = (
-            {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
+            {"class": self.classes}
+            if self.classes.ndim == 1
+            else _numbered_columns("label", self.classes)
         )
-        return {"id": self.ids, **classes, **_numbered("p", self.probabilities)}
+        return {"id": self.ids, **classes, **_numbered_columns("p", self.probabilities)}
 
     def embedding_columns(self) -> Columns:
         """Return the columns id, e0 ..."""
-        return {"id": self.ids, **_numbered("e", self.embeddings)}
+        return {"id": self.ids, **_numbered_columns("e", self.embeddings)}
 
 
-def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
-    return {f"{prefix}{place}": column for place, column in enumerate(matrix.T)}
+def _numbered_columns(prefix: str, matrix: NDArray[Any]) -> Columns:
+    return {f"{prefix}{index}": column for index, column in enumerate(matrix.T)}
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(
     lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST)
 )
-ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
+IGNORED = keys(lambda setting: not setting.compared or setting.is_seed)
 SCORES = {
     "test accuracy": "test.accuracy",
     "val accuracy": "val.accuracy",
@@ -46,7 +46,7 @@ MAX_FOLDERS = 10_000
 """Limit of folders without runs that a search visits."""
 KIND_LENGTH = 60
 """Longest name of a kind of message."""
-MOST = 2**63
+MAX_NUMBER = 2**63
 """Upper bound for counts, bytes and seconds."""
 
 
@@ -88,14 +88,14 @@ class Run:
 
 
 def read_runs(*folders: Path) -> list[Run]:
-    """Read all runs below folders, in order of their paths; InputError if there are none."""
-    there = [folder for folder in folders if folder.is_dir()]
+    """Read all runs below folders, in order of their paths; InputError if existing are none."""
+    existing = [folder for folder in folders if folder.is_dir()]
     named = f"report.runs={' and '.join(map(str, folders))}"
-    if not there:
+    if not existing:
         raise InputError(
             f"{named}: no such folder; give one that holds run directories of app=train"
         )
-    paths = _run_dirs(there, named)
+    paths = _run_dirs(existing, named)
     if not paths:
         raise InputError(
             f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
@@ -126,29 +126,29 @@ def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
         summary = read_summary(path / "summary.json")
-        settings = flatten(rename_stored(_part(summary, "settings", dict)))
+        settings = flatten(rename_stored(_read_field(summary, "settings", dict)))
         common: dict[str, Any] = {
             "path": path,
             "settings": settings,
             "curve": _read_curve(path / "metrics.jsonl"),
         }
-        versions = _part(summary, "versions", dict)
+        versions = _read_field(summary, "versions", dict)
         common |= {"partition_digest": summary.get("partition_digest"), "versions": versions}
         status = summary.get("status")
         if status == "failed":
             return Run(
                 status="failed",
-                reason=_short(str(summary.get("error", "no reason given"))),
+                reason=_shorten(str(summary.get("error", "no reason given"))),
                 **common,
             )
         if status == "running":
-            reason = f"running, or killed; last sign of life {_last_sign(path)}"
+            reason = f"running or killed; last written {_last_written(path)}"
             return Run(status="unfinished", reason=reason, **common)
         if status != "done":
-            raise ValueError(f"status is {_short(repr(status))}, not done, failed or running")
+            raise ValueError(f"status is {_shorten(repr(status))}, not done, failed or running")
         return Run(status="done", **common, **_results(summary))
     except (OSError, ValueError, RecursionError) as error:
-        return Run(path, "damaged", _short(f"summary.json: {error}"))
+        return Run(path, "damaged", _shorten(f"summary.json: {error}"))
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -167,22 +167,22 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a finished run."""
     links = "baselines" in summary
     scores = (
-        {name: place for name, place in LINK_SCORES.items() if place.split(".")[0] in summary}
+        {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
         if links
         else SCORES
     )
-    measures = {name: _number(summary, place) for name, place in {**scores, **MEASURES}.items()}
-    measures["rounds"] = sum(_numbers(summary, "rounds"))
-    measures["memory"] = max(_numbers(summary, "peak_memory_bytes"), default=None)
-    measures["private memory"] = max(_numbers(summary, "peak_private_bytes"), default=None)
-    by_kind = _part(summary, "bytes.by_kind", dict)
-    by_peer = _part(summary, "bytes.by_peer", list)
-    crossed = _part(
-        {"by_layer_and_kind": [], **_part(summary, "bytes", dict)}, "by_layer_and_kind", list
+    measures = {name: _read_number(summary, key) for name, key in {**scores, **MEASURES}.items()}
+    measures["rounds"] = sum(_read_numbers(summary, "rounds"))
+    measures["memory"] = max(_read_numbers(summary, "peak_memory_bytes"), default=None)
+    measures["private memory"] = max(_read_numbers(summary, "peak_private_bytes"), default=None)
+    by_kind = _read_field(summary, "bytes.by_kind", dict)
+    by_peer = _read_field(summary, "bytes.by_peer", list)
+    by_layer = _read_field(
+        {"by_layer_and_kind": [], **_read_field(summary, "bytes", dict)}, "by_layer_and_kind", list
     )
     _check_counts([by_kind], "bytes.by_kind")
-    _check_counts(crossed, "bytes.by_layer_and_kind")
-    parts = _part(summary, "settings.num_partitions", int)
+    _check_counts(by_layer, "bytes.by_layer_and_kind")
+    parts = _read_field(summary, "settings.num_partitions", int)
     if len(by_peer) != parts or any(
         not isinstance(row, list) or len(row) != parts for row in by_peer
     ):
@@ -192,46 +192,48 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
         "measures": measures,
         "bytes_by_kind": by_kind,
         "bytes_by_peer": by_peer,
-        "bytes_by_layer_and_kind": crossed,
+        "bytes_by_layer_and_kind": by_layer,
     }
 
 
-def _part(summary: dict[str, Any], place: str, kind: type) -> Any:
+def _read_field(summary: dict[str, Any], key: str, kind: type) -> Any:
     value: Any = summary
-    for name in place.split("."):
+    for name in key.split("."):
         if not isinstance(value, dict) or name not in value:
-            raise ValueError(f"has no {place}")
+            raise ValueError(f"has no {key}")
         value = value[name]
     if not isinstance(value, kind):
-        raise ValueError(f"{place} is {_short(repr(value))}")
+        raise ValueError(f"{key} is {_shorten(repr(value))}")
     return value
 
 
-def _number(summary: dict[str, Any], place: str) -> float | None:
-    value = _part(summary, place, object)
+def _read_number(summary: dict[str, Any], key: str) -> float | None:
+    value = _read_field(summary, key, object)
     if value is not None and not _is_number(value):
-        raise ValueError(f"{place} is {_short(repr(value))}, not a number")
+        raise ValueError(f"{key} is {_shorten(repr(value))}, not a number")
     return value  # type: ignore[no-any-return]
 
 
-def _numbers(summary: dict[str, Any], place: str) -> list[float]:
-    values = _part(summary, place, list)
+def _read_numbers(summary: dict[str, Any], key: str) -> list[float]:
+    values = _read_field(summary, key, list)
     if not all(map(_is_number, values)):
-        raise ValueError(f"{place} is {_short(repr(values))}, not a list of numbers")
+        raise ValueError(f"{key} is {_shorten(repr(values))}, not a list of numbers")
     return values  # type: ignore[no-any-return]
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
+    )
 
 
-def _check_counts(tables: list[Any], place: str) -> None:
+def _check_counts(tables: list[Any], key: str) -> None:
     for counts in tables:
         if not isinstance(counts, dict) or not all(
             _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH
             for kind, count in counts.items()
         ):
-            raise ValueError(f"{place} is {_short(repr(counts))}, not counts")
+            raise ValueError(f"{key} is {_shorten(repr(counts))}, not counts")
 
 
 def _read_curve(path: Path) -> list[Point]:
@@ -255,7 +257,7 @@ def _read_curve(path: Path) -> list[Point]:
     return points
 
 
-def _last_sign(path: Path) -> str:
+def _last_written(path: Path) -> str:
     """Return when a file of the run was last written, UTC."""
     times = [
         file.stat().st_mtime
@@ -265,7 +267,7 @@ def _last_sign(path: Path) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(max(times)))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = (text.strip().splitlines() or [""])[0]
     return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]} ..."
 
@@ -278,7 +280,7 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in settings.items()
-        if not any(f"{name}.".startswith(f"{key}.") for key in ELSE)
+        if not any(f"{name}.".startswith(f"{key}.") for key in IGNORED)
     }
     kept |= {key: default(key, settings) for key in COMPARED - kept.keys()}
     for name in ("dataset_file", "partition_file"):

@@ -20,7 +20,7 @@ class Sample:
     """Sample standard deviation (n - 1 in the denominator); None for fewer than two values."""
 
 
-def sample(values: Sequence[float | None]) -> Sample:
+def summarize(values: Sequence[float | None]) -> Sample:
     """Compute the statistics of the values that are not None."""
     known = [value for value in values if value is not None]
     return Sample(
@@ -41,7 +41,7 @@ class Difference:
     """Two-sided p-value; None if all differences are equal."""
 
 
-def paired_difference(
+def compare_pairs(
     first: Mapping[str, float | None], second: Mapping[str, float | None]
 ) -> Difference | None:
     """Compare two methods on their common draws; None for fewer than two."""
@@ -61,12 +61,12 @@ def paired_difference(
     )
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
+def correct_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct p-values by Holm's method, in the given order; None stays None."""
-    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     least = 0.0
-    for rank, (p, place) in enumerate(order):
+    for rank, (p, index) in enumerate(order):
         least = max(least, min(1.0, p * (len(order) - rank)))
-        corrected[place] = least
+        corrected[index] = least
     return corrected

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from retexo.results.groups import DataSet, Method
 from retexo.results.runs import LINK_SCORES, SCORES, Run
-from retexo.results.statistics import Difference, Sample, holm, paired_difference, sample
+from retexo.results.statistics import Difference, Sample, compare_pairs, correct_by_holm, summarize
 
-NOTHING = "-"
+NO_VALUE = "-"
 """Cell without a value."""
 Cell = str | int | float | None
 
@@ -35,7 +35,7 @@ class Table:
         return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
 
-def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
+def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
     """Format rows as csv with the union of their columns."""
     import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
 
@@ -45,7 +45,7 @@ def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
 # --- how figures are written -------------------------------------------------------------------------------------------
 
 
-def byte_text(value: float, digits: int = 3) -> str:
+def format_bytes(value: float, digits: int = 3) -> str:
     """Format bytes as 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
@@ -54,27 +54,27 @@ def byte_text(value: float, digits: int = 3) -> str:
     return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
 
 
-def memory_text(value: float) -> str:
+def format_memory(value: float) -> str:
     return f"{value / 2**20:,.0f} MiB"
 
 
-def count_text(value: float) -> str:
+def format_count(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
-def with_spread(values: Sample, text: Callable[[float], str]) -> str:
+def format_sample(values: Sample, text: Callable[[float], str]) -> str:
     """Format mean and standard deviation; one value has no deviation."""
     if values.mean is None:
-        return NOTHING
+        return NO_VALUE
     return text(values.mean) + (f" ± {text(values.spread)}" if values.spread is not None else "")
 
 
-def shown_path(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path as valid Unicode: names on disk need not be UTF-8."""
     return os.fsencode(path).decode(errors="replace")
 
 
-SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+MEASURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "test accuracy": ("test accuracy", lambda value: f"{value:.4f}"),
     "val accuracy": ("validation accuracy", lambda value: f"{value:.4f}"),
     "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
@@ -82,11 +82,11 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "val MRR": ("validation MRR", lambda value: f"{value:.4f}"),
     "test hits@20": ("test hits@20", lambda value: f"{value:.4f}"),
     "test AUC": ("test AUC", lambda value: f"{value:.4f}"),
-    "bytes total": ("bytes sent", byte_text),
-    "rounds": ("rounds", count_text),
+    "bytes total": ("bytes sent", format_bytes),
+    "rounds": ("rounds", format_count),
     "seconds train": ("training, s", lambda value: f"{value:.2f}"),
     "seconds total": ("whole run, s", lambda value: f"{value:.2f}"),
-    "memory": ("memory, largest worker", memory_text),
+    "memory": ("memory, largest worker", format_memory),
 }
 """Measure -> heading and format."""
 
@@ -94,23 +94,23 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
 # --- tables of one data set --------------------------------------------------------------------------------------------
 
 
-def measured(method: Method, name: str) -> Sample:
+def summarize_measure(method: Method, name: str) -> Sample:
     """Return the statistics of a measure over draws of the seeds."""
-    return sample(list(method.by_draw(lambda run: run.measures.get(name)).values()))
+    return summarize(list(method.by_draw(lambda run: run.measures.get(name)).values()))
 
 
-def kind_bytes(method: Method, kind: str) -> Sample:
-    return sample(list(method.by_draw(lambda run: run.bytes_by_kind.get(kind, 0)).values()))
+def summarize_bytes(method: Method, kind: str) -> Sample:
+    return summarize(list(method.by_draw(lambda run: run.bytes_by_kind.get(kind, 0)).values()))
 
 
-def kinds(data: DataSet) -> list[str]:
+def sent_kinds(data: DataSet) -> list[str]:
     """Return the kinds of messages with at least one byte."""
     sent = [run.bytes_by_kind for method in data.methods for run in method.done]
     names = dict.fromkeys(kind for by_kind in sent for kind in by_kind)
     return [kind for kind in names if any(by_kind.get(kind) for by_kind in sent)]
 
 
-def runs_text(method: Method) -> str:
+def format_runs(method: Method) -> str:
     """Format the number of draws, and of other runs."""
     others = {
         "failed": method.count("failed"),
@@ -124,28 +124,34 @@ def runs_text(method: Method) -> str:
 def results_table(data: DataSet) -> Table:
     without = {"test micro F1"} if not _has_own_f1(data) else set()
     others = LINK_SCORES.keys() if data.headline in SCORES else SCORES.keys()
-    shown = {name: shown for name, shown in SHOWN.items() if name not in without | others}
+    shown = {name: shown for name, shown in MEASURES.items() if name not in without | others}
     rows = []
     for method in data.methods:
-        cells = [with_spread(measured(method, name), text) for name, (_, text) in shown.items()]
-        rows.append([method.name, runs_text(method), *cells])
+        cells = [
+            format_sample(summarize_measure(method, name), text)
+            for name, (_, text) in shown.items()
+        ]
+        rows.append([method.name, format_runs(method), *cells])
     return Table(
         "Results",
         ["method", "n", *(heading for heading, _ in shown.values())],
         rows,
-        "Mean ± sample standard deviation over n draws of the seeds; of one draw there is no spread. Rounds: of all "
-        "layers together. Training: from the group of workers formed to the test metric known.",
+        "Mean ± sample standard deviation over n draws of the seeds; one draw has no deviation. "
+        "Rounds: sum over layers. Training: from the start of the process group to the test metric.",
     )
 
 
 def bytes_table(data: DataSet) -> Table | None:
     """One column per kind of message; None without bytes."""
-    names = kinds(data)
+    names = sent_kinds(data)
     rows = [
-        [method.name, *(with_spread(kind_bytes(method, kind), byte_text) for kind in names)]
+        [
+            method.name,
+            *(format_sample(summarize_bytes(method, kind), format_bytes) for kind in names),
+        ]
         for method in data.methods
     ]
-    note = "Payload of all workers, counted once, where it is sent; kB, MB, GB are powers of 1,000."
+    note = "Payload of all workers, counted once at the sender; kB, MB, GB are powers of 1,000."
     return Table("Bytes by kind", ["method", *names], rows, note) if names else None
 
 
@@ -155,7 +161,7 @@ def _has_own_f1(data: DataSet) -> bool:
     return any(measures.get("test micro F1") != measures.get("test accuracy") for measures in done)
 
 
-def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
+def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
     """Compare all pairs of methods with at least two common draws."""
     found = []
     for first, second in combinations(data.methods, 2):
@@ -163,26 +169,26 @@ def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
             method.by_draw(lambda run: run.measures.get(data.headline))
             for method in (first, second)
         ]
-        difference = paired_difference(both[0], both[1])
+        difference = compare_pairs(both[0], both[1])
         if difference is not None:
             found.append((first, second, difference))
     return found
 
 
 def comparison_table(data: DataSet) -> Table | None:
-    """Table of paired comparisons; None if no methods share draws."""
-    found = comparisons(data)
+    """Table of paired compare_methods; None if no methods share draws."""
+    found = compare_methods(data)
     if not found:
         return None
-    corrected = holm([difference.p for *_, difference in found])
+    corrected = correct_by_holm([difference.p for *_, difference in found])
     rows = [
         [
             f"{second.name} minus {first.name}",
             str(difference.n),
             f"{difference.mean:+.4f}",
             f"[{difference.low:+.4f}, {difference.high:+.4f}]",
-            _p_text(difference.p),
-            _p_text(together),
+            _format_p(difference.p),
+            _format_p(together),
         ]
         for (first, second, difference), together in zip(found, corrected, strict=True)
     ]
@@ -190,25 +196,22 @@ def comparison_table(data: DataSet) -> Table | None:
         f"{data.headline.capitalize() if data.headline in SCORES else data.headline}, paired",
         ["difference", "n", "mean", "95 % interval", "p", "p, Holm"],
         rows,
-        "Over the n draws that both methods have: same seeds, same split, same parts. Student's t on the differences; "
-        "the interval is of one comparison, the last column corrects p for all comparisons of this table. With few "
-        "draws an interval is wide; that it holds 0 does not show that two methods are equal. Where all differences "
-        "are equal, t says nothing.",
+        "Paired over the n draws (seeds, split and partitions) that both methods have, by Student's t. "
+        "The last column corrects p for all comparisons of the table. An interval that contains 0 "
+        "does not show that two methods are equal. p is missing where all differences are equal.",
     )
 
 
-def _p_text(p: float | None) -> str:
+def _format_p(p: float | None) -> str:
     if p is None:
-        return NOTHING
+        return NO_VALUE
     return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def remains_table(runs: Sequence[Run]) -> Table | None:
+def unfinished_table(runs: Sequence[Run]) -> Table | None:
     """Table of unfinished runs with reasons; None if all are done."""
-    rows = [[shown_path(run.path), run.status, run.reason] for run in runs if run.status != "done"]
-    return (
-        Table("Runs that are not in the means", ["run", "status", "reason"], rows) if rows else None
-    )
+    rows = [[format_path(run.path), run.status, run.reason] for run in runs if run.status != "done"]
+    return Table("Runs that are not counted", ["run", "status", "reason"], rows) if rows else None
 
 
 # --- csv -----------------------------------------------------------------------------------------------------------------
@@ -226,9 +229,9 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
             }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
             for name in dict.fromkeys(name for run in method.done for name in run.measures):
-                row |= _mean_and_spread(name, measured(method, name))
-            for kind in kinds(data):
-                row |= _mean_and_spread(f"bytes {kind}", kind_bytes(method, kind))
+                row |= _mean_and_spread(name, summarize_measure(method, name))
+            for kind in sent_kinds(data):
+                row |= _mean_and_spread(f"bytes {kind}", summarize_bytes(method, kind))
             rows.append(row)
     return rows
 
@@ -241,7 +244,7 @@ def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
     """One row per comparison of test accuracy, or of MRR for link prediction."""
     rows = []
     for data in data_sets:
-        for first, second, difference in comparisons(data):
+        for first, second, difference in compare_methods(data):
             row: dict[str, Cell] = {"data": data.name, "first": first.name, "second": second.name}
             row |= {"second minus first": difference.mean, "n": difference.n}
             rows.append(row | {"low": difference.low, "high": difference.high, "p": difference.p})
@@ -250,14 +253,14 @@ def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
 
 def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
     """One row per run of any status."""
-    place = {
+    owner = {
         id(run): (data.name, m.name) for data in data_sets for m in data.methods for run in m.runs
     }
     rows: list[dict[str, Cell]] = []
     for run in runs:
-        data, method = place.get(id(run), ("", ""))
+        data, method = owner.get(id(run), ("", ""))
         row: dict[str, Cell] = {
-            "run": shown_path(run.path),
+            "run": format_path(run.path),
             "data": data,
             "method": method,
             "status": run.status,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retexo.comm.traffic_meter import OF_ROUNDS
+from retexo.comm.traffic_meter import ROUND_KINDS
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.round_message import RoundMessage
 from retexo.rounds.update_rules import LocalOptimizer
@@ -38,7 +38,7 @@ class RoundState:
             "values": self.local.flat.values,
             "random": torch.get_rng_state(),  # used by dropout
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-            "sent": self.message.comm.meter.of_layer(self.layer, OF_ROUNDS),
+            "sent": self.message.comm.meter.entries_of(self.layer, ROUND_KINDS),
         }
 
     def load_finished_state(self, saved: dict[str, Any]) -> None:

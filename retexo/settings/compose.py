@@ -113,19 +113,19 @@ Plugins.instance().register(OwnFolder)
 
 def load_job(config: DictConfig) -> Settings:
     """Return the settings of the job that Hydra runs now."""
-    place = HydraConfig.get()
-    if not place.run.dir:
+    job = HydraConfig.get()
+    if not job.run.dir:
         raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
-    sources = {each.provider: each.path for each in place.runtime.config_sources}
-    overrides, name = list(place.overrides.task), str(place.job.config_name)
+    sources = {each.provider: each.path for each in job.runtime.config_sources}
+    overrides, name = list(job.overrides.task), str(job.job.config_name)
     return load(config, overrides, name, sources.get("command-line"), os.environ)
 
 
 def remove_if_unused(started: float) -> None:
     """Remove the directory that Hydra made for this job, if it is new and empty."""
-    place = HydraConfig.get()
-    folder = Path(place.runtime.output_dir)
-    named = any(given.startswith("hydra.run.dir=") for given in place.overrides.hydra)
+    job = HydraConfig.get()
+    folder = Path(job.runtime.output_dir)
+    named = any(given.startswith("hydra.run.dir=") for given in job.overrides.hydra)
     with suppress(OSError):
         if folder.stat().st_ctime >= started:
             for each in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
@@ -173,7 +173,7 @@ def load(
         raise unknown_setting(str(error.full_key or error.key)) from error
     except OmegaConfBaseException as error:
         reason = str(error.msg or error).splitlines()[0]
-        name = error.full_key or _unfit(config)
+        name = error.full_key or _find_misfit(config)
         if "to string" in reason:  # of a list or a mapping
             value = next(
                 (one.partition("=")[2] for one in overrides if one.startswith(f"{name}=")), ""
@@ -195,7 +195,7 @@ def load(
         "started": started,
         "is_multirun_job": is_command and _is_multirun(),
     }
-    settings = build(Settings, _placed(values, launcher_env, given), others)
+    settings = build(Settings, _with_rank(values, launcher_env, given), others)
     check_optimizer(settings.train.optimizer)
     return settings
 
@@ -222,7 +222,7 @@ def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     return common, common.pop(name) if own else {}
 
 
-def _placed(
+def _with_rank(
     values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
 ) -> dict[str, Any]:
     """Set rank and address of this node. With torchrun or Slurm each process is a node of one rank."""
@@ -248,7 +248,7 @@ def _placed(
     return {**values, "parts_per_node": 1, "node_rank": launcher_env.rank, **address}
 
 
-def _unfit(config: DictConfig) -> str:
+def _find_misfit(config: DictConfig) -> str:
     """Return the first setting that does not fit the schema, where OmegaConf's error names none."""
     for name in (str(name) for name in config if name in setting_names()):
         try:

@@ -62,10 +62,10 @@ def _files(config_dir: str) -> Iterator[Path]:
         yield from (Path(folder, name) for name in files)
 
 
-def _check(file: Path, place: Path) -> None:
+def _check(file: Path, relative: Path) -> None:
     if not file.is_file():
         raise InputError(f"{file}: is not a regular file; remove it from --config-dir")
-    if any(part.startswith("hydra") for part in place.parts):
+    if any(part.startswith("hydra") for part in relative.parts):
         raise InputError(f"{file}: replaces configuration of Hydra itself; rename or remove it")
     content = _read(file)
     text = content.decode(errors="replace")

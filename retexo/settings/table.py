@@ -45,7 +45,7 @@ def help_text() -> str:
         lines += ["", summary]
         for defined, hint in settings:
             about = f"{defined.help} ({_values(defined, hint).replace('`', '')})"
-            head = f"  {_shown(defined)}={_plain(defined.default)}  "
+            head = f"  {_display_name(defined)}={_plain(defined.default)}  "
             lines += textwrap.wrap(
                 about, 110, initial_indent=f"{head:<42}", subsequent_indent=" " * 42
             )
@@ -95,14 +95,14 @@ def _differing() -> dict[str, list[str]]:
     return found
 
 
-def _shown(defined: Setting) -> str:
+def _display_name(defined: Setting) -> str:
     return defined.name.replace(REST, ".NAME")
 
 
 def _named(defined: Setting) -> str:
     """Return the name of a setting with its aliases, as markdown."""
     others = [f"`{former}`" for former, alias in ALIASES.items() if alias.name == defined.key]
-    return f"`{_shown(defined)}`" + (f", also {', '.join(others)}" if others else "")
+    return f"`{_display_name(defined)}`" + (f", also {', '.join(others)}" if others else "")
 
 
 def _plain(default: Any) -> str:

@@ -1,1 +1,1 @@
-"""Owners that keep their data: what they tell each other of nodes that their edges share."""
+"""Data owners who do not trust the network: TLS, credentials, hub, secure sums, disclosure limits."""

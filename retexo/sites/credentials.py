@@ -1,15 +1,14 @@
-"""Who a node is, and who the others are: what its folder of credentials says, and TLS 1.3 by it.
+"""A node's credentials, from its folder, and the TLS 1.3 context they give.
 
-    key.pem            this site's key, which only its owner may read
-    certificate.pem    of its name, signed by the authority
+    key.pem            this site's private key, readable only by its owner
+    certificate.pem    the site's certificate, signed by the authority
     authority.pem      the authority's certificate
     revoked.pem        the authority's list of revoked certificates, with a number (RFC 5280)
-    members.json       the sites of the run: {"number": N, "members": [{"name": ..., "fingerprint": ...}, ...]}
-    members.sig        the authority's signature of that file, as `openssl dgst -sha256 -sign` makes one
+    members.json       the sites: {"number": N, "members": [{"name": ..., "fingerprint": ...}, ...]}
+    members.sig        the authority's signature of members.json (`openssl dgst -sha256 -sign`)
 
-The place of a member is its node_rank, that of a hub, if there is one, the last; a fingerprint is the SHA-256 of a
-certificate. So a certificate stands for one name and one node. `retexo credentials` (retexo/apps/credentials.py) makes
-all of these.
+Members are listed by node_rank; a hub comes last. A fingerprint is the SHA-256 of a certificate, so
+a certificate belongs to one name and one node. `retexo credentials` creates these files.
 """
 
 import hashlib
@@ -34,21 +33,21 @@ class Member:
 
     name: str
     fingerprint: str
-    """sha256 (hex) of its certificate."""
+    """SHA-256 of its certificate, in hex."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A folder that was checked. It holds no key: who needs that reads the file."""
+    """The checked content of a folder, without the private key."""
 
     folder: Path
     members: tuple[Member, ...]
     """By node."""
     numbers: str
-    """Of the two lists that the authority has signed: the same at all members."""
+    """Numbers of the two lists that the authority has signed; equal at all members."""
 
     def context(self, *, accepted: bool) -> ssl.SSLContext:
-        """TLS 1.3 with certificates of both sides. Whose a certificate is, the caller asks `node_of`."""
+        """A context for TLS 1.3 with certificates on both sides; `node_of` then identifies the peer."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # node_of compares the whole certificate, not only its name
@@ -58,20 +57,18 @@ class Credentials:
         for name in ("authority.pem", "revoked.pem"):
             context.load_verify_locations(self.folder / name)
         if accepted:
-            context.num_tickets = (
-                0  # no session is taken up again: every connection proves its certificate anew
-            )
+            context.num_tickets = 0  # no session resumption: each connection checks certificates
         return context
 
     def node_of(self, certificate: bytes | None) -> int | None:
-        """The node that a certificate, in DER, stands for; None for that of no member."""
+        """The node that a certificate, in DER, belongs to; None for no member's certificate."""
         found = hashlib.sha256(certificate or b"").hexdigest()
         nodes = [node for node, member in enumerate(self.members) if member.fingerprint == found]
         return nodes[0] if nodes else None
 
 
 def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
-    """Check the credentials of a node; InputError says which file is wrong, and why."""
+    """Read and check the credentials of a node; InputError names the file and what is wrong."""
     x509 = import_x509()
     _check_key(folder / "key.pem")
     certificate = read_pem(folder / "certificate.pem", x509.load_pem_x509_certificate)
@@ -81,17 +78,17 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
     fingerprint = hashlib.sha256(
         certificate.public_bytes(import_serialization().Encoding.DER)
     ).hexdigest()
-    places = [place for place, member in enumerate(members) if member.fingerprint == fingerprint]
-    if len(members) not in (num_nodes, num_nodes + 1) or places != [node]:
-        listed = ", ".join(f"{member.name} {place}" for place, member in enumerate(members))
+    own_nodes = [node for node, each in enumerate(members) if each.fingerprint == fingerprint]
+    if len(members) not in (num_nodes, num_nodes + 1) or own_nodes != [node]:
+        listed = ", ".join(f"{member.name} {index}" for index, member in enumerate(members))
         own = (
-            f"this certificate is of node {places[0]}"
-            if places
+            f"this certificate belongs to node {own_nodes[0]}"
+            if own_nodes
             else "this certificate is not among them"
         )
         raise InputError(
             f"node_rank={node}: {folder / 'members.json'} lists {listed}, and {own}; "
-            f"give each site its own place, of {num_nodes} nodes"
+            f"list each of the {num_nodes} sites once, by node_rank"
         )
     if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
         raise InputError(
@@ -127,28 +124,28 @@ def _check_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> Any:
-    """A private key; InputError for one that is encrypted: there may be nobody to ask for the pass phrase."""
+    """A private key; InputError if it is encrypted, since nobody may be there to enter a pass phrase."""
 
     def load(content: bytes) -> Any:
         try:
             return import_serialization().load_pem_private_key(content, None)
         except TypeError:
             raise InputError(
-                f"{path}: is encrypted; decrypt it by openssl pkey -in {path} -out NEW, and put NEW in its place"
+                f"{path}: is encrypted; decrypt it with openssl pkey -in {path} -out NEW and replace it by NEW"
             ) from None
 
     return read_pem(path, load)
 
 
 def read_pem(path: Path, load: Callable[[bytes], T]) -> T:
-    """What `load` makes of the content of a regular file; InputError names the file."""
+    """The result of `load` for the content of a regular file; InputError names the file."""
     with refused_by_name(path):
         return load(read_bytes(path))
 
 
 @contextmanager
 def refused_by_name(path: Path) -> Iterator[None]:
-    """Turn what a damaged file of credentials raises, also when it is first used, into an InputError that names it."""
+    """Turn the errors of a damaged file, also when it is first used, into an InputError."""
     x509 = import_x509()
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
@@ -158,34 +155,36 @@ def refused_by_name(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(
-            f"{path}: {error.strerror}; what belongs there says retexo credentials --help"
-        ) from error
+        raise InputError(f"{path}: {error.strerror}; see retexo credentials --help") from error
     except (*UNREADABLE, *foreign, InvalidSignature, UnsupportedAlgorithm) as error:
         reason = str(error) or type(error).__name__
-        raise InputError(f"{path}: is not what its name says: {reason}; get it anew") from error
+        raise InputError(
+            f"{path}: cannot be read: {reason}; get it again from its source"
+        ) from error
 
 
 def read_revocations(folder: Path, authority: Any) -> Any:
-    """The list of revoked certificates in a folder; InputError where this authority has not signed it."""
+    """The list of revoked certificates; InputError unless this authority has signed it."""
     path = folder / "revoked.pem"
     revoked = read_pem(path, import_x509().load_pem_x509_crl)
     with refused_by_name(path):
         if not revoked.is_signature_valid(authority.public_key()):
             raise InputError(
-                f"{path}: was not signed by authority.pem; get it anew from the authority"
+                f"{path}: was not signed by authority.pem; get it again from the authority"
             )
     return revoked
 
 
 def revocation_number(path: Path, revoked: Any) -> int:
-    """The number of a list of revoked certificates; InputError where it has none."""
+    """The number of a list of revoked certificates; InputError without one."""
     x509 = import_x509()
     with refused_by_name(path):
         for extension in revoked.extensions:
             if isinstance(extension.value, x509.CRLNumber):
                 return int(extension.value.crl_number)
-    raise InputError(f"{path}: has no number (CRLNumber of RFC 5280); get it anew")
+    raise InputError(
+        f"{path}: has no number (CRLNumber of RFC 5280); get it again from the authority"
+    )
 
 
 def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int]:
@@ -193,9 +192,9 @@ def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int
     content, signature = (read_pem(each, bytes) for each in (path, folder / "members.sig"))
     if not is_signed(authority, signature, content):
         raise InputError(
-            f"{path}: members.sig is no signature of it by authority.pem; get both anew"
+            f"{path}: members.sig is not its signature by authority.pem; get both again from the authority"
         )
-    with reading(path, "list of members", "get it anew"):
+    with reading(path, "list of members", "get it again from the authority"):
         listed = json.loads(content)
         members = tuple(
             Member(**{name: each[name] for name in ("name", "fingerprint")})
@@ -207,7 +206,7 @@ def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int
 
 
 def number_of(listed: Any) -> int:
-    """The number of a list of members; ValueError where it has none."""
+    """The number of a list of members; ValueError without one."""
     number = listed["number"]
     if type(number) is not int or not 0 < number < 2**63:
         raise ValueError(f"number is {str(number)[:40]}")
@@ -215,7 +214,7 @@ def number_of(listed: Any) -> int:
 
 
 def is_signed(public_key: Any, signature: bytes, content: bytes) -> bool:
-    """Whether this key, of an elliptic curve or RSA, has signed the SHA-256 of the content."""
+    """Whether this key (elliptic curve or RSA) has signed the SHA-256 of the content."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec, padding
@@ -230,7 +229,7 @@ def is_signed(public_key: Any, signature: bytes, content: bytes) -> bool:
 
 
 def import_x509() -> Any:
-    """cryptography.x509; InputError where it is not installed."""
+    """cryptography.x509; InputError if it is not installed."""
     try:
         from cryptography import x509
     except ImportError as error:

@@ -1,11 +1,10 @@
-"""Ids that two sites hold, by private set intersection: nobody else is shown an id.
+"""Find ids that two sites hold, by private set intersection.
 
-The two sites of a pair share a key that no other site sees, and send keyed hashes of their ids to a third party, which
-is another site (as in the server-aided protocols of Kamara et al., Financial Cryptography 2014). It tells each of them
-which of its hashes the other has sent, too. So it learns how many ids the two have in common, which should be none, and
-cannot test ids of its own choice, as it could without the key.
-
-With two sites there is no third party: the second one compares, and could test.
+Server-aided protocol of Kamara et al., Financial Cryptography 2014. Each pair of sites shares a
+secret key and sends keyed hashes of its ids to a third site, which tells each of the two which of
+its hashes the other one has sent. The third site learns how many ids they have in common, which
+should be none; without the key it cannot test ids. With two sites, the second one compares, and
+could test ids.
 
 W workers, I inner nodes of a worker.
 """
@@ -28,11 +27,11 @@ KEY_BYTES, HASH_BYTES = 16, 8
 def find_duplicate_ids(
     ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator
 ) -> list[IntArray]:
-    """By peer, those of the ids, int64 [I], that it holds, too."""
+    """By peer, the ids that it also holds; from int64 [I]."""
     ranks = range(comm.world_size)
     lists = [_keyed_hashes(ids, key) if key else ids[:0] for key in _shared_keys(comm)]
     compared = [_compared(comm.rank, comparer, comm.world_size) for comparer in ranks]
-    # Sorted, so that the order of the ids is not told.
+    # Sorted, so that the order of the ids stays secret.
     sent = [[np.sort(lists[peer]) for peer in peers] for peers in compared]
     announced = [
         part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks
@@ -50,7 +49,7 @@ def find_duplicate_ids(
 
 
 def _third_party(first: int, second: int, world_size: int) -> int:
-    """Who compares the ids of two sites: the next one that is neither of them; of two sites the second."""
+    """The site that compares the ids of two others: the next one; of two sites, the second."""
     if world_size == 2:
         return 1
     between = range(max(first, second) + 1, max(first, second) + 1 + world_size)
@@ -58,7 +57,7 @@ def _third_party(first: int, second: int, world_size: int) -> int:
 
 
 def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
-    """The peers whose ids the comparer compares with those of a rank."""
+    """The peers whose ids `comparer` compares with those of `rank`."""
     return [
         peer
         for peer in range(world_size)
@@ -67,7 +66,7 @@ def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
 
 
 def _shared_keys(comm: Communicator) -> list[bytes]:
-    """A key for each pair of workers, drawn by the lower rank; by peer, none for oneself."""
+    """By peer, the key of the pair, which the lower rank draws; empty for oneself."""
     drawn = [
         secrets.token_bytes(KEY_BYTES if peer > comm.rank else 0) for peer in range(comm.world_size)
     ]
@@ -79,11 +78,11 @@ def _shared_keys(comm: Communicator) -> list[bytes]:
 
 
 def _keyed_hashes(ids: IntArray, key: bytes) -> IntArray:
-    """blake2b of each id, 8 bytes as an int64, [I]."""
+    """BLAKE2b of each id, 8 bytes as an int64, [I]."""
     plain = ids.astype("<i8").tobytes()
     hashes = (
-        hashlib.blake2b(plain[place : place + 8], digest_size=HASH_BYTES, key=key).digest()
-        for place in range(0, len(plain), 8)
+        hashlib.blake2b(plain[first : first + 8], digest_size=HASH_BYTES, key=key).digest()
+        for first in range(0, len(plain), 8)
     )
     return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
 
@@ -93,12 +92,12 @@ def _joined(lists: list[IntArray]) -> Tensor:
 
 
 def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[Mask]:
-    """As the comparer: for each peer, one bit per hash that it sent, whether the pair's other site has sent it, too."""
+    """For each peer, one bit per hash that it sent: whether the other site of the pair sent it too."""
     lists: dict[tuple[int, int], IntArray] = {}
     for rank, hashes in enumerate(received):
-        for place, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):
+        for index, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):
             lists[rank, peer] = hashes.numpy()[
-                place * part_sizes[rank] : (place + 1) * part_sizes[rank]
+                index * part_sizes[rank] : (index + 1) * part_sizes[rank]
             ]
     return [
         np.concatenate(
@@ -113,7 +112,7 @@ def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communic
 
 
 def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicator) -> list[Mask]:
-    """Send bits to each peer; by peer, the `counts` bits that it sent here."""
+    """Send bits to each peer; return the bits from each peer, whose numbers are `counts`."""
     packed = [torch.from_numpy(np.packbits(each)) for each in bits]
     received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
     return [

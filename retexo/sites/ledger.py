@@ -1,7 +1,8 @@
-"""How many of a site's nodes others have asked for, in all runs together, and the limit on it (sites.max_rows_shared).
+"""A ledger of the nodes that other sites have asked for, over all runs (sites.max_rows_shared).
 
-Beside the site's part, asked.npz: names of the sites, and for each of them, by its place, the ids that it has asked for
-in any run, with a limit or without. Rows of these nodes have left the site, as features or as what a model makes of them.
+asked.npz lies beside the site's part. It has the names of the sites, and for each of them, by index,
+the ids that it has asked for in any run, with or without a limit. Features or embeddings of these
+nodes have left the site.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from retexo.arrays import IntArray
 
 LEDGER = "asked.npz"
 PATIENCE = 30.0
-"""Seconds to wait for another run that writes the account."""
+"""Seconds to wait for another run that writes the ledger."""
 
 
 def record(
@@ -27,10 +28,16 @@ def record(
     limit: float | None,
     kind: str = "",
 ) -> None:
-    """Note what each of these sites asks for, distinct ids; InputError, and nothing noted, where it is too much.
+    """Record the ids that each site asks for.
 
-    limit: most nodes that any other site may have asked for, in all runs; below 1 as a share of num_nodes; None: any.
-    kind: their type in a heterogeneous graph, where each has a limit and an account of its own.
+    Args:
+        asked: distinct ids by site.
+        limit: the most nodes that a site may ask for in all runs together; below 1, a share of
+            num_nodes; None: no limit.
+        kind: the node type in a heterogeneous graph; each has its own ledger and limit.
+
+    Raises:
+        InputError: a site asks for too many; nothing is recorded then.
     """
     path = folder / (f"asked-{kind}.npz" if kind else LEDGER)
     try:
@@ -45,7 +52,7 @@ def record(
             _write(path, {**before, **after})
     except OSError as error:
         raise InputError(
-            f"{path}: {why_unwritten(error)}: sites.max_rows_shared needs this account of the rows that other sites get"
+            f"{path}: {why_unwritten(error)}: sites.max_rows_shared needs this ledger of the rows that other sites get"
         ) from error
 
 
@@ -58,19 +65,19 @@ def _check_limit(
 ) -> None:
     most = most_nodes(limit, num_nodes)
     over = [
-        f"{name} asks for {len(ids)}, {len(after[name])} with what it has had in other runs"
+        f"{name} asks for {len(ids)}, {len(after[name])} with those of earlier runs"
         for name, ids in asked.items()
         if len(after[name]) > most
     ]
     if over:
         raise InputError(
-            f"sites.max_rows_shared={limit}: at most {most} of {num_nodes} nodes are given to a site; "
-            f"{'; '.join(over)}; nothing was given. Ask why, or allow more ({path} keeps the account)"
+            f"sites.max_rows_shared={limit}: a site may get at most {most} of {num_nodes} nodes; "
+            f"{'; '.join(over)}; nothing was sent. Ask the site why, or raise the limit ({path} is the ledger)"
         )
 
 
 def most_nodes(limit: float, num_nodes: int) -> int:
-    """What sites.max_rows_shared allows of so many nodes; below 1 it is a share of them."""
+    """The number of nodes that sites.max_rows_shared allows; below 1 it is a share."""
     return int(limit * num_nodes if limit < 1 else limit)
 
 
@@ -78,18 +85,18 @@ def _read(path: Path) -> dict[str, IntArray]:
     if not path.exists():
         return {}
     with (
-        reading(path, "account of what sites asked for", "look for the reason"),
+        reading(path, "ledger of a site", "find out why it changed"),
         open_regular(path) as file,
-        np.load(file, allow_pickle=False) as account,
+        np.load(file, allow_pickle=False) as ledger,
     ):
         return {
-            str(name): account[str(place)].astype(np.int64)
-            for place, name in enumerate(account["sites"])
+            str(name): ledger[str(index)].astype(np.int64)
+            for index, name in enumerate(ledger["sites"])
         }
 
 
 def _write(path: Path, ids: Mapping[str, IntArray]) -> None:
-    arrays: dict[str, Any] = {str(place): each for place, each in enumerate(ids.values())}
+    arrays: dict[str, Any] = {str(index): each for index, each in enumerate(ids.values())}
     unfinished = path.with_name(f".unfinished-{path.name}")
     try:
         np.savez(unfinished, sites=np.array(list(ids)), **arrays)

@@ -1,7 +1,8 @@
-"""Where halo nodes stand at their owners, asked at the start by sites that read only their own folders.
+"""Find the local numbers of halo nodes at their owners, for sites that read only their own folders.
 
-A site knows the ids of its halo nodes and who owns them. It sends each owner these ids and gets back their local
-numbers. An id that its owner does not hold is an error, and so is an id that two sites hold (duplicate_ids.py).
+A site knows the ids and owners of its halo nodes. It sends each owner the ids and gets back their
+local numbers. An id that its owner does not hold, or that two sites hold (duplicate_ids.py), is an
+error.
 
 W workers, I inner nodes, H halo nodes of a worker.
 """
@@ -28,7 +29,7 @@ from retexo.sites.ledger import record
 logger = logging.getLogger(__name__)
 
 MAX_IDS_SHOWN = 3
-"""Ids that an error names."""
+"""Ids that an error message names."""
 
 
 Part = TypeVar("Part", Partition, PartNodes)
@@ -40,10 +41,15 @@ def resolve_halo(
     comm: Communicator,
     max_rows_shared: float | None = None,
 ) -> Part:
-    """The partition, or the nodes of one type, with halo_index, as the owners say, and what others have asked for.
+    """Fill in halo_index, and the nodes that other sites have asked for.
 
-    max_rows_shared: see retexo.sites.ledger; InputError before anybody is answered.
-    Where ids contradict each other, every worker raises: InputError the one that can name them, PeerLost the others.
+    Args:
+        partition: a partition, or the nodes of one type.
+        max_rows_shared: see retexo.sites.ledger.
+
+    Raises:
+        InputError: a site asks for too many rows, or this site can name wrong ids.
+        PeerLost: another site can name wrong ids.
     """
     unresolved = partition.unresolved_halo
     assert unresolved is not None
@@ -87,7 +93,10 @@ def resolve_halo(
 
 
 def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]:
-    """Send ascending ids to each peer; by peer, those that it sent here. Number, first and last id go before."""
+    """Send ascending ids to each peer, and return the ids from each peer.
+
+    Their number and the first and last id are sent before them.
+    """
     headers = [
         torch.tensor([len(each), *(each[[0, -1]] if len(each) else (0, -1))]) for each in ids
     ]
@@ -111,21 +120,21 @@ def _check(
     duplicate: list[IntArray],
     comm: Communicator,
 ) -> None:
-    """Raise where ids are wrong anywhere.
+    """Raise if ids are wrong at any site.
 
-    Every worker learns how many, and at which sites; which ids, only the site that knows them already.
+    Every worker learns how many and at which sites; only the site that knows the ids names them.
     """
     counts = [[len(ids) for ids in wrong] for wrong in (dangling, duplicate)]
     everyone = comm.all_gather(torch.tensor(counts), SETUP)
     complaints = [
         f"{unresolved.where}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)}; correct `src_owner`, "
-        "or leave these edges out"
+        "or remove these edges"
         for owner, ids in enumerate(dangling)
         if len(ids)
     ]
     complaints += [
-        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} holds {_some(ids)}, too; an id has one owner, "
-        "leave it out at one of the two"
+        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} also holds {_some(ids)}; an id has one owner, "
+        "remove it at one of the two"
         for peer, ids in enumerate(duplicate)
         if len(ids)
     ]
@@ -135,7 +144,7 @@ def _check(
     if ranks:
         names = ", ".join(unresolved.sites[rank] for rank in ranks)
         raise PeerLost(
-            f"ids at {names} contradict other sites', and its message names them; here nothing was found"
+            f"{names} found wrong ids, and names them in its message; this site found none"
         )
 
 

@@ -1,7 +1,7 @@
 """Adamic and Adar's score of two nodes on any workers: their common neighbours, weighted by degree.
 
-A node's owner knows its neighbours' ids and weights (partitioning.links.adamic_adar); the owner of one
-node receives the neighbours of the other. N nodes of the graph, I inner nodes, q other nodes.
+A node's owner knows its neighbours' ids and weights (partitioning.links.adamic_adar); the owner of
+one node receives the neighbours of the other. N nodes of the graph, I inner nodes, q other nodes.
 """
 
 from collections.abc import Sequence
@@ -69,14 +69,16 @@ class WeightedNeighbours:
         return found
 
     def score_pairs(self, own: Tensor, neighbours: sp.csr_array) -> Tensor:
-        """[q] the scores of own nodes, int64 [q] rows, each with the other node of `neighbours`, [q, N]."""
+        """[q] the scores of own nodes, int64 [q] rows, each with the other node of `neighbours`,
+        [q, N]."""
         return torch.from_numpy(self.weights[own.numpy()].multiply(neighbours).sum(axis=1)) / ONE
 
     def score_all(self, by_neighbour: sp.csr_array, own: slice) -> tuple[Tensor, Tensor, Tensor]:
         """The scores of all other nodes, [N, q], with some own ones.
 
         Returns:
-            Of the p pairs with common neighbours: the columns of the other nodes, the rows of the own
+            Of the p pairs with common neighbours: the columns of the other nodes, the rows of the
+                own
             nodes, the scores.
         """
         found = (self.weights[own] @ by_neighbour).tocoo()

@@ -1,15 +1,17 @@
-"""Link prediction: the loss and the validation metric, on embeddings of the nodes a worker has inputs of.
+"""Link prediction: the loss and the validation metric, on embeddings of the nodes a worker has
+inputs of.
 
-The loss of a pair (u, v) is the cross-entropy of v among all N nodes that can be destinations, s the
-score:
+The loss of a pair (u, v) is the cross-entropy of v among all N nodes that can be destinations, s
+the score:
 
     log ( e^s(u,v) + sum over drawn nodes w of  e^s(u,w) / E_w )  -  s(u,v)
 
-Half of the nodes w are drawn uniformly, half as ends of training pairs, anew in each step; E_w is how
-often w is expected among them, so the sum estimates that over all nodes without bias (importance
-sampling, as in sampled softmax; Bengio and Senecal, 2008).
+Half of the nodes w are drawn uniformly, half as ends of training pairs, anew in each step; E_w is
+how often w is expected among them, so the sum estimates that over all nodes without bias
+(importance sampling, as in sampled softmax; Bengio and Senecal, 2008).
 
-n available nodes, m pairs, K drawn nodes, M nodes that they are drawn from, D width of an embedding.
+n available nodes, m pairs, K drawn nodes, M nodes that they are drawn from, D width of an
+embedding.
 """
 
 import hashlib
@@ -51,7 +53,8 @@ class LinkPrediction:
 
     @staticmethod
     def metric(counts: Tensor) -> float:
-        """The mean reciprocal rank; counts: the sum of reciprocal ranks in units of 1 / ONE, pairs, 0."""
+        """The mean reciprocal rank; counts: the sum of reciprocal ranks in units of 1 / ONE, pairs,
+        0."""
         total, num_pairs, _ = counts.tolist()
         return float(total / ONE / max(1, num_pairs))
 
@@ -142,8 +145,8 @@ class LinkBatch:
     def compute_loss(self, embedded: Tensor, scorer: Scorer) -> Tensor:
         """The loss summed over the training pairs; embedded: [n, D].
 
-        It is computed in pieces, so that few scores are held at once; the gradient of the embeddings is
-        known when it returns.
+        It is computed in pieces, so that few scores are held at once; the gradient of the
+        embeddings is known when it returns.
         """
         drawn, log_expected = self.drawn.to(embedded.device), self.log_expected.to(embedded.device)
         # Sorted, so that a piece has few sources, each of which is scored once.
@@ -157,7 +160,8 @@ class LinkBatch:
             sources, place = torch.unique_consecutive(some[:, 0], return_inverse=True)
             others = scorer.against(leaf[sources], leaf[drawn]) - log_expected
             others = others.masked_fill(drawn == sources[:, None], -torch.inf)
-            # e^-80 of the largest adds nothing, and an exponential that underflows takes 60 times as long.
+            # e^-80 of the largest adds nothing; an exponential that underflows takes 60 times as
+            # long.
             others = torch.maximum(others, others.detach().amax(dim=1, keepdim=True) - 80)
             rest = torch.logsumexp(others, dim=1)[place]
             # A drawn destination does not compete with itself.
@@ -198,6 +202,7 @@ class LinkValidation:
 
 
 def sample_share(rows: Tensor, wanted: int, total: int, seed: int) -> Tensor:
-    """Random rows of this worker, [n, ...]: its share of about `wanted` among the `total` of all workers."""
+    """Random rows of this worker, [n, ...]: its share of about `wanted` among the `total` of all
+    workers."""
     count = math.ceil(len(rows) * min(1, wanted / max(1, total)))
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]]

@@ -52,7 +52,8 @@ def micro_f1(counts: Tensor) -> float:
 
 
 def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
-    """Correctly classified nodes by the evaluator of the Open Graph Benchmark; classes, int64 [N] each.
+    """Correctly classified nodes by the evaluator of the Open Graph Benchmark; classes, int64 [N]
+    each.
 
     Each worker evaluates its own nodes, because no label leaves its owner.
     """
@@ -64,7 +65,8 @@ def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
 
 
 def rank_among(own: Tensor, others: Tensor) -> Tensor:
-    """The rank of scores [n] among others [n, K], from 1: the mean of best and worst rank under ties."""
+    """The rank of scores [n] among others [n, K], from 1: the mean of best and worst rank under
+    ties."""
     return 1 + (count_above(own, others) + count_above(own, others, ties=True)) / 2
 
 

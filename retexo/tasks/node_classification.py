@@ -35,8 +35,8 @@ class NodeClassification:
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The sum of the nodes' losses, [].
 
-        The loss of a node is the cross-entropy, or the mean over its labels of the binary cross-entropy.
-        logits: [N, C]. labels: int64 [N], or float [N, C] for multi-label nodes.
+        The loss of a node is the cross-entropy, or the mean over its labels of the binary
+        cross-entropy. logits: [N, C]. labels: int64 [N], or float [N, C] for multi-label nodes.
         """
         if self.multilabel:
             losses = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -50,7 +50,8 @@ class NodeClassification:
         return logits > 0 if self.multilabel else logits.argmax(dim=1)
 
     def count_by_class(self, predicted: Tensor, labels: Tensor) -> Tensor:
-        """True positives, false positives and false negatives of each class, int64 [3, C] on the host."""
+        """True positives, false positives and false negatives of each class, int64 [3, C] on the
+        host."""
         if self.multilabel:
             actual = labels > 0.5
             hits = (predicted & actual, predicted & ~actual, ~predicted & actual)
@@ -74,7 +75,8 @@ class NodeClassification:
 def score_splits(context: TaskContext, logits: Tensor) -> dict[str, Score]:
     """The scores of the whole graph's training, validation and test nodes; all workers call it.
 
-    The test accuracy of an OGB graph is that of OGB's evaluator. logits: [I, C] of this worker's nodes.
+    The test accuracy of an OGB graph is that of OGB's evaluator. logits: [I, C] of this worker's
+    nodes.
     """
     task, partition, info = context.task, context.partition, context.graph_info
     predicted = task.predict(logits)

@@ -1,10 +1,11 @@
 """The prediction of a network with several heads: which of them, and how far it is smoothed.
 
-The logits of the chosen heads are averaged (like log-probabilities, up to a number per node that all
-classes share and that no step below depends on), then smoothed as by APPNP (Gasteiger, Bojchevski and
-Günnemann, "Predict then Propagate", ICLR 2019, equations 5 and 6 written out):
+The logits of the chosen heads are averaged (like log-probabilities, up to a number per node that
+all classes share and that no step below depends on), then smoothed as by APPNP (Gasteiger,
+Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, equations 5 and 6 written out):
 
-    V_0 = mean over the heads k of z_k        V_i = A V_(i-1)     (retexo.trainers.label_propagation)
+    V_0 = mean over the heads k of z_k        V_i = A V_(i-1)
+        (retexo.trainers.label_propagation)
     Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
 
 K is smoothing.steps, and alpha = 1 leaves V_0.
@@ -86,8 +87,8 @@ def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
 
 
 def _find_best(context: TaskContext, candidates: Iterator[Tensor]) -> int:
-    """The index of the candidate with the least loss among those within half a standard error of the
-    best metric; candidates: logits [n, C] of validation nodes."""
+    """The index of the candidate with the least loss among those within half a standard error of
+    the best metric; candidates: logits [n, C] of validation nodes."""
     labels = context.labels.cpu()[context.partition.val_mask]
     task, num_val = context.task, context.graph_info.num_val
     counts, losses = [], []

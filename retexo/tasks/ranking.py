@@ -1,13 +1,15 @@
-"""How well pairs of nodes are ranked: MRR, Hits@K and AUC, from counts that are summed over workers.
+"""How well pairs of nodes are ranked: MRR, Hits@K and AUC, from counts that are summed over
+workers.
 
-A pair (u, v) is ranked among all nodes that u has no edge to in any split. The embedding of u goes to
-every worker, which counts those of its own nodes that score above v; so no list of all nodes is ever
-held, and the replies are counts. A rank is the mean of best and worst rank under ties, as in OGB's
-evaluator. AUC and OGB's metrics compare with the fixed negative pairs of the partition directory.
+A pair (u, v) is ranked among all nodes that u has no edge to in any split. The embedding of u goes
+to every worker, which counts those of its own nodes that score above v; so no list of all nodes is
+ever held, and the replies are counts. A rank is the mean of best and worst rank under ties, as in
+OGB's evaluator. AUC and OGB's metrics compare with the fixed negative pairs of the partition
+directory.
 
 I inner nodes, N nodes, q pairs of one worker that are ranked at a time, D width of a node's
-embeddings side by side, A candidates for the output heads, P pieces of embeddings (stages and pieces of
-the spectral embedding).
+embeddings side by side, A candidates for the output heads, P pieces of embeddings (stages and
+pieces of the spectral embedding).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
-from retexo.comm.received import check_places
+from retexo.comm.received import check_node_numbers
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.scorer import Scorer
 from retexo.models.stage import OutputHeads, Stage
@@ -39,8 +41,8 @@ ONE = 1 << 32
 """Reciprocal ranks are summed as integers, in units of 1 / ONE."""
 HITS_AT = (10, 20, 50)
 SHARES = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
-"""Candidates for the shares of the spectral score and of Adamic and Adar's. Both scale a training pair's
-mean score to 1; the scores of a network are a few units."""
+"""Candidates for the shares of the spectral score and of Adamic and Adar's. Both scale a training
+pair's mean score to 1; the scores of a network are a few units."""
 TAG = MessageTag("predictions")
 
 
@@ -51,7 +53,8 @@ class FetchedNodes:
     rows: Tensor
     """[q, D]"""
     neighbours: sp.csr_array | None
-    """int64 [q, N], see WeightedNeighbours.fetch; None where Adamic and Adar's score is not used."""
+    """int64 [q, N], see WeightedNeighbours.fetch; None where Adamic and Adar's score is not
+    used."""
 
     @cached_property
     def by_neighbour(self) -> sp.csr_array:
@@ -68,7 +71,8 @@ class EmbeddedNodes:
     scorers: Sequence[Scorer]
     """[P]"""
     rows: Tensor
-    """[I, D] the embeddings of the stages side by side, then the spectral embedding in pieces as wide."""
+    """[I, D] the embeddings of the stages side by side, then the spectral embedding in pieces as
+    wide."""
     weights: Sequence[tuple[float, ...]]
     """[A][P] the weight of each piece's score."""
     neighbours: WeightedNeighbours | None
@@ -122,7 +126,8 @@ class EmbeddedNodes:
     def _score_embeddings(
         self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor
     ) -> Tensor:
-        """[A, ...] from the embeddings of sources and destinations; `score` is a method of a scorer."""
+        """[A, ...] from the embeddings of sources and destinations; `score` is a method of a
+        scorer."""
         width = src.shape[1] // len(self.scorers)
         src_pieces, dst_pieces = (torch.split(rows, width, dim=1) for rows in (src, dst))
         by_piece = [
@@ -155,7 +160,8 @@ class EmbeddedNodes:
         return scores
 
     def fetch(self, ids: Tensor) -> FetchedNodes:
-        """Get nodes from their owners, by their ids in the partitioned graph, int64 [n]; all workers call it."""
+        """Get nodes from their owners, by their ids in the partitioned graph, int64 [n]; all
+        workers call it."""
         comm, bounds = self.context.comm, self.bounds
         wanted, inverse = np.unique(ids.numpy(), return_inverse=True)
         owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
@@ -165,7 +171,7 @@ class EmbeddedNodes:
         sizes = [int(each) for each in announced]
         requested = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
         for peer, each in enumerate(requested):
-            check_places(peer, each, len(self.rows))
+            check_node_numbers(peer, each, len(self.rows))
         size = self._bytes_per_row
         replies = [self._encode(self.rows[each.long()]) for each in requested]
         received = comm.all_to_all(
@@ -185,7 +191,8 @@ class EmbeddedNodes:
         return [each.view(-1, *tensor.shape[1:]) for each in received]
 
     def score_by_source(self, pairs: Tensor) -> Tensor:
-        """The first candidate's scores [n] of pairs, int64 [n, 2], whose sources are this worker's."""
+        """The first candidate's scores [n] of pairs, int64 [n, 2], whose sources are this
+        worker's."""
         most = int(self.context.comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
         scores, step = [self.rows.new_zeros(0)], 32 * MAX_PAIRS
         for first in range(0, most, step):
@@ -232,7 +239,7 @@ def _decode_rows(data: Tensor, num_pieces: int, like: Tensor) -> Tensor:
     return (values * factors).view(-1, width).to(like)
 
 
-# --- output heads and scores --------------------------------------------------------------------------------
+# --- output heads and scores ----------------------------------------------------------------------
 
 
 def choose_link_heads(
@@ -240,8 +247,8 @@ def choose_link_heads(
 ) -> OutputHeads:
     """Choose by the MRR of validation pairs.
 
-    First the stage, or the mean of the last ones; then the share of the spectral score; then that of
-    Adamic and Adar's score.
+    First the stage, or the mean of the last ones; then the share of the spectral score; then that
+    of Adamic and Adar's score.
     """
     num_layers = len(stages)
     heads = OutputHeads((num_layers - 1,))
@@ -308,7 +315,8 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
 def _count_above_everywhere(
     embedded: EmbeddedNodes, known: "KnownEdges", pairs: Tensor, own: Tensor
 ) -> Tensor:
-    """[A, q, 2] for each pair, how many nodes of the graph score above it, and how many at least as much."""
+    """[A, q, 2] for each pair, how many nodes of the graph score above it, and how many at least as
+    much."""
     comm = embedded.context.comm
     scores = embedded.all_gather(own.T.contiguous())
     dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
@@ -335,7 +343,8 @@ def _count_above_here(
     ids: Tensor,
     held_out: Tensor,
 ) -> Tensor:
-    """The same among this worker's nodes, int32 [A, q, 2], without those that a source has an edge to.
+    """The same among this worker's nodes, int32 [A, q, 2], without those that a source has an edge
+    to.
 
     ids: int64 [q] of the sources. held_out: see KnownEdges.
     """
@@ -378,8 +387,8 @@ class KnownEdges:
         return torch.stack((place, self._held_out[match, 1]), dim=1)
 
     def find_excluded(self, ids: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions of sources, and inner nodes that they are not ranked among: the source itself, and
-        nodes that it has an edge to."""
+        """Positions of sources, and inner nodes that they are not ranked among: the source itself,
+        and nodes that it has an edge to."""
         place, match = _find_matches(self._source, ids)
         places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))
         nodes = torch.cat((self._node[match], held_out[:, 1] - self.first, ids - self.first))

@@ -1,11 +1,11 @@
 """Boundary node sampling: full-graph training on a new sample of the boundary nodes in every epoch.
 
 Wan, Li, Kim and Lin, "BNS-GCN: Efficient Full-Graph Training of Graph Convolutional Networks with
-Partition-Parallelism and Random Boundary Node Sampling", MLSys 2022. Each boundary node of an ordered
-pair of partitions is drawn with probability p, the same ones in all layers of an epoch. In sums, which
-are normalised by degrees in the whole graph, its row is multiplied by 1/p, so that the sum is
-unbiased; attention and pooling use it as it is. Both ends draw from the same seed, so the sample is not
-sent. Validation and the final test use the whole graph.
+Partition-Parallelism and Random Boundary Node Sampling", MLSys 2022. Each boundary node of an
+ordered pair of partitions is drawn with probability p, the same ones in all layers of an epoch. In
+sums, which are normalised by degrees in the whole graph, its row is multiplied by 1/p, so that the
+sum is unbiased; attention and pooling use it as it is. Both ends draw from the same seed, so the
+sample is not sent. Validation and the final test use the whole graph.
 """
 
 import itertools
@@ -102,5 +102,6 @@ def sampled_features(
 
 
 def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:
-    """All rows that a first weight may be multiplied with; a sum of them is zero where all of them are."""
+    """All rows that a first weight may be multiplied with; a sum of them is zero where all of them
+    are."""
     return (as_matrix(torch.cat((context.features, features.unprojected.values))),)

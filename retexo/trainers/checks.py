@@ -1,4 +1,4 @@
-"""Settings that some trainers do not support; each raises InputError."""
+"""Checks for settings that some trainers do not support; each raises InputError."""
 
 from collections.abc import Callable
 
@@ -12,23 +12,23 @@ from retexo.settings.run_settings import TrainSettings
 def refuse_local_steps(settings: TrainSettings) -> None:
     if settings.gradient.mode != "sync":
         raise InputError(
-            f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of rows between "
-            "workers, which are those of one loss only while all have the same parameters; set gradient=sync"
+            f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of rows "
+            "between workers, which need the same parameters on all of them; set gradient=sync"
         )
 
 
 def refuse_rounding(settings: TrainSettings) -> None:
     if settings.exchange.rounded:
         raise InputError(
-            f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name} sends rows and their "
-            "gradients as they are; leave it out"
+            f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name} cannot "
+            "round rows and their gradients; leave it out"
         )
 
 
 def refuse_models(
     settings: TrainSettings, fits: Callable[[Convolution], bool], reason: str
 ) -> None:
-    """InputError, which names the models that fit with their defaults, where the settings' model does not."""
+    """Refuse a model that does not fit; the message names those that fit with their defaults."""
     model = settings.model
     if not fits(check_model(model)):
         options = "".join(f" with model.{name}={value}" for name, value in model.options.items())
@@ -42,15 +42,15 @@ def refuse_models(
 
 
 def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: GraphInfo) -> None:
-    """InputError where the graph's edges have what the model or the trainer does not read."""
+    """Refuse edge weights or features that the model or the trainer does not read."""
     if graph_info.weighted and not (conv.linear_aggregation or conv.attention_heads):
         raise InputError(
-            "model.aggregator=pool: the edges have weights, which a maximum does not take; use model.aggregator=mean, "
-            "or partition the graph without `edge_weight`"
+            "model.aggregator=pool: the edges have weights, which a maximum cannot use; use "
+            "model.aggregator=mean, or partition the graph without `edge_weight`"
         )
     trainer = settings.trainer.name
     if graph_info.num_edge_features and not conv.attention_heads and trainer != "lazy":
         raise InputError(
-            f"trainer={trainer}: the edges have features, which model={settings.model.name} reads with trainer=lazy "
-            "alone; use that, or model=gat, or partition the graph without `edge_feat`"
+            f"trainer={trainer}: the edges have features, which model={settings.model.name} reads only "
+            "with trainer=lazy; use that, or model=gat, or partition the graph without `edge_feat`"
         )

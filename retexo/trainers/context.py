@@ -1,7 +1,7 @@
 """What a trainer is given on one worker, and what it returns.
 
-A plain graph is a graph with one node type and one relation. I inner nodes, H halo nodes, F features,
-C classes.
+A plain graph is a graph with one node type and one relation. I inner nodes, H halo nodes, F
+features, C classes.
 """
 
 import contextlib
@@ -32,7 +32,8 @@ PHASE_LABELS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation
 
 
 class Clock:
-    """Seconds spent in each phase, counted once where phases nest; reports the phase to the parent."""
+    """Seconds spent in each phase, counted once where phases nest; reports the phase to the
+    parent."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -42,7 +43,8 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; phases may nest, as the exchanges of label propagation do in the evaluation."""
+        """Time a phase; phases may nest, as the exchanges of label propagation do in the
+        evaluation."""
         self.progress.enter(PHASE_LABELS.get(name, name))
         start, outer, self._inner_seconds = time.perf_counter(), self._inner_seconds, 0.0
         try:
@@ -91,7 +93,8 @@ class Context(TaskContext):
     endpoints: Any = None
     """retexo.trainers.link_objective.Endpoints, once they are known."""
     edge_means: Tensor | None = None
-    """[I, K] weighted means of the in-edges' features, 0 for none; None where no stage reads them."""
+    """[I, K] weighted means of the in-edges' features, 0 for none; None where no stage reads
+    them."""
 
     @property
     def target(self) -> NodeType:
@@ -122,7 +125,8 @@ class Context(TaskContext):
 
     @property
     def num_nodes_disclosed(self) -> list[int]:
-        """By rank, how many of this site's nodes it may get rows of; empty where there are no sites."""
+        """By rank, how many of this site's nodes it may get rows of; empty where there are no
+        sites."""
         asked_for = [each.out_edges.partition.asked_for or () for each in self.types.values()]
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
@@ -190,6 +194,7 @@ class TrainResult:
     rounds: list[int]
     """Rounds per layer; one number for a network that is trained end to end."""
     logits: list[Tensor]
-    """[I, C] of each head that may be used, the last one's last; NaN at nodes that no worker needs."""
+    """[I, C] of each head that may be used, the last one's last; NaN at nodes that no worker
+    needs."""
     memory: Sequence[int] = (0, 0)
     """Peaks of the processes that it started on this worker, in bytes: resident, private."""

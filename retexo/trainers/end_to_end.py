@@ -29,7 +29,8 @@ from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import Pass
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
-"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (retexo.exchange.differentiable_exchange)."""
+"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss
+(retexo.exchange.differentiable_exchange)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +154,8 @@ def fit_stages(
 def train_without_exchange(
     context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]
 ) -> TrainResult:
-    """Train, validate and test on passes that send nothing; `make` makes one for targets, bool [I]."""
+    """Train, validate and test on passes that send nothing; `make` makes one for targets, bool
+    [I]."""
     partition = context.partition
     with context.phase("aggregate"):
         train, val = make(partition.train_mask), make(partition.val_mask)
@@ -168,7 +170,7 @@ def train_without_exchange(
     return TrainResult(rounds, [logits])
 
 
-# --- before and after the rounds -----------------------------------------------------------------------------
+# --- before and after the rounds ------------------------------------------------------------------
 
 
 def exchange_rows(
@@ -184,7 +186,7 @@ def exchange_rows(
     of_layer = context.settings.exchange.precision
     precision = of_layer[0]
     if kind == "predictions":
-        # With few classes, four bits beside the scale would save little, and their sums are too coarse.
+        # With few classes, four bits beside the scale would save little, and sums are too coarse.
         precision = "int8" if of_layer[-1] == "int4" else of_layer[-1]
     local = LocalRows.unprojected(rows, scale, layerwise.PRECISIONS[precision])
     exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
@@ -226,7 +228,8 @@ def infer(context: Context, stages: Sequence[Stage], received: Mapping[str, Sour
 
 @torch.no_grad()
 def _infer_plain(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
-    """The same in a plain graph, where later layers are exchanged as the lazy trainer exchanges them."""
+    """The same in a plain graph, where later layers are exchanged as the lazy trainer exchanges
+    them."""
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)

@@ -1,10 +1,10 @@
 """FedGCN: sums over neighbours' features are exchanged once, then workers train without exchange.
 
 Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of
-Graph Convolutional Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of
-its own nodes, exactly; after two also those of their neighbours on other workers, so that a network of
-two layers is exact. Edges that later layers would need are left out; sums are normalised by degrees in
-the whole graph. Validation and the final test use the same data.
+Graph Convolutional Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates
+of its own nodes, exactly; after two also those of their neighbours on other workers, so that a
+network of two layers is exact. Edges that later layers would need are left out; sums are normalised
+by degrees in the whole graph. Validation and the final test use the same data.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,8 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
 def aggregate_pass(
     context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor
 ) -> network_pass.Pass:
-    """A pass for the targets, bool [I]. Its first layer also computes the halo nodes of the second."""
+    """A pass for the targets, bool [I]. Its first layer also computes the halo nodes of the
+    second."""
     required = network_pass.require_targets(context, targets, comm=None)
     nodes = (required[PLAIN_NODE] > 0).nonzero()[:, 0]
     halo = _halo_of_second_layer(context, required[PLAIN_NODE])

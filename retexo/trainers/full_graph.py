@@ -1,4 +1,5 @@
-"""Full-graph training, end to end: boundary rows forward and their gradients backward, in every layer.
+"""Full-graph training, end to end: boundary rows forward and their gradients backward, in every
+layer.
 
 It computes what one process would compute on the whole graph. The features are fixed, so they are
 sent once.

@@ -1,4 +1,5 @@
-"""One layer of a plain graph: exchange its input, aggregate, train it or not, exchange the rest, embed.
+"""One layer of a plain graph: exchange its input, aggregate, train it or not, exchange the rest,
+embed.
 
 retexo.trainers.relational_layers has the layers of heterogeneous graphs. I inner nodes of this
 worker, F input width, D hidden width, C classes.
@@ -29,7 +30,8 @@ from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context
 
 EDGES_PER_STEP = 1 << 18
-"""In-edges of nodes whose neighbours' rows are multiplied with the weights together, in each round."""
+"""In-edges of nodes whose neighbours' rows are multiplied with the weights together, in each
+round."""
 NODES_PER_STEP = 1 << 14
 """Nodes whose sums are multiplied with the weights together; their rows are smaller than what the C
 library maps anew each time."""
@@ -39,7 +41,8 @@ PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int
 
 
 class AnyLayerInput(Protocol):
-    """A layer's input on this worker, in a plain or a heterogeneous graph; a dataclass with `rows`."""
+    """A layer's input on this worker, in a plain or a heterogeneous graph; a dataclass with
+    `rows`."""
 
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
@@ -285,7 +288,8 @@ def _complete(
 def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """Some nodes at a time with their inputs; vectors from other workers are summed as they arrive."""
+    """Some nodes at a time with their inputs; vectors from other workers are summed as they
+    arrive."""
     conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):

@@ -36,7 +36,8 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Train the stages one after the other; each ends with its best validation round's parameters."""
+    """Train the stages one after the other; each ends with its best validation round's
+    parameters."""
     rounds: list[int] = []
     logits: list[Tensor] = []
 
@@ -63,7 +64,8 @@ def each_layer(
     *,
     heads: str = "validation",
 ) -> Iterator[Any]:
-    """The outputs of the stages, one after the other; heads="last" computes the last one's logits only."""
+    """The outputs of the stages, one after the other; heads="last" computes the last one's logits
+    only."""
     kind = RelationalInput if context.is_heterogeneous else LayerInput
     given: Any = kind.first(context, stages)
     for layer, stage in enumerate(stages):
@@ -82,8 +84,8 @@ class InferenceResult:
     logits: Tensor
     """[I, C] of the chosen heads, after label propagation."""
     embeddings: Tensor
-    """[I, D] the input of the last layer, or of its head in a heterogeneous graph; with one layer the
-    features."""
+    """[I, D] the input of the last layer, or of its head in a heterogeneous graph; with one layer
+    the features."""
     by_head: Sequence[Tensor] = ()
     """[I, C] of each head, for link prediction."""
 
@@ -91,9 +93,9 @@ class InferenceResult:
 def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> InferenceResult:
     """Run trained stages over the nodes that the plan requires.
 
-    With the plan of a training run and as many threads, the logits are those of the run, bit for bit:
-    the same rows and sums are sent, and the same nodes go through a layer together. With a plan of one
-    phase they differ by rounding.
+    With the plan of a training run and as many threads, the logits are those of the run, bit for
+    bit: the same rows and sums are sent, and the same nodes go through a layer together. With a
+    plan of one phase they differ by rounding.
     """
     smooth = partial(propagate, context)
     if isinstance(stages[0], TypedLayer):

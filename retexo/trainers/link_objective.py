@@ -1,8 +1,9 @@
-"""The training objectives of link prediction: both endpoints of a pair are computed by its source's owner.
+"""The training objectives of link prediction: both endpoints of a pair are computed by its source's
+owner.
 
-A source's owner receives, once per layer, the aggregated input of each endpoint that lies elsewhere, and
-of a pool of random nodes that all workers have; so rounds send only gradients and counts. I inner nodes,
-R endpoints of other partitions, F input width.
+A source's owner receives, once per layer, the aggregated input of each endpoint that lies
+elsewhere, and of a pool of random nodes that all workers have; so rounds send only gradients and
+counts. I inner nodes, R endpoints of other partitions, F input width.
 """
 
 from collections.abc import Iterator
@@ -161,7 +162,7 @@ class _PairObjective:
         self.seeds.begin_round(number)
 
 
-# --- layer by layer -----------------------------------------------------------------------------------------
+# --- layer by layer -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -206,8 +207,8 @@ class LinkObjective(_PairObjective, LayerObjective):
     def drop_neighbours(self, inputs: Inputs) -> Inputs:
         """The inputs with some nodes as if they had no neighbours, as in DropoutNet.
 
-        Endpoints of training pairs have at least one neighbour; those of held-out pairs may have none
-        (Volkovs, Yu and Poutanen, "DropoutNet", 2017).
+        Endpoints of training pairs have at least one neighbour; those of held-out pairs may have
+        none (Volkovs, Yu and Poutanen, "DropoutNet", 2017).
         """
         if not self.neighbour_dropout or not any(self.from_neighbours):
             return inputs
@@ -224,7 +225,8 @@ class LinkObjective(_PairObjective, LayerObjective):
 def make_link_objective(
     context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
 ) -> LinkObjective:
-    """The objective of all inner nodes and of the endpoints of this worker's pairs, which are received here."""
+    """The objective of all inner nodes and of the endpoints of this worker's pairs, which are
+    received here."""
     nodes = torch.arange(context.partition.num_inner)
     linear = stage.conv.fixed_inputs
     train = layerwise.labelled_nodes(context, stage, nodes, given, sources)
@@ -270,7 +272,8 @@ def _find_inputs_from_neighbours(context: Context, layer: int, stage: Stage) -> 
 def _append_endpoints(
     context: Context, endpoints: Endpoints, layer: int, stage: Stage, own: Inputs | None
 ) -> Inputs | None:
-    """The inputs of the inner nodes, then of the endpoints; a worker without nodes exchanges, too."""
+    """The inputs of the inner nodes, then of the endpoints; a worker without nodes exchanges,
+    too."""
     widths = [weight.shape[0] for weight in stage.first_weights]
     parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
     extended = []
@@ -292,7 +295,7 @@ def _append_endpoints(
     return inputs.to_bf16() if own.bf16 else inputs
 
 
-# --- end to end ---------------------------------------------------------------------------------------------
+# --- end to end -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -316,7 +319,8 @@ class LinkNetworkObjective(_PairObjective, NetworkObjective):
 def make_link_network_objective(
     context: Context, stage: Stage, objective: NetworkObjective
 ) -> LinkNetworkObjective:
-    """An objective for links in place of one for nodes; endpoints' embeddings are sent in each round.
+    """An objective for links in place of one for nodes; endpoints' embeddings are sent in each
+    round.
 
     stage: the last one.
     """

@@ -1,4 +1,5 @@
-"""Training on the edges within each partition, end to end: the lower bound, no row crosses the network.
+"""Training on the edges within each partition, end to end: the lower bound, no row crosses the
+network.
 
 Validation and the final test are on these edges, too.
 """

@@ -46,8 +46,8 @@ class Step:
     fixed: Mapping[str, Inputs] = field(default_factory=dict)
     """The inputs of the first layer."""
     edges: Mapping[EdgeType, tuple[Block, Tensor]] = field(default_factory=dict)
-    """In a later layer, each relation's block, and int64 [N_src] the places of its sources: among the
-    rows of the layer before, then the received ones."""
+    """In a later layer, each relation's block, and int64 [N_src] the places of its sources: among
+    the rows of the layer before, then the received ones."""
     own_rows: Mapping[str, Tensor] = field(default_factory=dict)
     """int64 [n] the places of a type's nodes among its rows of the layer before."""
     exchanges: Mapping[str, HaloExchange] = field(default_factory=dict)
@@ -113,7 +113,8 @@ class Pass:
         ]
 
     def run(self, layers: Sequence[Layer], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
-        """Compute the logits [n, C], and the zero of the last exchange, which has to enter the loss.
+        """Compute the logits [n, C], and the zero of the last exchange, which has to enter the
+        loss.
 
         Rows and their gradients count as traffic of `kind`.
         """
@@ -140,12 +141,12 @@ class Pass:
             yield rows, zero
 
 
-# --- which nodes, and what is sent -------------------------------------------------------------------------
+# --- which nodes, and what is sent ----------------------------------------------------------------
 
 
 def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
-    """What a pass for some of the labelled type's nodes, bool [I], computes; comm: None for a pass within
-    the partition."""
+    """What a pass for some of the labelled type's nodes, bool [I], computes; comm: None for a pass
+    within the partition."""
     num_layers = context.settings.model.num_layers
     required = {name: torch.zeros_like(each) for name, each in context.required_layers.items()}
     if comm and context.settings.exchange.mode == "plain":
@@ -179,14 +180,15 @@ def make_plans(
 def options_of_pass(
     settings: TrainSettings, options: PlanOptions, *, sums: bool | None = None
 ) -> PlanOptions:
-    """The options of a plan whose rows are sent forward, and their gradients backward, in each round."""
+    """The options of a plan whose rows are sent forward, and their gradients backward, in each
+    round."""
     times = 2 * settings.num_rounds[0]
     vector_bytes = (times * options.vector_bytes[0], times * options.vector_bytes[1])
     sums = options.partial_sums if sums is None else sums
     return replace(options.for_targets(partial_sums=sums), vector_bytes=vector_bytes)
 
 
-# --- making a pass -----------------------------------------------------------------------------------------
+# --- making a pass --------------------------------------------------------------------------------
 
 
 def make_pass(
@@ -309,7 +311,7 @@ def _first_inputs_by_type(
             blocks[each] = block.to(device)
     fixed = {}
     for to, ids in nodes.items():
-        into = [each for each in context.schema.into(to) if each in rows_of_relation]
+        into = [each for each in context.schema.relations_into(to) if each in rows_of_relation]
         own = context.types[to].features
         fixed[to] = Inputs(
             tuple(as_matrix(rows_of_relation[each].to(device)) for each in into),
@@ -335,7 +337,8 @@ def later_step(
         layers: of the network.
         number: of the layer.
         required: the nodes that each layer computes.
-        received: by source type the vectors that are the last rows that the layer reads, without values.
+        received: by source type the vectors that are the last rows that the layer reads, without
+            values.
     """
     nodes, device = _nodes(layers[number], number, required), context.device
     edges, places = {}, {}
@@ -371,8 +374,8 @@ def no_sources(context: Context) -> Sources:
 def infer_by_type(
     context: Context, layers: Sequence[Any], features: Mapping[str, Sources]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [I, C] of a heterogeneous graph's computed nodes, and the rows [I, D] that its last layer
-    reads of them."""
+    """Logits [I, C] of a heterogeneous graph's computed nodes, and the rows [I, D] that its last
+    layer reads of them."""
     with context.phase("embed"):
         target, computed = context.schema.target, context.computed
         plans = {name: each.plan for name, each in context.types.items()}

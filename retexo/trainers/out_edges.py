@@ -1,8 +1,9 @@
 """The edges that leave the nodes of one type, and the mean of their rows over each relation.
 
-A row serves all relations that leave its type. A destination is therefore a pair of a relation and a
-node: a row crosses once to a partition, a partial sum belongs to one relation at one node, and one
-vertex cover chooses over all of them. In a plain graph each node is the only destination of its own.
+A row serves all relations that leave its type. A destination is therefore a pair of a relation and
+a node: a row crosses once to a partition, a partial sum belongs to one relation at one node, and
+one vertex cover chooses over all of them. In a plain graph each node is the only destination of its
+own.
 
 I inner nodes and H halo nodes of the source type; R pairs of a relation and a destination node.
 """
@@ -35,8 +36,8 @@ from retexo.models.streaming_aggregate import AggregateAccumulator
 class OutEdges:
     """The edges into this partition that leave nodes of one type.
 
-    Local ids: inner nodes 0 ... I-1, pairs I ... I+R-1 relation by relation, then the halo nodes. In
-    a plain graph the inner nodes are the destinations, so there are no pairs.
+    Local ids: inner nodes 0 ... I-1, pairs I ... I+R-1 relation by relation, then the halo nodes.
+    In a plain graph the inner nodes are the destinations, so there are no pairs.
     """
 
     num_nodes: int

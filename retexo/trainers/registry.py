@@ -1,4 +1,5 @@
-"""The trainers by name. To add one: a module here that is a `Trainer`, its line below, and conf/trainer/NAME.yaml."""
+"""The trainers by name. To add one: a module here that is a `Trainer`, its line below, and
+conf/trainer/NAME.yaml."""
 
 from operator import attrgetter
 from typing import Any, Protocol
@@ -26,18 +27,20 @@ class Trainer(Protocol):
 
     @property
     def OWN_MODEL(self) -> bool:
-        """Whether it trains another network than the stages; app=evaluate and predict cannot load that."""
+        """Whether it trains another network than the stages; app=evaluate and predict cannot load
+        that."""
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it saves its rounds in Context.recovery, and sends only comm.traffic.OF_ROUNDS in them."""
+        """Whether it saves its rounds in Context.recovery; they send only traffic_meter.ROUND_KINDS."""
 
     @property
     def HETEROGENEOUS(self) -> bool:
         """Whether it also trains on heterogeneous graphs."""
 
     def check(self, settings: TrainSettings) -> None:
-        """Raise InputError for settings that it does not support; called before anything is started."""
+        """Raise InputError for settings that it does not support; called before anything is
+        started."""
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Train on this worker; all workers call it."""
@@ -86,7 +89,8 @@ def find(name: str, *, heterogeneous: bool = False) -> Trainer:
 
 
 def check(settings: TrainSettings) -> None:
-    """Raise InputError for settings that the chosen model or the chosen trainer does not support."""
+    """Raise InputError for settings that the chosen model or the chosen trainer does not
+    support."""
     heterogeneous = check_model(settings.model).relational
     trainer = find(settings.trainer.name, heterogeneous=heterogeneous)
     _check_saves(settings, trainer)

@@ -1,10 +1,12 @@
-"""One layer of a heterogeneous graph, trained by itself (retexo.models.hetero_stage has the formulas).
+"""One layer of a heterogeneous graph, trained by itself (retexo.models.hetero_stage has the
+formulas).
 
 It is apart from retexo.trainers.layerwise because another network is trained: the labels are the
 target's, so only its stage trains, on means over relations that are computed once; other types pass
 on means of rows after the weights that this stage has learnt for them.
 
-I inner nodes of a type, I_t of the target, F width of a layer's rows, D width of passed rows, C classes.
+I inner nodes of a type, I_t of the target, F width of a layer's rows, D width of passed rows, C
+classes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +38,8 @@ class RelationalOutput:
     """A layer's output at this worker's nodes."""
 
     rows: Mapping[str, Tensor]
-    """[I, D] the rows that types pass on; 0 where no worker needs them, none after the last layer."""
+    """[I, D] the rows that types pass on; 0 where no worker needs them, none after the last
+    layer."""
     hidden: Tensor
     """[I_t, D] the input of the stage's head."""
     logits: Tensor
@@ -58,8 +61,11 @@ class RelationalInput:
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
         """The input of the first layer."""
         schema, own = context.schema, context.features
-        means = {name: own.new_zeros(len(own), schema.widths[name[0]]) for name in schema.inputs(0)}
-        rows = {name: context.types[name].features for name in schema.sources(0)}
+        means = {
+            name: own.new_zeros(len(own), schema.widths[name[0]])
+            for name in schema.target_relations(0)
+        }
+        rows = {name: context.types[name].features for name in schema.types_with_rows(0)}
         return cls(rows, own, means)
 
     def open_exchanges(
@@ -71,7 +77,7 @@ class RelationalInput:
         """
         precision = PRECISIONS[context.settings.exchange.precision[layer]]
         schema = context.schema
-        unread = schema.near(layer) - {name[0] for name in schema.inputs(layer)}
+        unread = schema.weighted_types(layer) - {name[0] for name in schema.target_relations(layer)}
         exchanges = {}
         for name, rows in self.rows.items():
             local = LocalRows.unprojected(rows, None, precision)
@@ -196,8 +202,8 @@ def _target_inputs(
             rows[nodes] = means[name].cpu()
     raw: list[Tensor] = []
     if layer or edges is None:
-        raw = [given.means[name][nodes] for name in schema.inputs(0)]
-    relations, passed, blocks = schema.inputs(layer), [], []
+        raw = [given.means[name][nodes] for name in schema.target_relations(0)]
+    relations, passed, blocks = schema.target_relations(layer), [], []
     if edges is not None:
         for name in relations:
             out_edges, rows = context.types[name[0]].out_edges, given.rows[name[0]]
@@ -222,7 +228,7 @@ def _passed_by_target(
     weights: Mapping[str, Tensor],
 ) -> Tensor:
     """[n, D] the rows that the target's nodes pass on, from the means over its relations."""
-    raw, relations = context.schema.inputs(0), context.schema.inputs(layer)
+    raw, relations = context.schema.target_relations(0), context.schema.target_relations(layer)
     if layer == 0:
         means = [given.means[name][nodes].to(context.device) for name in raw]
     else:
@@ -248,17 +254,18 @@ def _exchange_rest(
 
     Returns:
         The means over the relations into the target at `nodes`, int64 [n].
-        The rows [I, D] that types pass on; the target's are not filled in, because its labelled nodes
+        The rows [I, D] that types pass on; the target's are not filled in, because its labelled
+            nodes
         were aggregated before the rounds.
         For attention, by type all rows that were received.
     """
     layer, target, schema = objective.layer, context.schema.target, context.schema
-    types = schema.passing(layer, context.settings.model.num_layers)
+    types = schema.passing_types(layer, context.settings.model.num_layers)
     required = context.required_layers
     passing = {name: (required[name] > layer).nonzero()[:, 0] for name in types if name != target}
     widths = {name: rows.shape[1] for name, rows in given.rows.items()}
     projected = projected_width(objective.stage)
-    columns = schema.columns(layer, widths, projected)
+    columns = schema.passed_columns(layer, widths, projected)
     passed_widths = schema.passed_widths(layer, widths, projected)
     means: Means = {}
     received: dict[str, Sources] = {}

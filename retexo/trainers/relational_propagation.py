@@ -1,4 +1,5 @@
-"""Label propagation along the relations of a heterogeneous graph, for retexo.trainers.label_propagation.
+"""Label propagation along the relations of a heterogeneous graph, for
+retexo.trainers.label_propagation.
 
 The predictions V of the labelled type, the target, follow the paths target - x - target and the
 relations within the target:
@@ -6,8 +7,8 @@ relations within the target:
     U_x = mean over the relations r from the target to x of  A_r V
     V'  = mean over the relations r into the target of  A_r U
 
-with V in place of U for a relation within the target. A mean counts the relations that reach a node;
-a node that none reaches keeps its own V. One step is two exchanges of rows with C values.
+with V in place of U for a relation within the target. A mean counts the relations that reach a
+node; a node that none reaches keeps its own V. One step is two exchanges of rows with C values.
 
 I inner nodes of a type, C classes.
 """
@@ -42,7 +43,9 @@ class PathRelations:
         returning_from = {each[0] for each in schema.relations if each[2] == target}
         between = reached & returning_from
         leaving = {each for each in schema.relations if each[0] == target and each[2] in between}
-        returning = {each for each in schema.into(target) if each[0] in between - {target}}
+        returning = {
+            each for each in schema.relations_into(target) if each[0] in between - {target}
+        }
         return cls(frozenset(leaving), frozenset(returning))
 
 

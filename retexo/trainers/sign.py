@@ -1,9 +1,11 @@
-"""SIGN: features after 0, 1, ... L hops are computed once, then an MLP trains on them without edges.
+"""SIGN: features after 0, 1, ... L hops are computed once, then an MLP trains on them without
+edges.
 
 Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural
 Networks", 2020:
 
-    Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs. 4 and 5)
+    Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs.
+        4 and 5)
 
 A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the
 network once per hop. The norm (model.norm) and ReLU stand in for their PReLU, as in the other
@@ -12,7 +14,8 @@ trainers' networks; dropout acts on each input (model.input_dropout) and on Z.
 On a heterogeneous graph this is NARS (Yu et al., "Scalable Graph Neural Networks for Heterogeneous
 Graphs", 2020) with one subset of relations, all of them. With X_u the features of type u,
 
-    H_t,u = mean over the relations r = (s, r, t) that bring rows of u of  A_r H_s,u        from  H_u,u = X_u
+    H_t,u = mean over the relations r = (s, r, t) that bring rows of u of  A_r H_s,u        from
+        H_u,u = X_u
 
 hop by hop; the MLP reads those of the labelled type.
 """
@@ -84,7 +87,8 @@ class SIGN(nn.Module):
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Exchange and aggregate hop by hop, then train the MLP; the stages give the aggregator only."""
+    """Exchange and aggregate hop by hop, then train the MLP; the stages give the aggregator
+    only."""
     hops = make_hops(context, stages[0], len(stages))
     network = _build_network(context, hops).to(context.device, hops[0].dtype)
     check_same_parameters(context.comm, [network])
@@ -112,8 +116,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
-    """[I, F] of the labelled type's nodes: its features, then each hop's aggregates; zero at nodes that no
-    worker needs."""
+    """[I, F] of the labelled type's nodes: its features, then each hop's aggregates; zero at nodes
+    that no worker needs."""
     target = context.schema.target
     hop: Hop = {
         name: {name: each.features}
@@ -164,7 +168,8 @@ def _aggregate(
     received: Sources,
     nodes: Mapping[str, Tensor],
 ) -> Means:
-    """The aggregates of a type's rows over each relation, at some nodes of the destination types."""
+    """The aggregates of a type's rows over each relation, at some nodes of the destination
+    types."""
     if context.is_heterogeneous:
         means = context.relation_means(name, rows, nodes)
         means.add(received)

@@ -1,4 +1,4 @@
-"""Whether a trained model fits a graph."""
+"""Check whether a trained model fits a graph, and number the graph's classes as in training."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Shape:
-    """Widths and labels of the graph in a partition directory."""
+    """The width of the features and the kind of labels in a partition directory."""
 
     num_features: int
     num_classes: int
     multilabel: bool
     named: bool
-    """Whether classes have names, or numbers of their own."""
+    """Whether classes have names."""
     exact: bool
-    """Whether num_classes is known; else it is the largest label that occurs, plus one."""
+    """Whether num_classes is known; otherwise it is the largest label that occurs, plus one."""
 
     @classmethod
     def of(cls, directory: PartitionDirectory, parts: range) -> "Shape | None":
-        """From meta.json; without one from these parts, which are read; None if they are all empty."""
+        """Read it from meta.json, or without one from these partitions; None if they are empty."""
         meta = directory.meta
         if meta is not None:
             return cls(
@@ -62,30 +62,63 @@ class Shape:
 def check_fits(
     checkpoint: Checkpoint, shape: Shape | None, directory: PartitionDirectory, *, use: Use
 ) -> None:
-    """InputError where the model does not fit this graph. To predict, fewer classes may occur than were trained."""
+    """Raise InputError where the model does not fit; to predict, fewer classes may occur here."""
     if shape is None:
         return
     model, found = checkpoint.architecture, f"{directory.path}: its"
     trained = f"the model of {checkpoint.directory}"
+    _check_same_making(checkpoint, directory)
     if shape.num_features != model.num_features:
         raise InputError(
             f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}"
         )
     if getattr(model, "scorer", ""):
-        return  # of links: labels are not read
+        return  # link prediction reads no labels
+    if use == "predict" and shape.exact and not shape.num_classes:
+        return  # a graph without labels
     if shape.multilabel != checkpoint.multilabel:
         kinds = {True: "multi-label", False: "one class per node"}
         raise InputError(
-            f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}"
+            f"{found} labels are {kinds[shape.multilabel]}, {trained} is "
+            f"{kinds[checkpoint.multilabel]}"
         )
     if shape.named and checkpoint.class_names:
         return  # renumber_classes finds each class by its name
-    fewer = not shape.multilabel and (use == "predict" or not shape.exact)
+    may_be_fewer = not shape.multilabel and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (
-        shape.num_classes < model.num_classes and not fewer
+        shape.num_classes < model.num_classes and not may_be_fewer
     ):
         raise InputError(
             f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
+        )
+
+
+def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The columns that a pipeline changes; not a matrix that it leaves as it is."""
+    columns: list[dict[str, Any]] = [] if pipeline is None else pipeline["columns"]
+    return [each for each in columns if each["role"] != "matrix" or each["scale_by"] != "none"]
+
+
+def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
+    """InputError where edges or features were made in another way than those of training."""
+    for name, value in checkpoint.graph.items():
+        found = directory.graph_settings.get(name, value)
+        if found != value:
+            raise InputError(
+                f"{directory.path}: made with {name}={found}; the model of {checkpoint.directory} was "
+                f"trained with {name}={value}; partition again with that"
+            )
+    theirs, here = checkpoint.features, directory.feature_pipelines
+    encoded = [
+        name
+        for name in theirs.keys() | here.keys()
+        if _encoded_columns(theirs.get(name)) != _encoded_columns(here.get(name))
+    ]
+    if encoded:
+        raise InputError(
+            f"{directory.path}: its features ({', '.join(sorted(encoded))}) were encoded by another "
+            f"pipeline than those of {checkpoint.directory}; partition it again with "
+            f"features.spec={checkpoint.directory.parent}"
         )
 
 
@@ -95,7 +128,10 @@ Part = TypeVar("Part", bound=Partition | HeteroPartition)
 def renumber_classes(
     partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint
 ) -> Part:
-    """The partition with its classes numbered as in training, by their names; others become no label, in no mask."""
+    """The partition with its classes numbered as in training, by their names.
+
+    Nodes of other classes lose their label and leave all splits.
+    """
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)
     if here == there or partition.multilabel or not (here and there):
@@ -105,7 +141,7 @@ def renumber_classes(
     unknown = (labels < 0) & (partition.labels >= 0)
     if bool(unknown.any()):
         log.warning(
-            "%d nodes are of classes that were not trained; they are not scored", int(unknown.sum())
+            "%d nodes have classes that were not trained; they are not scored", int(unknown.sum())
         )
     masks = {
         name: getattr(partition, name) & ~unknown

@@ -1,4 +1,5 @@
-"""A worker's part of a graph: reading it, its network's architecture, and whether a model fits it."""
+"""A worker's part of a graph: reading it, its network's architecture, and whether a model fits
+it."""
 
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -31,7 +32,8 @@ def find_trainer(settings: TrainSettings) -> registry.Trainer:
 
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError for a directory that the task, the model or the trainer cannot be used on."""
+    """Raise InputError for a directory that the task, the model or the trainer cannot be used
+    on."""
     _check_task(settings, directory)
     _check_kind_of_graph(settings, directory)
     check_of_trainer = getattr(find_trainer(settings), "check_directory", None)
@@ -105,8 +107,8 @@ class Graph:
         if isinstance(trained, HeteroArchitecture) and isinstance(found, HeteroArchitecture):
             if found.schema != trained.schema:
                 raise InputError(
-                    f"{model} is for {trained.schema.described}; this graph has "
-                    f"{found.schema.described}; give it the same types, features and relations"
+                    f"{model} is for {trained.schema.description}; this graph has "
+                    f"{found.schema.description}; give it the same types, features and relations"
                 )
             return
         assert isinstance(trained, Architecture)
@@ -146,7 +148,8 @@ def graph_of(part: Part, task: TaskSettings | None = None) -> Graph:
 
 
 def _prepare_links(part: Partition, task: TaskSettings) -> Partition:
-    """The part with all nodes as training nodes, and with the training pairs that task.cut_edges keeps."""
+    """The part with all nodes as training nodes, and with the training pairs that task.cut_edges
+    keeps."""
     assert part.links is not None
     train = part.links["train"]
     if task.cut_edges == "skip":
@@ -197,8 +200,8 @@ def make_inference_context(
 ) -> Context:
     """The context for a trained model, whose number of classes counts, also where fewer occur here.
 
-    Where rows are rounded, scores are computed in the two waves of training, because other partial sums
-    are rounded differently.
+    Where rows are rounded, scores are computed in the two waves of training, because other partial
+    sums are rounded differently.
     """
     heads = checkpoint.heads
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)

@@ -35,15 +35,15 @@ LOADED_DIFFERENTLY = "read other parameters than rank 0; copy the same checkpoin
 
 @dataclass(frozen=True)
 class InferJob(Job):
-    """A worker's part of app=evaluate and app=predict; the model of the settings is the checkpoint's."""
+    """A worker's part of app=evaluate and app=predict; its settings have the checkpoint's model."""
 
     checkpoint: Checkpoint
     predict: PredictSettings | None
-    """How predictions are written; None where only scores are wanted, for which fewer rows are sent."""
+    """How predictions are written; None for scores only, which need fewer rows."""
 
 
 def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) -> None:
-    """Entry point of a worker process, as in retexo.worker.train."""
+    """Run a worker process, as in retexo.worker.train."""
     serve(
         parent,
         job.settings.cluster.heartbeat_timeout,
@@ -54,7 +54,7 @@ def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) 
 def run(
     rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Load the partition and the model, join the group, infer; scores, bytes and times as in summary.json."""
+    """Load the partition and the model, join the group, infer, and return what the result file says."""
     configure(rank, job.settings)
     memory = MemoryWatch()
     clock = Clock(progress)

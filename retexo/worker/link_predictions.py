@@ -1,7 +1,7 @@
 """app=predict for links: scores of given pairs, or the most likely destinations of given nodes.
 
-Each worker writes the pairs whose source it owns, or the destinations that it owns. Only the numbers of
-nodes cross the network as ids. q given nodes at a time, K destinations, I inner nodes.
+Each worker writes the pairs whose source it owns, or the destinations that it owns. Only the
+numbers of nodes cross the network as ids. q given nodes at a time, K destinations, I inner nodes.
 """
 
 from collections.abc import Sequence

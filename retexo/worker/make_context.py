@@ -109,7 +109,7 @@ def make_layer_saver(
     return save
 
 
-# --- plain graphs -------------------------------------------------------------------------------------------
+# --- plain graphs ---------------------------------------------------------------------------------
 
 
 def _settle_plain(
@@ -190,7 +190,8 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
 def _out_degree(
     partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool
 ) -> Tensor:
-    """Out-degrees in the whole graph, [I + H]: stored, or exchanged where they are used; else zeros."""
+    """Out-degrees in the whole graph, [I + H]: stored, or exchanged where they are used; else
+    zeros."""
     if graph_info.degrees_stored:
         assert partition.out_degree is not None
         return partition.out_degree
@@ -199,7 +200,7 @@ def _out_degree(
     return torch.zeros(partition.num_inner + partition.num_halo)
 
 
-# --- heterogeneous graphs -----------------------------------------------------------------------------------
+# --- heterogeneous graphs -------------------------------------------------------------------------
 
 
 def labelled_nodes_of(part: HeteroPartition) -> Partition:
@@ -231,7 +232,7 @@ def schema_of(part: HeteroPartition) -> Schema:
     """The same on every worker; InputError where no features reach the type that has labels."""
     widths = {name: nodes.features.shape[1] for name, nodes in part.nodes.items()}
     schema = Schema(part.target, widths, tuple(part.relations))
-    if not (widths[part.target] or schema.inputs(0)):
+    if not (widths[part.target] or schema.target_relations(0)):
         raise InputError(
             f"{part.target}: neither this type nor a type with a relation to it has features; "
             "give some: features=..."
@@ -301,7 +302,8 @@ def resolve_halo_by_type(
 def _require_labelled(
     settings: TrainSettings, part: HeteroPartition, use: Use
 ) -> dict[str, Tensor]:
-    """Required layers of the labelled type's nodes; all are, where label propagation starts from all."""
+    """Required layers of the labelled type's nodes; all are, where label propagation starts from
+    all."""
     last = settings.model.num_layers
     everything = use == "predict" or settings.smoothing.hops > 0
     in_rounds = part.train_mask | part.val_mask

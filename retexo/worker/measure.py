@@ -1,4 +1,4 @@
-"""What a run took: seconds, memory and bytes sent, of all workers."""
+"""Measure a run: seconds, memory and bytes sent, of all workers."""
 
 import threading
 import time
@@ -15,14 +15,16 @@ from retexo.trainers.context import PHASES, Clock
 def measurements(
     comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
 ) -> dict[str, Any]:
-    """Seconds, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident, private."""
+    """Seconds, memory and bytes of all workers, at rank 0; these are the last messages of a run.
+
+    peaks: memory of this worker, resident and private, in bytes.
+    """
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
-    of_workers = comm.gather(phases, MessageTag("metrics"))
+    by_worker = comm.gather(phases, MessageTag("metrics"))
     numbers = comm.gather(torch.tensor(peaks), MessageTag("metrics"))
-    # The mean, because who is done first waits for the others in the next phase: of the slowest that counts twice.
-    phase = (
-        dict(zip(PHASES, of_workers.mean(dim=0).tolist(), strict=True)) if len(of_workers) else {}
-    )
+    # The mean over workers, not the maximum: waiting for the slowest worker is already part of the
+    # next phase.
+    phase = dict(zip(PHASES, by_worker.mean(dim=0).tolist(), strict=True)) if len(by_worker) else {}
     return {
         "seconds": {"train": seconds, "phase": phase},
         "peak_memory_bytes": numbers[:, 0].tolist(),
@@ -32,7 +34,7 @@ def measurements(
 
 
 def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
-    """At rank 0 the bytes that all workers sent, these messages included; None on other ranks."""
+    """At rank 0, the bytes that all workers sent, these messages included; None on other ranks."""
     table = comm.gather_traffic(num_layers)
     if not len(table):
         return None
@@ -51,7 +53,10 @@ def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | Non
 
 
 class MemoryWatch:
-    """Peak memory of this process, resident and anonymous, in bytes; the kernel keeps only the former's peak."""
+    """Peak memory of this process in bytes, resident and private.
+
+    The kernel keeps only the resident peak, so private memory is sampled.
+    """
 
     INTERVAL = 0.1  # seconds
 

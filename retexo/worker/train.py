@@ -1,4 +1,4 @@
-"""The worker of app=train: read a partition, join the group, agree with the others, train, evaluate, report."""
+"""The worker of app=train: read a partition, join the group, train, evaluate, report."""
 
 import logging
 import time
@@ -40,7 +40,7 @@ class TrainJob(Job):
 
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
-    """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
+    """Run a worker process; it sends the parent JSON, a result or an error with its kind."""
     timeout = job.settings.cluster.heartbeat_timeout
     serve(parent, timeout, lambda progress: run(rank, job, streams, progress))
 
@@ -100,7 +100,7 @@ def run(
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
-                "no validation nodes: every layer keeps its last round, and the last layer answers"
+                "no validation nodes: every layer keeps its last round, and the last head predicts"
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
@@ -123,18 +123,23 @@ def run(
 def _open_recovery(
     job: TrainJob, comm: Communicator, trainer: Trainer
 ) -> tuple[Recovery | None, tuple[int, int]]:
-    """Where states are saved, for a trainer that resumes; and the layer and round that the run continues from."""
+    """Open the saved states of a trainer that resumes.
+
+    Returns:
+        The states, or None where none are saved; the layer and round that the run continues from.
+    """
     settings = job.settings
     if not settings.checkpoint.keep:
         return None, (0, 0)
     if not trainer.RESUMES:
         if settings.resume and comm.rank == 0:
             logger.warning(
-                "trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name
+                "trainer=%s saves no state to resume from: it starts from the beginning",
+                settings.trainer.name,
             )
         return None, (0, 0)
     directory = state_dir(job.run_dir, comm.rank)
-    # From here on a worker that is told to end saves its round first. Before, and without states, it ends at once.
+    # From here on a worker that is asked to stop saves its round first. Before, it ends at once.
     recovery = Recovery(
         directory,
         job.identity,
@@ -156,9 +161,10 @@ def _save_model(
     *,
     multilabel: bool,
 ) -> None:
-    """Write what the checkpoint says beside the layers that are there already."""
+    """Write the checkpoint's description beside the layers, which are already there."""
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
+    about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}
     about |= {"answer": asdict(heads), "exchange_precision": job.settings.exchange.precision}
     save_model(job.run_dir / "checkpoint", architecture, about)

@@ -245,7 +245,7 @@ def test_closed_form(case: str) -> None:
         inputs = (
             raw
             if layer == 0
-            else [*raw, *(mean[name] @ rows[name[0]] for name in schema.inputs(layer))]
+            else [*raw, *(mean[name] @ rows[name[0]] for name in schema.target_relations(layer))]
         )
         weights = [
             stage.conv.weight_of(g, p)
@@ -254,7 +254,7 @@ def test_closed_form(case: str) -> None:
         ]
         products = [matrix @ weight for matrix, weight in zip(inputs, weights, strict=True)]
         if case == "rgat":
-            last = schema.inputs(layer)
+            last = schema.target_relations(layer)
             for place, name in enumerate(last):
                 number = place + len(products) - len(last)
                 products[number] = attended(
@@ -272,8 +272,8 @@ def test_closed_form(case: str) -> None:
         weight = projections(stage, schema, layer)
         rows = {name: each for name, each in rows.items() if each.shape[1]}
         passed = {}
-        for to in schema.sources(layer + 1):
-            into = [name for name in schema.into(to) if name[0] in rows]
+        for to in schema.types_with_rows(layer + 1):
+            into = [name for name in schema.relations_into(to) if name[0] in rows]
             near = [
                 mean[name] @ rows[name[0]] @ weight[name[0]] for name in into if name[0] in weight
             ]

@@ -360,8 +360,8 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_ranks_do_not_depend_on_how_much_is_there_at_a_time(
     tmp_path: Path, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranking, "QUERIES", 3)
-    monkeypatch.setattr(ranking, "CELLS", 20)
+    monkeypatch.setattr(ranking, "MAX_PAIRS", 3)
+    monkeypatch.setattr(ranking, "MAX_SCORES", 20)
     scores = joined(trained(directory_of(tmp_path, 4), CASES["full_graph"]))[2]
     assert scores["test"] == pytest.approx(alone["full_graph"][2]["test"], rel=1e-9)
 
@@ -544,7 +544,7 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     assert loaded.score(directory, named) == pytest.approx(
         [scores[pair] for pair in every], rel=1e-5
     )
-    with pytest.raises(InputError, match="pairs: the id node 99 is no node's"):
+    with pytest.raises(InputError, match="pairs: the graph has no node with the id node 99"):
         loaded.score(directory, [("node 99", "node 1")])
     with pytest.raises(InputError, match="its model is for links; call score"):
         loaded.predict(directory)
@@ -631,7 +631,7 @@ def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path:
             "has one type of nodes",
         ),
         (("app=predict", "predict.top=5"), "predict.nodes"),
-        (("app=predict", "predict.pairs=unknown.csv"), "the id node 99 is no node's"),
+        (("app=predict", "predict.pairs=unknown.csv"), "the graph has no node with the id node 99"),
         (("app=predict", "predict.pairs=none.csv"), "predict.pairs=none.csv: expected"),
         (
             ("app=evaluate", "task=node_classification", "smoothing.steps=0"),
@@ -694,6 +694,7 @@ def test_a_death_changes_nothing(
         data = (*data, *drawn, *relation, "dataset_file=null", f"partition_dir={tmp_path}")
         assert run_main("app=partition_data", "task=link_prediction", *data, cwd=tmp_path).rc == 0
     overrides = [*data, "num_rounds=9", "checkpoint.every=2", "stopping=none", "batch_size=20"]
+    overrides.append("distributed.max_restarts=0")
     config = f"link_prediction_{model}"
     whole = train.run(compose(overrides, config_name=config), tmp_path / "whole")
     with monkeypatch.context() as patched:

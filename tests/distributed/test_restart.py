@@ -52,7 +52,6 @@ COMMON = (
     "device=cpu",
     "exchange.precision=fp32",
     "checkpoint.every=2",
-    "distributed.heartbeat_timeout=5",
 )
 TASKS = {
     "classes": (),
@@ -177,6 +176,8 @@ def test_a_worker_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected, common, port = undisturbed(task), settings_of(base, task), free_port()
+    if fault == "stop":
+        common.append("distributed.heartbeat_timeout=3")
     settings = [compose([*common, *on_node(base, backend, node, port)]) for node in (0, 1)]
     when = tmp_path / "when"
     monkeypatch.setattr(train, "main", partial(struck, fault, phase, when, tmp_path, []))

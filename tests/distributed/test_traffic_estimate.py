@@ -336,7 +336,7 @@ def train_run(run: Run) -> list[Outcome]:
 
 def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     noted.comm = comm
-    job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
+    job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64)  # type: ignore[arg-type]
     summary = train.run(comm.rank, job, None)
     context, stages = noted.contexts[0]
     sent = account(context.comm)

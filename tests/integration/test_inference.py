@@ -6,7 +6,7 @@ import itertools
 import json
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -361,6 +361,94 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     )
     near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
     assert near == same
+
+
+# --- a graph without labels --------------------------------------------------------------------------------------------
+
+TABLES = ("dataset_name=file", "symmetrize=true", "num_partitions=2", "exchange=exact")
+
+
+def write_tables(folder: Path, *, labels: bool, order: Sequence[int] = (0, 1, 2, 3)) -> Path:
+    """40 nodes with a number, a number with blanks, a category, and labels or none."""
+    rng = np.random.default_rng(4)
+    ends = rng.integers(0, 40, (90, 2))
+    folder.mkdir(parents=True)
+    columns = {
+        "age": rng.integers(18, 90, 40).astype(str),
+        "income": np.where(rng.random(40) < 0.2, "", rng.integers(0, 9_000, 40).astype(str)),
+        "country": rng.choice(["de", "fr", "it"], 40),
+        "id": np.array([f"n{node:03}" for node in range(40)]),
+    }
+    if labels:
+        columns["label"] = rng.choice(["no", "yes"], 40)
+    names = [[*columns][place] for place in order] + ["label"] * labels
+    rows = [
+        ",".join(names),
+        *(",".join(columns[name][node] for name in names) for node in range(40)),
+    ]
+    (folder / "nodes.csv").write_text("\n".join(rows), encoding="utf-8")
+    edges = ["src,dst", *(f"n{src:03},n{dst:03}" for src, dst in ends)]
+    (folder / "edges.csv").write_text("\n".join(edges), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained_on_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("tables"))
+    write_tables(folder / "known", labels=True)
+    settings = compose(
+        [
+            *(*TABLES, f"dataset_file={folder}/known", f"partition_dir={folder}/parts"),
+            *("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25", *SMALL),
+        ]
+    )
+    train.run(settings, folder / "run")
+    return folder
+
+
+def predict_table(
+    folder: Path, graph: Path, run_dir: Path, *arguments: str
+) -> dict[str, np.ndarray]:
+    options = (f"dataset_file={graph}", f"partition_dir={run_dir}-parts", "num_partitions=2")
+    where = ("app=predict", "dataset_name=file", f"checkpoint_dir={folder}/run", "exchange=exact")
+    predict.run(compose([*where, *options, "predict.format=npy", *HERE, *arguments]), run_dir)
+    return read_table(run_dir / "predictions.npy")
+
+
+def test_a_graph_without_labels_is_predicted_as_with_them(
+    trained_on_tables: Path, tmp_path: Path
+) -> None:
+    """Without labels, masks and a split, and with its columns in another order."""
+    folder = trained_on_tables
+    new = write_tables(tmp_path / "known", labels=False, order=(2, 3, 1, 0))
+    found = predict_table(folder, new, tmp_path / "out")
+    parts = find([folder / "parts" / "known-random-vol-2"], 2)
+    wanted = load_run(folder / "run").predict(parts)
+    assert found["id"].tolist() == list(wanted.ids)
+    probabilities = np.column_stack([found["p0"], found["p1"]])
+    np.testing.assert_allclose(probabilities, wanted.probabilities, rtol=1e-5)
+    assert set(found["class"].tolist()) <= {"no", "yes"}
+    described = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
+
+
+def test_a_graph_that_was_made_in_another_way_is_refused(
+    trained_on_tables: Path, tmp_path: Path
+) -> None:
+    new = write_tables(tmp_path / "known", labels=False)
+    for argument, words in (
+        ("symmetrize=false", "symmetrize=False; the model of .* symmetrize=True"),
+        ("features.scale=none", "encoded by another pipeline .* features.spec="),
+    ):
+        parts = ["features.spec=null"] if argument.startswith("features") else []
+        with pytest.raises(InputError, match=words):
+            predict_table(trained_on_tables, new, tmp_path / argument[:8], argument, *parts)
+    (new / "nodes.csv").write_text("id,age,country\nn000,3,de\n", encoding="utf-8")
+    (new / "edges.csv").write_text("src,dst\nn000,n000\n", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"income: no table has such a column.* was trained with this column"
+    ):
+        predict_table(trained_on_tables, new, tmp_path / "gone")
 
 
 WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})

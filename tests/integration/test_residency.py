@@ -285,7 +285,7 @@ def test_a_site_gives_no_more_rows_than_it_allows(tmp_path: Path) -> None:
     few = (*COMMON, "num_partitions=3", *by_sites(tmp_path), "sites.max_rows_shared=2")
     with pytest.raises(
         TrainingError,
-        match=r"sites.max_rows_shared=2.0: at most 2 of \d+ nodes are given to a site; ",
+        match=r"sites.max_rows_shared=2.0: a site may get at most 2 of \d+ nodes; ",
     ):
         train.run(compose(few), tmp_path / "run")
     told = [
@@ -345,7 +345,7 @@ def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
     assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 987654321;" in east.stderr
     for ended in (north, south):
         assert (
-            "contradict other sites'" in ended.stderr
+            "found wrong ids, and names them" in ended.stderr
             or "rank 1 (node 1) refused its input" in ended.stderr
         )
         assert "987654321" not in ended.stderr

@@ -55,14 +55,6 @@ def garbage(path: Path) -> None:
     path.write_bytes(os.urandom(300))
 
 
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 def foreign(path: Path) -> None:
     """Of another authority."""
     shutil.copy("other" / path, path)
@@ -80,7 +72,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("damage", [garbage, emptied, cut, foreign, fifo])
+@pytest.mark.parametrize("damage", [garbage, foreign, fifo])
 @pytest.mark.parametrize(
     ("command", "file"), [(command, file) for command, files in DAMAGED.items() for file in files]
 )
@@ -101,7 +93,7 @@ def test_files_that_the_authority_cannot_use(
     assert said.startswith("error: ")
     assert file in said
     assert said.rstrip().endswith(
-        ("get it anew", "from the authority", "of one authority", "--help", "list of members")
+        ("from its source", "from the authority", "of one authority", "--help", "list of members")
     )
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
 
@@ -132,7 +124,7 @@ def test_an_encrypted_key(place: Path, capsys: pytest.CaptureFixture[str], file:
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     )
     path.write_bytes(locked)
-    remedy = f"{file}: is encrypted; decrypt it by openssl pkey -in {file} -out NEW"
+    remedy = f"{file}: is encrypted; decrypt it with openssl pkey -in {file} -out NEW"
     if file == "a/key.pem":
         with pytest.raises(InputError) as caught:
             read_credentials(Path("a"), 0, 2)
@@ -202,7 +194,7 @@ def test_a_list_of_revoked_certificates_without_a_number(
     assert "error: authority/revoked.pem: has no number" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", [garbage, emptied, cut, fifo])
+@pytest.mark.parametrize("damage", [garbage, fifo])
 @pytest.mark.parametrize(
     "name",
     ["key.pem", "certificate.pem", "authority.pem", "revoked.pem", "members.json", "members.sig"],

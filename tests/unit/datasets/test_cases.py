@@ -220,7 +220,11 @@ def test_next_months_table_without_labels(tmp_path: Path, labels: str | None) ->
     nodes = nodes.assign(zip="0200").drop(columns="label")
     write(tmp_path / "after", nodes if labels is None else nodes.assign(label=labels), edges)
     later = dataset_settings("file", str(tmp_path / "after"))
-    later = replace(later, columns=stored_columns(states, later.columns), is_unlabelled=True)
+    later = replace(
+        later,
+        columns=stored_columns(states, later.columns),
+        split=replace(later.split, kind="none"),
+    )
     after, _ = encode_tables(read_graph(later), asked.features, None, states)
     assert isinstance(after, GraphData)
     assert isinstance(before, GraphData)
@@ -239,7 +243,7 @@ def test_a_folder_of_types_without_labels(tmp_path: Path) -> None:
     asked = dataset_settings("file", str(tmp_path), target="film", features={"missing": "median"})
     with pytest.raises(InputError, match="target=film: it has no labels"):
         datasets.load_any(asked)
-    graph = datasets.load_any(replace(asked, is_unlabelled=True))
+    graph = datasets.load_any(replace(asked, split=replace(asked.split, kind="none")))
     assert isinstance(graph, HeteroGraphData)
     assert graph.nodes["film"].features.tolist() == [[1990, 0, 1, 0], [1990, 1, 0, 1]]
 

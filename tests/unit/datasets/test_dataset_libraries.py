@@ -633,7 +633,7 @@ def test_files_that_cannot_be_fetched_are_all_named_with_their_places(tmp_path, 
         assert f"{file.url} -> {file.path}" in str(refusal.value)
 
 
-class OutputHeads:
+class Answer:
     """What a server sends, in pieces, while it announces so many bytes, or none."""
 
     def __init__(self, *pieces, announced=None):
@@ -654,7 +654,7 @@ def test_a_download_is_whole_or_not_there(tmp_path, monkeypatch):
     target = Remote("https://example.org/a.npz", tmp_path / "new" / "a.npz")
 
     def answer_with(*pieces, **announced):
-        answer = OutputHeads(*pieces, **announced)
+        answer = Answer(*pieces, **announced)
         monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: answer)
 
     for pieces, announced, message in (
@@ -680,7 +680,7 @@ def test_a_download_is_whole_or_not_there(tmp_path, monkeypatch):
 def test_a_download_that_trickles_is_given_up(tmp_path, monkeypatch):
     seconds = iter(range(0, 1000, 20))
     monkeypatch.setattr(download.time, "monotonic", lambda: next(seconds))
-    answer = OutputHeads(*[b"a"] * 40)
+    answer = Answer(*[b"a"] * 40)
     monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: answer)
     with pytest.raises(InputError, match="less than 4096 bytes per second arrived"):
         ensure_files("facebook", [Remote("https://example.org/a.npz", tmp_path / "a.npz")])
@@ -689,9 +689,9 @@ def test_a_download_that_trickles_is_given_up(tmp_path, monkeypatch):
 
 def test_a_download_that_another_process_makes_too_is_not_mixed(tmp_path, monkeypatch):
     target = Remote("https://example.org/a.npz", tmp_path / "a.npz")
-    other = OutputHeads(b"again ", b"all")
+    other = Answer(b"again ", b"all")
 
-    class Interrupted(OutputHeads):
+    class Interrupted(Answer):
         def read1(self, size):
             if len(self.pieces) == 2:  # here the other begins, and ends
                 monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: other)

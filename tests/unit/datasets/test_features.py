@@ -27,7 +27,7 @@ def settings(**fields: Any) -> FeatureSettings:
         "fit": "train",
         "max_categories": 64,
     }
-    return FeatureSettings(**{**defaults, **fields})
+    return FeatureSettings(**{**defaults, "spec": None, **fields})
 
 
 def read(folder: Path, nodes: str, **columns: Any) -> GraphData:

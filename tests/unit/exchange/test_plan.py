@@ -391,7 +391,7 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
     assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
 
 
-# --- one graph by hand -------------------------------------------------------------------------------------------------
+# --- one graph by hand ----------------------------------------------------------------------------
 
 # Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is neither, but 6 has an
 # edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge that leaves it.

@@ -21,8 +21,8 @@ from retexo.results import figures
 from retexo.results import runs as report_runs
 from retexo.results.groups import DataSet, group
 from retexo.results.runs import identity, read_run, read_runs
-from retexo.results.statistics import holm, paired_difference, sample
-from retexo.results.tables import byte_text, comparison_table, remains_table, results_table
+from retexo.results.statistics import compare_pairs, correct_by_holm, summarize
+from retexo.results.tables import comparison_table, format_bytes, results_table, unfinished_table
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 
@@ -98,7 +98,7 @@ def only(folder: Path) -> DataSet:
 
 
 def test_mean_and_sample_standard_deviation_by_hand() -> None:
-    values = sample([1.0, 2.0, 6.0, None])
+    values = summarize([1.0, 2.0, 6.0, None])
     assert (values.n, values.mean) == (3, 3.0)
     assert values.spread == pytest.approx(7**0.5)  # (4 + 1 + 9) / 2
 
@@ -106,7 +106,7 @@ def test_mean_and_sample_standard_deviation_by_hand() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=12))
 def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
     first, second = ({str(draw): pair[side] for draw, pair in enumerate(pairs)} for side in (0, 1))
-    found = paired_difference(first, second)
+    found = compare_pairs(first, second)
     assert found is not None
     differences = np.array([b - a for a, b in pairs])
     if differences.std() < 1e-9:  # scipy divides by zero there, or by rounding noise
@@ -120,14 +120,14 @@ def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]
 
 
 def test_equal_differences_have_no_p() -> None:
-    found = paired_difference({"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25})
+    found = compare_pairs({"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25})
     assert found is not None
     assert (found.mean, found.low, found.high, found.p) == (0, 0, 0, None)
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.04, None, 0.01, 0.03]) == [0.06, None, 0.03, 0.06]
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert correct_by_holm([0.04, None, 0.01, 0.03]) == [0.06, None, 0.03, 0.06]
+    assert correct_by_holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_statuses_are_told_apart(tmp_path: Path) -> None:
         "c": "unfinished",
     }
     assert runs["b"].reason == "rank 1 was killed by SIGKILL"
-    assert "killed; last sign of life 20" in runs["c"].reason
+    assert "killed; last written 20" in runs["c"].reason
 
 
 DAMAGES: dict[str, tuple[Any, str]] = {
@@ -186,7 +186,7 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
     runs = read_runs(tmp_path)
     assert [run.status for run in runs] == ["damaged", "done"]
     assert told in runs[0].reason
-    table = remains_table(runs)
+    table = unfinished_table(runs)
     assert table is not None
     assert table.rows == [[str(tmp_path / "bad"), "damaged", runs[0].reason]]
     assert len(only(tmp_path).methods[0].done) == 1
@@ -490,4 +490,4 @@ def test_a_missing_library_is_named_with_its_command(
     ],
 )
 def test_bytes_as_text(value: float, text: str) -> None:
-    assert byte_text(value) == text
+    assert format_bytes(value) == text

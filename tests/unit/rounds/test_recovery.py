@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.replay_log import FORM, HEADER, ReplayLog, checksum
+from retexo.comm.replay_log import FORMAT_VERSION, HEADER, ReplayLog, checksum
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
 from retexo.comm.transport import Pieces
@@ -22,7 +22,7 @@ from retexo.errors import TrainingError
 from retexo.rounds.recovery import Recovery
 
 RUN, OTHER = "ab" * 32, "cd" * 32
-START = len(FORM) + 32
+START = len(FORMAT_VERSION) + 32
 """Bytes before the first record of a replay log."""
 
 
@@ -177,7 +177,7 @@ def test_a_state_in_the_place_of_another_is_named(
     assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
 
 
-# --- the replay log ----------------------------------------------------------------------------------------------------
+# --- the replay log -------------------------------------------------------------------------------
 
 messages = st.lists(
     st.tuples(
@@ -275,7 +275,7 @@ def test_a_replay_log_of_another_run_is_empty(
 ) -> None:
     ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
     assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
-    assert f"{tmp_path}/tape: of another run" in caplog.text
+    assert f"{tmp_path}/tape: belongs to another run" in caplog.text
 
 
 def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> 
     content[START : START + HEADER.size] = HEADER.pack(size, checksum([body]), sent)
     content[START + HEADER.size : START + HEADER.size + size] = body.tobytes()
     tape.write_bytes(content)
-    with pytest.raises(TrainingError, match="record 1 is not of what this run does"):
+    with pytest.raises(TrainingError, match="record 1 differs from the messages"):
         run_threads(2, work)
 
 
@@ -307,7 +307,7 @@ def test_a_run_that_does_something_else_is_told(
     sent: int, values: list[int], tmp_path: Path
 ) -> None:
     ReplayLog(tmp_path / "tape", RUN).append(1, out([5]))
-    with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
+    with pytest.raises(TrainingError, match="record 0 differs from the messages"):
         ReplayLog(tmp_path / "tape", RUN).next(sent, out(values))
 
 

@@ -31,8 +31,8 @@ def test_runs_add_up_and_what_is_asked_for_twice_counts_once(tmp_path: Path, lim
     with pytest.raises(InputError) as error:
         asked(tmp_path, [60], [9], limit)
     assert str(error.value).startswith(
-        f"sites.max_rows_shared={limit}: at most 5 of 100 nodes are given to a site; east asks for 1, 6 with what it "
-        "has had in other runs; nothing was given"
+        f"sites.max_rows_shared={limit}: a site may get at most 5 of 100 nodes; east asks for 1, 6 with those of "
+        "earlier runs; nothing was sent"
     )
     assert (tmp_path / LEDGER).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [LEDGER]
@@ -44,9 +44,9 @@ def test_a_site_may_give_nothing(tmp_path: Path) -> None:
         asked(tmp_path, [], [5], 0)
 
 
-def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / LEDGER).write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not a readable account of what sites asked for"):
+    with pytest.raises(InputError, match="not a readable ledger of a site"):
         asked(tmp_path, [], [], 5)
 
 
@@ -86,11 +86,11 @@ def test_runs_at_once_give_no_more_than_one_after_the_other(tmp_path: Path) -> N
 
 def test_what_a_run_without_a_limit_gives_counts_later(tmp_path: Path) -> None:
     asked(tmp_path, [1, 2, 3], [], None)
-    with pytest.raises(InputError, match="east asks for 1, 4 with what it has had in other runs"):
+    with pytest.raises(InputError, match="east asks for 1, 4 with those of earlier runs"):
         asked(tmp_path, [4], [], 3)
 
 
-def test_a_folder_that_cannot_keep_the_account(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_keep_the_ledger(tmp_path: Path) -> None:
     """Without it a later limit would be wrong, so nothing is given."""
     with (
         patch.object(ledger, "rename_durably", side_effect=OSError(28, "No space left on device")),

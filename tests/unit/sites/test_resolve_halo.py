@@ -86,10 +86,10 @@ def test_dangling_ids_are_named_where_they_are_known() -> None:
     north, east, south = ask(parts)
     assert north == (
         "InputError: north/part.npz: array `src`: east does not hold node 2, 3, 4 and 1 more; correct `src_owner`, or "
-        "leave these edges out"
+        "remove these edges"
     )
     assert "east/part.npz: array `src`: south does not hold node 6;" in east
-    assert south.startswith("PeerLost: ids at north, east contradict other sites'")
+    assert south.startswith("PeerLost: north, east found wrong ids")
     assert "6" not in south
 
 
@@ -97,10 +97,10 @@ def test_dangling_ids_are_named_where_they_are_known() -> None:
 def test_an_id_with_two_owners_is_named_at_both(num_parts: int) -> None:
     ids = [[1, 40], [2, 40, 41], [3], [4]]
     messages = ask([part(rank, ids[rank], [], num_parts) for rank in range(num_parts)])
-    assert "north/part.npz: array `node_id`: east holds node 40, too" in messages[0]
-    assert "east/part.npz: array `node_id`: north holds node 40, too" in messages[1]
+    assert "north/part.npz: array `node_id`: east also holds node 40" in messages[0]
+    assert "east/part.npz: array `node_id`: north also holds node 40" in messages[1]
     assert all(
-        message.startswith("PeerLost: ids at north, east contradict") for message in messages[2:]
+        message.startswith("PeerLost: north, east found wrong ids") for message in messages[2:]
     )
 
 
