@@ -1,11 +1,13 @@
-"""DGL's DistTensor and DistEmbedding on a partition directory, in a loop of one's own: nodes without features.
+"""Trains embeddings of nodes without features by DGL's DistEmbedding on a partition directory.
 
     python examples/dist_embedding.py PARTITION_DIRECTORY [EPOCHS]
 
-A server and a trainer a part, all on this machine. Each node has a vector that is learnt (DistEmbedding, with DGL's
-sparse optimiser, which updates a row where it lies), and beside it the logarithm of its degree (DistTensor, which each
-trainer fills for its own nodes). GraphSAGE on sampled neighbours; the dense gradients are averaged by gloo.
-Several machines: one line a part in the ip_config, an address that the others can reach, and a tcp:// rendezvous.
+Each partition has a server and a trainer, all on this machine. The input of a node is a learned
+vector (DistEmbedding with DGL's sparse optimizer, which updates rows at their owner) and the
+logarithm of its degree (a DistTensor that each trainer fills for its own nodes). The model is
+GraphSAGE on sampled neighbours; gloo averages the dense gradients. On several machines, the
+ip_config has one line per partition with an address that the others can reach, and the rendezvous
+is tcp://.
 """
 
 import multiprocessing

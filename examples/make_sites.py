@@ -1,4 +1,4 @@
-"""Cut the bundled Cora graph into site folders, as if each site had always held its own: to try dataset_name=parts.
+"""Cut the bundled Cora graph into site folders, to try dataset_name=parts on one machine.
 
 python examples/make_sites.py FOLDER NAME NAME ...
 """

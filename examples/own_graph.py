@@ -1,4 +1,4 @@
-"""A graph of your own, from Python: write it as an npz file, train on four partitions of it, predict for some nodes.
+"""Your own graph from Python: write an npz file, train on four partitions, predict some nodes.
 
 python examples/own_graph.py [FOLDER]     # outputs/own-graph
 """
@@ -13,7 +13,7 @@ import retexo
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "outputs/own-graph")
 folder.mkdir(parents=True, exist_ok=True)
 
-# Three groups of nodes. Nine of ten edges stay within a group; features tell it, with noise.
+# Three classes of nodes. Nine of ten edges are within a class; features are the class with noise.
 rng = np.random.default_rng(0)
 label = np.arange(900) % 3
 src = rng.integers(900, size=4000)

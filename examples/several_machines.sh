@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Two machines with two partitions each train one model. Here both are this machine, over its loopback interface.
+# Two machines with two partitions each train one model; here both are this machine (loopback).
 #
 #   bash examples/several_machines.sh [FOLDER [SETTING=VALUE ...]]
 #
-# FOLDER (outputs/several-machines) gets the partitions, and a run directory of each node. PYTHON and MASTER_PORT may be set.
+# FOLDER (outputs/several-machines) gets the partitions and a run directory of each node.
+# The variables PYTHON and MASTER_PORT may be set.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Three sites that keep their data train one model: each runs one command, on its own folder. Here on one machine.
+# Three sites train one model without giving away their data: each runs one command on its own folder.
+# Here all are on one machine.
 #
 #   bash examples/sites.sh [--secure] [FOLDER [SETTING=VALUE ...]]
 #
-# FOLDER (outputs/sites) gets the site folders, and a run directory of each site, which the next run replaces. PYTHON and MASTER_PORT may be set.
-# --secure: what they send each other is encrypted, sums hide each site's share, and each gives at most 80 % of its nodes
-# to any other; before, east looks what would leave it, and afterwards what did. Needs the extra `sites`.
+# FOLDER (outputs/sites) gets the site folders and a run directory of each site, which the next run
+# replaces. The variables PYTHON and MASTER_PORT may be set.
+# --secure: traffic is encrypted, sums hide each site's share, and a site gives rows of at most 80 % of its
+# nodes to another site. Before the run, app=plan at east shows what would leave it; afterwards
+# disclosure.json shows what did. Needs the extra `sites`.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,4 +1,4 @@
-"""The settings of partitioning: their types, defaults, checks and help texts."""
+"""Settings of the data set, its split and its partitions."""
 
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +18,7 @@ from partitioning.setting_fields import (
 )
 
 MAX_PARTITIONS = 100_000
-"""Each is a folder of ten files; more are a slip of the finger."""
+"""A partition is a folder of ten files. A larger number is taken for a typing error."""
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
 KINDS = Check(
@@ -287,7 +287,7 @@ class FeatureSettings(Checked):
 
 @settings_dataclass
 class DatasetSettings(Checked):
-    """Which graph, from where."""
+    """Data set, and how its files are read."""
 
     task: str = setting(
         "task._target_",
@@ -396,18 +396,18 @@ class DatasetSettings(Checked):
 
     @property
     def drop_unknown(self) -> bool:
-        """Whether edges with an end that is no node are left out."""
+        """Whether edges with an unknown endpoint are dropped."""
         return self.unknown == "drop"
 
     @property
     def links(self) -> bool:
-        """Whether pairs of nodes are learned."""
+        """Whether the task is link prediction."""
         return self.task == LINKS
 
 
 @settings_dataclass
 class PartitionSettings(Checked):
-    """How a graph is cut, and where the parts go."""
+    """Assignment of nodes to partitions, and the partition directory."""
 
     dataset: DatasetSettings
     dir: str = setting(

@@ -53,8 +53,9 @@ def bincount(ids: IndexArray, count: int = 0) -> IntArray:
 
 
 def counts_to_pointers(counts: IntArray) -> IntArray:
-    """Return CSR row pointers, int64 [L + 1]: row i has the entries pointers[i] to pointers[i + 1]
-    - 1.
+    """Return CSR row pointers, int64 [L + 1].
+
+    Row i has the entries pointers[i] to pointers[i + 1] - 1.
 
     Args:
         counts: [L] number of entries of each row.
@@ -104,7 +105,5 @@ def unique_inverse(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArr
 
 
 def repeat_interleave(values: Tensor, counts: Tensor) -> Tensor:
-    """torch.repeat_interleave of values [n] by counts int64 [n] on the CPU, at least five times as
-    fast.
-    """
+    """torch.repeat_interleave of values [n] by counts int64 [n] on the CPU, five times as fast."""
     return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))

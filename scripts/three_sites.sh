@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# examples/sites.sh, by the name that it had.
+# The former name of examples/sites.sh.
 exec bash "$(dirname "${BASH_SOURCE[0]}")/../examples/sites.sh" "$@"

@@ -1,4 +1,6 @@
-"""Finds the id column of tables in which no column has a usual name: its values are unique, and the edges refer to it."""
+"""Finds the id column of tables in which no column has a usual name: its values are unique, and the
+edges refer to it.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -24,7 +26,8 @@ ENDS = 10_000
 
 
 def find_id_column(tables: list[Path], edges: Path, columns: ColumnSettings) -> ColumnSettings:
-    """Return the settings with columns.id set, where a column of the node tables is found to be the id.
+    """Return the settings with columns.id set, where a column of the node tables is found to be the
+    id.
 
     Raises:
         InputError: two columns may be the id.
@@ -97,7 +100,9 @@ def _read_ends(edges: Path, columns: ColumnSettings) -> Iterator[str]:
 
 
 def _is_referred_to(table: Path, name: str, ends: list[str]) -> bool:
-    """Whether a column is unique, and at least as many ends are among its values as are row numbers."""
+    """Whether a column is unique, and at least as many ends are among its values as are row
+    numbers.
+    """
     values: set[str] = set()
     num_rows = 0
     for frame in read_frames(table, text=[name], only=[name]):

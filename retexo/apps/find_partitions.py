@@ -1,4 +1,4 @@
-"""The partition directory that settings name: found, opened, and compared with what the command line says."""
+"""Finds and opens the partitions of a run, and compares them with the command line."""
 
 import glob
 import hashlib
@@ -27,22 +27,26 @@ from retexo.worker.graph import check_directory
 logger = logging.getLogger(__name__)
 
 PARTITIONER_SETTINGS = {key.split(".")[0] for key in keys(lambda setting: setting.of_partitioner)}
-"""Settings, or groups of them, that need the whole graph."""
-PUBLISHED = Path("../retexo-datasets/partitions")
-"""Where the public Retexo code puts partitions; read, too, where partition_dir is not given."""
+"""Settings, or groups of settings, of the partitioner, which sees the whole graph."""
+PUBLIC_CODE_DIR = Path("../retexo-datasets/partitions")
+"""Partition folder of the public Retexo code; also searched where partition_dir is not given."""
 
 
-def with_parts_found(settings: Settings) -> Settings:
-    """The settings with num_partitions of the only directory that fits, where none is set and all parts are here."""
+def with_found_parts(settings: Settings) -> Settings:
+    """Return the settings with num_partitions of the only directory that fits.
+
+    The settings stay as they are where num_partitions is given, or partitions are on several
+    machines.
+    """
     cluster, wanted = settings.train.cluster, settings.partition.num_partitions
     is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFINED[
         "num_partitions"
     ][0].default
     if is_set or cluster.launcher_env is not None or settings.partition.dataset.name == "parts":
         return settings
-    others = _others(directory_of(settings.partition))
+    others = _find_other_counts(directory_of(settings.partition))
     try:
-        found = find([*_candidates(settings), *(others if len(others) == 1 else [])], None)
+        found = find([*_candidate_paths(settings), *(others if len(others) == 1 else [])], None)
     except MissingPartitions:
         return settings
     if found.num_parts == wanted:
@@ -62,18 +66,20 @@ def with_parts_found(settings: Settings) -> Settings:
 
 
 def has_partitions(settings: Settings) -> bool:
-    """Whether there is a partition directory that the settings name."""
+    """Return whether there is a partition directory that the settings name."""
     try:
-        find(_candidates(settings), settings.partition.num_partitions)
+        find(_candidate_paths(settings), settings.partition.num_partitions)
     except MissingPartitions:
         return False
     return True
 
 
 def open_local(settings: Settings) -> PartitionDirectory:
-    """As `open_directory`, for the workers of this machine.
+    """Open the partitions and check those of this machine's workers.
 
-    InputError for a damaged file, too, and for what the trainer cannot read.
+    Raises:
+        InputError: as `open_directory`; or a file is damaged, or the trainer cannot read the
+            directory.
     """
     directory = open_directory(settings)
     check_directory(settings.train, directory)
@@ -89,7 +95,7 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     A job of --multirun downloads them, too, and shares what it makes with other jobs.
 
     Raises:
-        InputError: There are no partitions, or the command line asks for other ones.
+        InputError: there are no partitions, or the command line asks for other ones.
     """
     partition = settings.partition
     if partition.dataset.name == "parts":
@@ -97,31 +103,31 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     if settings.is_multirun_job and settings.train.cluster.num_nodes == 1:
         return _open_shared(settings)
     try:
-        directory = find(_candidates(settings), partition.num_partitions)
+        directory = find(_candidate_paths(settings), partition.num_partitions)
     except MissingPartitions as error:
         if settings.train.cluster.num_nodes > 1 or not partition_data.is_local(partition):
-            raise _not_found(settings) from error
+            raise _missing_error(settings) from error
         logger.info(
             "no partition directory at %s: making it, as app=partition_data would",
             directory_of(partition),
         )
         partition_data.run(partition)
-        directory = find(_candidates(settings), partition.num_partitions)
+        directory = find(_candidate_paths(settings), partition.num_partitions)
     if directory.meta is not None:
-        _check_same_data(settings, directory)
+        _check_request(settings, directory)
     return directory
 
 
 def _open_shared(settings: Settings) -> PartitionDirectory:
-    """The partitions of a job of --multirun, which are made once for all jobs that agree on them.
+    """Open the partitions of a --multirun job; jobs with equal partition settings share them.
 
-    Partitions that are there already are used if they fit the command line, seeds included.
+    Existing partitions are used if they fit the command line, including the seeds.
     """
     partition = settings.partition
     request = requested_settings(partition)
     with suppress(MissingPartitions):
-        directory = find(_candidates(settings), partition.num_partitions)
-        if directory.meta is None or not _differing(settings, directory, request):
+        directory = find(_candidate_paths(settings), partition.num_partitions)
+        if directory.meta is None or not _find_differences(settings, directory, request):
             return directory
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     shared = replace(partition, dir=str(Path(partition.dir) / digest[:12]))
@@ -129,22 +135,26 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
     return find([directory_of(shared)], partition.num_partitions)
 
 
-def _candidates(settings: Settings) -> list[Path]:
-    """Where the partitions may be, in the order in which they are looked for."""
+def _candidate_paths(settings: Settings) -> list[Path]:
+    """Return where the partitions may be, in the order of search."""
     named = directory_of(settings.partition)
-    bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLISHED]
+    bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLIC_CODE_DIR]
     return [
         base / name for base in bases for name in (named.name, settings.partition.dataset.name, "")
     ]
 
 
-def _others(named: Path) -> list[Path]:
-    """Directories beside `named` that differ in the number of parts alone."""
+def _find_other_counts(named: Path) -> list[Path]:
+    """Return the directories beside `named` that differ only in the number of partitions."""
     return sorted(named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*"))
 
 
 def open_sites(settings: Settings) -> SiteFolders:
-    """The site folders of this machine, for dataset_name=parts: no partitioner has a say in what they hold."""
+    """Open the site folders of this machine, for dataset_name=parts.
+
+    Raises:
+        InputError: a setting of the partitioner is given, or the folders are wrong.
+    """
     for name in sorted(settings.given):
         if name.split(".")[0] in PARTITIONER_SETTINGS:
             raise InputError(
@@ -158,8 +168,8 @@ def open_sites(settings: Settings) -> SiteFolders:
     return find_sites(Path(dataset.file), settings.partition.num_partitions, dataset.max_gib)
 
 
-def _not_found(settings: Settings) -> InputError:
-    """The error for partitions that are not there: it names those that are, and what to run."""
+def _missing_error(settings: Settings) -> InputError:
+    """Return the error for missing partitions; it names existing ones and the command to run."""
     named, dataset = directory_of(settings.partition), settings.partition.dataset
     others = sorted(path.name for path in named.parent.glob(f"{glob.escape(dataset.name)}-*-*-*"))
     there = f" {named.parent} has {', '.join(others)}." if others else ""
@@ -173,20 +183,21 @@ def _not_found(settings: Settings) -> InputError:
     return InputError(f"no partition directory at {named}.{there} {how}")
 
 
-def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
+def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
     """InputError where the command line asks for other partitions than meta.json describes."""
-    differing = _differing(settings, directory, requested_settings(settings.partition))
+    differing = _find_differences(settings, directory, requested_settings(settings.partition))
     for name, (here, there) in differing.items():
         raise InputError(
-            f"{name}={_shown(here)}: {directory.path} was made with {name}={_shown(there)}; "
+            f"{name}={_format_value(here)}: {directory.path} was made with {name}={_format_value(there)}; "
             "leave it out, or partition again (app=partition_data overwrite=true)"
         )
 
 
-def _differing(
+def _find_differences(
     settings: Settings, directory: PartitionDirectory, requested: dict[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Settings of the command line that differ from meta.json: name -> values here and there.
+    """Return settings of the command line that differ from meta.json: name -> values here and
+    there.
 
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """
@@ -195,6 +206,8 @@ def _differing(
     if isinstance(directory.meta, HeteroMeta):
         there["target"] = directory.meta.target  # also where it is the default
     given = set(settings.given)
+    if "features.kind" in given:
+        given.add("features")  # its name in meta.json
     if settings.is_multirun_job and "seed" in given:
         given |= keys(lambda setting: setting.is_seed)
     if settings.partition.dataset.split.kind == "default":
@@ -209,7 +222,7 @@ def _differing(
     return found
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return (
         f"{value['name']} (sha256 {str(value['sha256'])[:8]})"
         if is_file_value(value)

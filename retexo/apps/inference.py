@@ -8,7 +8,7 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.find_partitions import has_partitions, open_local, with_parts_found
+from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
@@ -45,7 +45,7 @@ def prepare(
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
-    settings = with_parts_found(with_model_of(checkpoint, settings))
+    settings = with_found_parts(with_model_of(checkpoint, settings))
     if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
         settings = with_training_graph(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started

@@ -14,7 +14,7 @@ from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
-from retexo.apps.find_partitions import open_directory, with_parts_found
+from retexo.apps.find_partitions import open_directory, with_found_parts
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
@@ -56,7 +56,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Settings are not supported, or partitions are missing or damaged.
     """
     check(settings.train)
-    settings = with_parts_found(settings)
+    settings = with_found_parts(settings)
     directory = open_directory(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings.train, directory)

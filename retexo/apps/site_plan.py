@@ -1,8 +1,9 @@
-"""`app=plan` at one site alone: what a run would take out of it, before it meets the others.
+"""`app=plan` at one site: bounds what a run would send from this site, without contacting the
+others.
 
-How many rows others ask for, only they know: an edge belongs to the site of its destination. What is said of rows
-holds where each edge between sites has its reverse, as in an undirected graph; `sites.max_rows_shared` limits them in
-any case.
+An edge belongs to the site of its destination, so only the other sites know which rows they will
+ask for. The bound of rows assumes that each edge between sites has its reverse, as in an undirected
+graph; `sites.max_rows_shared` limits the rows in any case.
 """
 
 from dataclasses import dataclass
@@ -27,10 +28,10 @@ from retexo.worker.graph import Part, read_part
 
 
 def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[str, Any]:
-    """Print it, write plan.json into run_dir, and return what that says."""
+    """Print the plan of the one local site, write it to run_dir/plan.json, and return it."""
     (site,) = directory.local_sites
     part = read_part(directory, site.rank)
-    tables = _tables(part)
+    tables = _make_tables(part)
     architecture = network_of(settings, directory, [part])
     stages: list[Any] = build_network(architecture, settings.seed)
     if isinstance(architecture, HeteroArchitecture):
@@ -45,7 +46,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
         if peer != site.rank:
-            nodes = [each.asked_of(peer, settings.max_rows_shared) for each in tables]
+            nodes = [each.count_own_nodes(peer, settings.max_rows_shared) for each in tables]
             rows = zip(nodes, tables, strict=True)
             by_site[name] = {
                 "ids_asked_for": sum(int((each.halo_owner == peer).sum()) for each in tables),
@@ -79,24 +80,24 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The nodes of one type, or of a plain graph."""
+    """Counts of one node type of the site, or of all nodes of a plain graph."""
 
     num_inner: int
     width: int
     halo_owner: Tensor
     """[H]"""
     src_owner: Tensor
-    """[E] of the edges from other sites into these nodes, of all relations."""
+    """[E] owner of the source of each edge from another site into these nodes, of all relations."""
     targets: Tensor
-    """[E] their destinations."""
+    """[E] destination of each of these edges."""
 
-    def asked_of(self, peer: int, limit: float | None) -> int:
-        """Own nodes that a site may want rows of."""
+    def count_own_nodes(self, peer: int, limit: float | None) -> int:
+        """Return the number of own nodes whose rows a site may ask for."""
         nodes = len(set(self.targets[self.src_owner == peer].tolist()))
         return nodes if limit is None else min(nodes, most_nodes(limit, self.num_inner))
 
 
-def _tables(part: Part) -> list[_Table]:
+def _make_tables(part: Part) -> list[_Table]:
     if isinstance(part, Partition):
         between = part.src >= part.num_inner
         owner = part.halo_owner[part.src[between] - part.num_inner]
@@ -121,7 +122,7 @@ def _tables(part: Part) -> list[_Table]:
 
 
 def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> None:
-    hidden = (
+    visibility = (
         "under masks: only the sum can be read"
         if settings.gradient.secure
         else "which each site sees a part of"
@@ -136,6 +137,6 @@ def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> No
             f"{found['own_nodes_with_rows']:,} own nodes if edges have their reverse, bytes at most: {sizes}"
         )
     rows["to all, each round"] = (
-        f"its share of a sum of {result['parameters']:,} parameters or less, {hidden}"
+        f"its share of a sum of {result['parameters']:,} parameters or less, {visibility}"
     )
     print_rows(rows | {"results": str(run_dir / "plan.json")})

@@ -15,7 +15,7 @@ from typing import Any
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
-from retexo.apps.find_partitions import open_local, with_parts_found
+from retexo.apps.find_partitions import open_local, with_found_parts
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.errors import Interrupted, TrainingError
@@ -51,7 +51,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         TrainingError: a worker failed.
     """
     check(settings.train)
-    settings = with_parts_found(settings)
+    settings = with_found_parts(settings)
     shared = shared_settings(settings)
     source = settings.train.resume
     is_new_job = settings.is_multirun_job and source is None

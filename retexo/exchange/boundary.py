@@ -68,9 +68,7 @@ class Boundary:
         return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_edges)
 
     def targets_in_phase(self, layer: int, phase: int, num_layers: int) -> slice:
-        """Return the targets that an exchange phase of a layer serves. All their edges belong to
-        it.
-        """
+        """Return the targets that a phase of a layer serves, with all of their edges."""
         first, last = (
             (num_layers + 1, num_layers + 1) if phase == TRAIN_PHASE else (layer + 1, num_layers)
         )
@@ -83,9 +81,7 @@ class Boundary:
         return slice(int(self.target_ptr[targets.start]), int(self.target_ptr[targets.stop]))
 
     def source_mask(self, targets: slice) -> Mask:
-        """Return which rows have an edge into some targets, bool [L]. Read-only, because it is
-        cached.
-        """
+        """Return which rows have an edge into some targets, bool [L]; cached, so read-only."""
         key = targets.start, targets.stop
         if key not in self._source_masks:
             self._source_masks[key] = ids_to_mask(
@@ -116,8 +112,9 @@ class EdgeSubset:
         return cls(no_places, no_places, no_ends, no_ends)
 
     def without_edges(self) -> "EdgeSubset":
-        """Return rows and targets only. After the selection both sides need no more, and edges are
-        large.
+        """Return rows and targets only.
+
+        After the selection both sides need no edges, and edges take most of the memory.
         """
         none = np.zeros(0, np.int32)
         return EdgeSubset(self.rows, self.targets, none, none)
@@ -177,9 +174,7 @@ def _find_required_edges(
     group_dtype = np.min_scalar_type(num_groups)  # NumPy uses radix sort for 16-bit integers.
 
     def sort_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
-        """Sort one block's required edges by owner, then by required layers; also return the group
-        sizes.
-        """
+        """Sort a block's required edges by owner and required layers; also return group sizes."""
         cut = src[block] >= num_inner
         cut &= take(required, dst[block])
         found = [np.compress(cut, each[block]) for each in arrays]
@@ -317,8 +312,9 @@ class BoundaryCode:
         return torch.from_numpy(np.concatenate(code))
 
     def read(self, code: Tensor) -> Boundary:
-        """Decode a boundary, as the owner of its rows sees it. Raises ValueError for an invalid
-        code.
+        """Decode a boundary, as the owner of its rows sees it.
+
+        Raises ValueError for an invalid code.
         """
         edges = encoded_size(self.num_edges, self._universe)
         key = decode_sorted(code[:edges].numpy(), self.num_edges, self._universe)

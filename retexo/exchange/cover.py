@@ -74,8 +74,8 @@ class Cover:
 
 @dataclass(frozen=True)
 class _Leaves:
-    """Edges from a hub to a leaf (a vertex with no other edge), as vertex numbers; right after
-    left.
+    """Edges from a hub to a leaf, a vertex with no other edge. Right vertex ids follow left
+    ones.
     """
 
     hub: IndexArray
@@ -131,8 +131,9 @@ def minimum_cover(
 
 
 def acceptable_ratio(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> float:
-    """Return the accepted weight relative to the minimum: finding a better cover of this many edges
-    would take longer than sending the difference.
+    """Return the accepted weight relative to the minimum for this many edges.
+
+    Finding a better cover would take longer than sending the difference.
     """
     if num_edges <= ONE_SIDE_MIN_EDGES:
         return 1.0
@@ -211,8 +212,7 @@ def _distinct_edges(
 def _prune(
     edges: IndexArray, residual: IntArray, degree: IntArray
 ) -> tuple[IndexArray, list[_Leaves], int]:
-    """Take free vertices and leaf edges; return the remaining edges, the leaves, and the weight
-    paid.
+    """Take free vertices and leaf edges; return remaining edges, leaves, and the weight paid.
 
     A vertex with residual weight zero is taken. For an edge to a leaf the smaller of its ends'
     weights is subtracted from both: no cover avoids it, and the leaf is then taken only if its
@@ -251,9 +251,7 @@ def _unsettled_edges(edges: IndexArray, residual: IntArray) -> IndexArray:
 
 
 def _pay_leaves(batch: _Leaves, residual: IntArray) -> int:
-    """Subtract the leaves' weights from their hubs; return the weight paid. Updates residual in
-    place.
-    """
+    """Subtract the leaves' weights from their hubs, in place; return the weight paid."""
     owed = np.zeros_like(residual)
     np.add.at(owed, batch.hub, residual[batch.leaf])
     payment = np.minimum(owed, residual)
@@ -265,9 +263,7 @@ def _pay_leaves(batch: _Leaves, residual: IntArray) -> int:
 def _solve_core(
     edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: int, matching_limit: int
 ) -> int:
-    """Cover the pruned edges [2, E], sorted; mark the vertices in `chosen` and return the lower
-    bound.
-    """
+    """Cover the pruned, sorted edges [2, E]; mark vertices in `chosen`; return the lower bound."""
     if edges.shape[1] == 0:
         return 0
     left, left_index = unique_inverse(edges[0], edges.dtype)
@@ -329,8 +325,7 @@ def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
 def _minimum_cut(
     graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: IntArray
 ) -> tuple[Mask, Mask]:
-    """Return the left vertices that residual paths do not reach and the right vertices that they
-    do.
+    """Return the cut: left vertices that residual paths miss, right vertices that they reach.
 
     A residual path starts at an unsaturated left vertex, goes right along any edge, and goes
     back left along an edge that carries flow (back_left, back_right: the ends of those edges).

@@ -153,9 +153,7 @@ def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _SelectedVectors:
-    """The rows [L] and targets [R] of a boundary that vectors are sent for, and the edges of the
-    sums.
-    """
+    """The selected rows [L] and targets [R] of a boundary, and the edges of the partial sums."""
 
     rows: Mask
     sums: Mask
@@ -199,8 +197,7 @@ class _SelectedVectors:
     def matrix(
         self, nodes: IntArray, node_rows: IntArray, num_rows: int, scale: Tensor | None
     ) -> sp.csr_array:
-        """Return the matrix [k, num_rows] that maps the sender's rows to the vectors: rows, then
-        sums.
+        """Return the matrix [k, num_rows] from the sender's rows to the vectors (rows, then sums).
 
         Args:
             nodes: int64 [L] the sender's inner nodes.

@@ -114,9 +114,7 @@ class PlanOptions:
     edge weights pays off."""
 
     def for_targets(self, *, partial_sums: bool) -> Self:
-        """Return options for a plan with given target nodes (see make_plan), with or without
-        partial sums.
-        """
+        """Return options for a plan with given target nodes (see make_plan)."""
         return replace(self, use="evaluate", all_nodes=False, partial_sums=partial_sums)
 
     @property
@@ -287,8 +285,7 @@ def exchange_sorted_lists(
 def _share_weights(
     incoming: list[Boundary], outgoing: list[Boundary], options: PlanOptions, comm: Communicator
 ) -> tuple[list[Boundary], list[Boundary]]:
-    """Send owners the weights of edges that they may sum; return both boundaries with known
-    weights.
+    """Send owners the weights of edges that they may sum; return the updated boundaries.
 
     An edge whose target has no other edge needs no weight, because there is nothing to sum.
     """
@@ -339,9 +336,7 @@ def _summable_edges(boundary: Boundary) -> Mask:
 
 
 def _bytes_saved_by_sums(boundary: Boundary, summable: Mask, options: PlanOptions) -> int:
-    """Estimate the bytes that partial sums over the edges `summable` save in both phases of one
-    layer.
-    """
+    """Estimate the bytes that sums over the edges `summable` save per layer, in both phases."""
     saved, all_targets = 0, boundary.target
     rows_held, held = np.zeros((2, len(boundary.rows)), bool)
     for phase in options.phases:

@@ -56,9 +56,7 @@ class RowBlocks:
 
     @cached_property
     def degrees(self) -> tuple[FloatArray, FloatArray]:
-        """Degree of each row, [L], and of each column, [R]. In float32 a block counts up to
-        2^24.
-        """
+        """Degree of each row, [L], and of each column, [R]; float32 counts up to 2^24 per block."""
         row_degrees = np.concatenate([np.diff(graph.indptr) for graph in self.graphs])
         column_degrees = in_threads(
             lambda graph: graph.T @ np.ones(graph.shape[0], graph.dtype), self.graphs

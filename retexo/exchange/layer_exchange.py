@@ -134,8 +134,7 @@ class LayerExchange:
         return self._sources
 
     def stream(self, phase: int) -> Iterator[Sources]:
-        """Run a phase and yield its vectors piece by piece, after the rows that earlier phases
-        received.
+        """Run a phase; yield the rows received earlier, then its vectors piece by piece.
 
         Pieces are not kept. Partial sums of earlier phases are dropped first: their targets are
         done.
@@ -282,9 +281,7 @@ class LayerExchange:
         return message
 
     def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, phase: int) -> Selection:
-        """Select vectors for rows that the peer does not hold, starting from an earlier layer's
-        bound.
-        """
+        """Select vectors for rows that the peer lacks, starting from an earlier layer's bound."""
         boundary, known = self._plan.outgoing[peer], self._plan.known_bounds
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
         rows[edges.rows[cut.has_edge]] = targets[edges.targets] = True
@@ -315,8 +312,7 @@ class LayerExchange:
         )
 
     def _exchange_headers(self, batch: _Batch) -> tuple[list[list[int]], list[Selection]]:
-        """Exchange message headers; return from each peer the sizes [K] of its pieces and its
-        selection.
+        """Exchange headers; return each peer's piece sizes [K] and its selection.
 
         With partial sums a header has one bit for each row and target of the phase, including
         rows that the peer holds, so that its size does not depend on values. exchange=plain
@@ -416,9 +412,7 @@ def _call_now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
 
 
 def peers_per_batch(largest_part: int, row_bytes: int) -> int:
-    """Return the number of peers that a phase sends to at a time, for partitions of up to this
-    size.
-    """
+    """Return the number of peers per batch, for partitions of up to `largest_part` nodes."""
     return max(1, MAX_BATCH_BYTES // max(1, largest_part * row_bytes))
 
 

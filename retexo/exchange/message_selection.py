@@ -162,9 +162,7 @@ class LocalRows:
         return csr_from_counts(weight, nodes, bincount(target, num_targets), len(self.rows))
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
-        """Return the vectors of a message: the rows of `nodes` [k], then the sums; [k +
-        num_targets, F or D].
-        """
+        """Return a message's vectors: rows of `nodes` [k], then sums, [k + num_targets, F or D]."""
         values = self._all(projected)
         if not isinstance(values, Tensor):
             both: list[sp.csr_array] = [values[nodes], summing @ values]
@@ -184,9 +182,7 @@ class LocalRows:
 
 @dataclass(frozen=True, eq=False)
 class CutEdges:
-    """Edges from a sender's rows into a receiver's targets. Every row and target has at least
-    one.
-    """
+    """Edges from a sender's rows into a receiver's targets; no row or target is without edge."""
 
     nodes: Int32Array
     """[L] the inner node of each row."""
@@ -261,8 +257,9 @@ def select_all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection
 
 @dataclass(frozen=True, eq=False)
 class VectorBound:
-    """Lower bound on the number of vectors that one layer's boundary needs. Later layers start from
-    it.
+    """Lower bound on the number of vectors that one layer's boundary needs.
+
+    Later layers start from it.
     """
 
     rows: Mask
@@ -273,9 +270,7 @@ class VectorBound:
     """The selection for these edges, with its lower bound."""
 
     def reusable_selection(self, rows: Mask, targets: Mask) -> Selection | None:
-        """Return the selection if it applies to the edges between these rows and targets, else
-        None.
-        """
+        """Return the selection if it applies between these rows and targets, else None."""
         same = np.array_equal(rows, self.rows) and np.array_equal(targets, self.targets)
         return self.selection if same and self.selection.equal_sizes else None
 

@@ -32,7 +32,9 @@ def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor
 
 
 class _Sum(torch.autograd.Function):
-    """Gradient of rows: the same sum over out-edges. Gradient of a weight: dot product of its two
+    """Weighted sum over in-edges.
+
+    Gradient of rows: the same sum over out-edges. Gradient of a weight: dot product of its two
     rows.
     """
 
@@ -107,9 +109,7 @@ class _HeadSums(torch.autograd.Function):
 
 
 def edge_softmax(block: Block, score: Tensor) -> Tensor:
-    """Softmax of scores [E, K] over the in-edges of each destination; edges sorted by
-    destination.
-    """
+    """Softmax of scores [E, K] over the in-edges of each destination (edges sorted by it)."""
     assert block.in_edges.order is None
     alpha: Tensor = _Softmax.apply(score, block)  # type: ignore[no-untyped-call]
     return alpha

@@ -280,8 +280,10 @@ class InEdges:
         return NumberedEdges(self, sources, number, out_degree)
 
     def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return indices of the in-edges of nodes int64 [n], int64 [E'], and row pointers, int64 [n
-        + 1].
+        """Return the in-edges of nodes, int64 [n].
+
+        Returns:
+            int64 [E'] indices of the edges, and int64 [n + 1] row pointers.
         """
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin

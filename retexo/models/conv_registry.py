@@ -23,12 +23,13 @@ class ConvolutionModule(Protocol):
     """Interface of a module in retexo/models/conv/."""
 
     def build(self, layer: LayerShape, options: Any) -> Convolution:
-        """Build the convolution of one layer with initial parameters. Raises InputError for bad
-        settings.
+        """Build the convolution of one layer with initial parameters.
 
         Args:
             options: the model's own settings, an instance of its dataclass in
                 retexo.settings.options.
+        Raises:
+            InputError: for settings that the convolution does not support.
         """
 
 
@@ -52,9 +53,7 @@ def find_options_class(name: str) -> type:
 
 
 def build_convolution(layer: LayerShape) -> Convolution:
-    """Build the convolution of one layer. Raises InputError for an unknown model or bad
-    settings.
-    """
+    """Build the convolution of one layer. Raises InputError for bad settings."""
     name = layer.model.name
     options: Any = typed_options("model", layer.model.options, find_options_class(name))
     return find_convolution(name).build(layer, options)

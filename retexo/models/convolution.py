@@ -53,9 +53,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What `forward` reads in each round: fixed matrices, and the edges for attention and
-    pooling.
-    """
+    """What `forward` reads in each round: fixed matrices, and edges for attention and pooling."""
 
     matrices: tuple[Matrix, ...]
     num_rows: int
@@ -173,15 +171,11 @@ class Convolution(nn.Module):
         return (self.neighbour_weight,)
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor | None:
-        """Return the aggregate after `neighbour_weight`, [N_dst, D], without dropout; None if not
-        linear.
-        """
+        """Return the aggregate after `neighbour_weight`, [N_dst, D]; None if it is not linear."""
         return None
 
     def apply_dropout(self, matrix: Matrix, rate: float | None = None) -> Matrix:
-        """Apply dropout, drawn anew in each training round; `rate` None for the convolution's
-        rate.
-        """
+        """Apply dropout, drawn anew in each training round; rate None: the convolution's."""
         return dropout(matrix, self.dropout_rate if rate is None else rate, self.training)
 
 
@@ -191,9 +185,7 @@ def make_norm(kind: str, width: int) -> nn.Module:
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:
-    """Return a weight [num_in, num_out] with Glorot's uniform initialisation and the gain of
-    ReLU.
-    """
+    """Return a weight [num_in, num_out], Glorot-uniform with the gain of ReLU."""
     weight = torch.empty(num_in, num_out)
     nn.init.xavier_uniform_(weight, gain=nn.init.calculate_gain("relu"))
     return nn.Parameter(weight)

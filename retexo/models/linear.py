@@ -99,15 +99,11 @@ class LinearConvolution(Convolution):
     """Whether a node's own row is a separate input with its own weight (PyG's root_weight)."""
 
     def destination_scale(self, in_degree: Tensor) -> Tensor | None:
-        """Return the factor of each destination from its global in-degree, float [n]; None for
-        ones.
-        """
+        """Return the factor of each destination, from global in-degrees [n]; None for ones."""
         return None
 
     def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
-        """Return the factor of a node's own row from its global degrees, float [n]; None for
-        zeros.
-        """
+        """Return the factor of a node's own row, from global degrees [n]; None for zeros."""
         return None
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:

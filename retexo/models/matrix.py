@@ -102,8 +102,9 @@ class SparseMatrix:
 
 
 class _Product(torch.autograd.Function):
-    """Y = X W and dL/dW = X^T dL/dY with a stored transpose (torch would sort X in every backward
-    pass).
+    """Y = X W and dL/dW = X^T dL/dY with a stored transpose.
+
+    torch would sort X in every backward pass.
     """
 
     @staticmethod
@@ -143,9 +144,7 @@ def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _pays_off_with_onednn(matrix: Tensor, weight: Tensor) -> bool:
-    """Return whether the product is large enough to outweigh oneDNN's overhead (measured from width
-    3).
-    """
+    """Return whether the product is large enough to outweigh oneDNN's overhead."""
     return (
         len(matrix) >= 512
         and matrix.numel() * weight.shape[1] >= 1 << 22
@@ -214,8 +213,9 @@ def is_sparse(rows: Tensor) -> bool:
 
 
 def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
-    """Convert rows [R, F] to the kind of matrix with the faster product; may sort a SciPy matrix in
-    place.
+    """Convert rows [R, F] to the kind of matrix with the faster product.
+
+    A SciPy matrix may be sorted in place.
     """
     if isinstance(rows, Tensor):
         sparse = rows.device.type == "cpu" and is_sparse(rows)

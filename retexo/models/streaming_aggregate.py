@@ -161,9 +161,7 @@ class AggregateAccumulator:
             first += len(chunk)
 
     def _in_edges(self, nodes: Tensor) -> tuple[slice | Tensor, Tensor]:
-        """Return the in-edges of nodes, as InEdges.in_edges, as a range if the nodes are dense
-        enough.
-        """
+        """Return InEdges.in_edges, as a range of edges if the nodes are dense enough."""
         first, last = int(nodes[0]), int(nodes[-1])
         row_ptr = self._edges.row_ptr[first : last + 2]
         begin, end = int(row_ptr[0]), int(row_ptr[-1])

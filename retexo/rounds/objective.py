@@ -107,9 +107,7 @@ class Objective(Protocol):
         """Prepare a round; random draws may depend on its number."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        """Return the first weights [F, D], and in chunks the training inputs [n, F] each is
-        multiplied with.
-        """
+        """Return the first weights [F, D] and, in chunks, the training inputs [n, F] of each."""
 
     def losses(self) -> Iterator[Tensor]:
         """Yield summands of the loss, summed over this worker's training nodes."""
@@ -184,9 +182,7 @@ class LayerObjective:
         return self.train
 
     def begin_round(self, number: int) -> None:
-        """Does nothing: batches are drawn from torch's generator, whose state is saved with the
-        round.
-        """
+        """Does nothing: batches are drawn from torch's generator, whose state is saved."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.nodes_per_round.inputs(place) for place in self.nodes_per_round.chunks)

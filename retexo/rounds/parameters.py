@@ -141,8 +141,9 @@ def check_same_parameters(
     otherwise: str = DIFFERENT_START,
     tag: MessageTag = SETUP,
 ) -> None:
-    """Raise TrainingError, naming ranks, unless all workers hold equal parameters; 8 bytes per
-    worker.
+    """Raise TrainingError, naming ranks, unless all workers hold equal parameters.
+
+    Each worker sends 8 bytes.
 
     Args:
         comm: the communicator.
@@ -161,8 +162,9 @@ def check_same_parameters(
 
 
 def check_same_result(comm: Communicator, objective: Objective) -> None:
-    """Raise TrainingError unless all workers trained equal parameters (PowerSGD's QR may differ by
-    CPU).
+    """Raise TrainingError unless all workers trained equal parameters.
+
+    PowerSGD's QR may differ between processors.
     """
     otherwise = (
         f"trained other parameters than rank 0 in layer {objective.layer}; {CODE_PATH_REMEDY}"

@@ -89,8 +89,9 @@ class Recovery:
         self._round: tuple[int, int] | None = None
 
     def agree(self, comm: Communicator) -> tuple[int, int]:
-        """Find the newest layer and round that every worker can continue from; all-gathers 4
-        int64.
+        """Find the newest layer and round that every worker can continue from.
+
+        One all-gather of 4 int64.
         """
         layers, rounds = self._find_intact()
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
@@ -111,9 +112,7 @@ class Recovery:
         return self._round or (self._num_layers, 0)
 
     def _find_intact(self) -> tuple[int, list[tuple[int, int]]]:
-        """Return the number of finished layers and the newest saved rounds; warn about damaged
-        files.
-        """
+        """Return the number of finished layers and the newest saved rounds; warn about damage."""
         layers = 0
         while self._is_intact(layers, None):
             layers += 1
@@ -140,15 +139,11 @@ class Recovery:
         return sorted((int(name[1]), int(name[2])) for name in names if name)
 
     def load_layer(self, layer: int, load: Callable[[State], None]) -> bool:
-        """Pass the state of a finished layer to `load`; return False if the layer has to be
-        trained.
-        """
+        """Pass the state of a finished layer to `load`; False if the layer has to be trained."""
         return layer < self._num_layers and self._load(layer, None, load)
 
     def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
-        """Pass the state to continue a layer from to `load`; return False if it starts with round
-        0.
-        """
+        """Pass the state to continue a layer from to `load`; False if it starts anew."""
         return (
             self._round is not None and self._round[0] == layer and self._load(*self._round, load)
         )
@@ -164,9 +159,7 @@ class Recovery:
         return self.every is not None and number > 0 and number % self.every == 0
 
     def save_round(self, layer: int, number: int, state: State) -> None:
-        """Save the state of a layer after `number` rounds; delete all but the newest
-        MAX_SAVED_ROUNDS.
-        """
+        """Save a layer's state after `number` rounds; keep the newest MAX_SAVED_ROUNDS."""
         self._write(layer, number, state)
         for place in self._list_saved_rounds()[:-MAX_SAVED_ROUNDS]:
             self._path_of(*place).unlink()
@@ -201,8 +194,9 @@ class Recovery:
             file.write(hashlib.sha256(data).digest())
 
     def _read(self, layer: int, number: int | None) -> State:
-        """Read a state. Raises InputError if it is damaged or of another run, rank, layer or
-        round.
+        """Read a state.
+
+        Raises InputError if it is damaged, or of another run, rank, layer or round.
         """
         path = self._path_of(layer, number)
         with reading(path, "state", "it is not used"):

@@ -24,9 +24,7 @@ class GradientReduction(Protocol):
     """A way to sum updates over all workers."""
 
     def reduce(self, tail: Tensor) -> None:
-        """Replace flat.gradient [P] by its sum over all workers, and `tail`, float [T], by its
-        exact sum.
-        """
+        """Replace flat.gradient [P] by its sum over workers, and `tail` [T] by its exact sum."""
 
     def buffers(self) -> list[Tensor]:
         """Return the tensors that persist between rounds; a saved state contains them."""
@@ -39,9 +37,7 @@ class Summation(Protocol):
         """Return a summation of updates that consist of matrices of these sizes."""
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
-        """Sum over all workers in place: `update` in the precision that is sent, `exact` without
-        rounding.
-        """
+        """Sum over all workers in place: `update` as it is sent, `exact` without rounding."""
 
     def rounded(self, update: Tensor) -> Tensor:
         """Return an update as the other workers receive it."""
@@ -52,9 +48,7 @@ class Summation(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AllReduce:
-    """All-reduce of a round's update, with the dtype that is sent and the ranks that send
-    nothing.
-    """
+    """All-reduce of a round's update: the dtype that is sent, and the ranks that send nothing."""
 
     comm: Communicator
     tag: MessageTag
@@ -70,9 +64,7 @@ class AllReduce:
         return []
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
-        """Sum over all workers in place: `update` in the dtype that is sent, `exact` in their own
-        dtype.
-        """
+        """Sum over all workers in place: `update` in the dtype sent, `exact` in its own."""
         self.comm.all_reduce(
             [self._summand(update), *(ReduceInput(tensor) for tensor in exact)], self.tag
         )
@@ -221,9 +213,7 @@ class GradientMatrix:
 
 
 def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
-    """Group all parameters: input weights of equal F, and other parameters with the same longer
-    side.
-    """
+    """Group all parameters: input weights by F, other parameters by their longer side."""
     matrices: dict[tuple[int, bool], GradientMatrix] = {}
     for each in flat.slices:
         gradient = _gradient_as_matrix(flat, each)

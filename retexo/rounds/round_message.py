@@ -59,14 +59,13 @@ class RoundMessage:
         """Whether any worker was, by the last message."""
 
     def reduce_update(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
-        """Sum flat.gradient [P] over all workers; return the mean training loss and the validation
-        metric.
+        """Sum flat.gradient [P] over all workers; return mean loss and validation metric.
 
         Args:
             loss: sum over this worker's training nodes.
             val_counts: int64 [3]
         Returns:
-            the mean loss, and the metric (None without validation nodes).
+            the mean training loss, and the metric (None without validation nodes).
         Raises:
             TrainingError: if the mean loss is not finite.
         """
@@ -122,8 +121,9 @@ def build_message(
 
 
 def counts_to_digits(counts: Tensor) -> list[int]:
-    """Split counts int64 [K] into a high and a low digit each; float32 sums of 4,096 workers are
-    exact.
+    """Split counts int64 [K] into a high and a low digit each.
+
+    Sums of 4,096 workers are exact in float32.
     """
     return [digit for count in counts.tolist() for digit in divmod(count, DIGIT_BASE)]
 

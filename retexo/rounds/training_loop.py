@@ -26,8 +26,7 @@ def run_rounds(
     log: RunLog,
     recovery: Recovery | None = None,
 ) -> int:
-    """Train a stage or network until it converges or reaches its limit; return the number of
-    rounds.
+    """Train a stage or network to convergence or its limit; return the number of rounds.
 
     The module ends with the parameters of the best validation round, equal on every worker.
 

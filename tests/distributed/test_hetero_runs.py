@@ -35,7 +35,7 @@ from retexo.settings.run_settings import Settings
 pytestmark = pytest.mark.timeout(120)
 GRAPH = random_hetero()
 SMALL = "hidden_dim=12", "num_rounds=[5]", "cluster.threads=1", "num_partitions=3", "device=cpu"
-EXACT = ("model=rgcn", "+experiment=exact", "checkpoint.every=1")
+EXACT = ("model=rgcn", "+experiment=exact", "checkpoint.every=1", "distributed.max_restarts=0")
 CASES = [
     ("model=rgcn", "smoothing.reach=hops"),
     ("model=hetero_sage", "+experiment=exact", "num_layers=3"),

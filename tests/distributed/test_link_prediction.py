@@ -670,6 +670,7 @@ def test_a_death_changes_nothing(
         data = (*data, *drawn, *relation, "dataset_file=null", f"partition_dir={tmp_path}")
         assert run_main("app=partition_data", "task=link_prediction", *data, cwd=tmp_path).rc == 0
     overrides = [*data, "num_rounds=9", "checkpoint.every=2", "stopping=none", "batch_size=20"]
+    overrides.append("distributed.max_restarts=0")
     config = f"link_prediction_{model}"
     whole = train.run(compose(overrides, config_name=config), tmp_path / "whole")
     with monkeypatch.context() as patched:

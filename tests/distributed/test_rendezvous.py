@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from support import wait_until
 
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
@@ -132,11 +131,7 @@ def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.Monkey
     assert "reach" in message
 
 
-def test_every_run_has_its_own_id() -> None:
-    assert attend(DEFAULT)[0] != attend(DEFAULT)[0]
-
-
-MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
+MISMATCHES: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
     "world size": ({"parts": 3}, SETTINGS, "abc", ("num_partitions=3", "num_partitions=2")),
     "settings": ({}, {**SETTINGS, "seed": 2}, "abc", ("other settings", "seed=2 instead of 1")),
     "nested": (
@@ -146,12 +141,18 @@ MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] 
         ("model.name=gat instead of gcn",),
     ),
     "partition": ({}, SETTINGS, "abd", ("another partitioning",)),
+    "backend": (
+        {"backend": "sockets", "tls": False},
+        SETTINGS,
+        "abc",
+        ("distributed.backend=sockets", "distributed.backend=gloo"),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", MISFITS)
-def test_a_misfit_ends_all_nodes_with_the_same_sentence(name: str) -> None:
-    fields, shared, partition, words = MISFITS[name]
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_a_mismatch_ends_all_nodes_with_the_same_sentence(name: str) -> None:
+    fields, shared, partition, words = MISMATCHES[name]
     port = free_port()
     first, second = together(
         lambda: attend(cluster(0, port)),
@@ -200,16 +201,6 @@ def test_the_code_version_changes_with_the_source(
     assert before == handshake.code_version()
     (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
     assert handshake.code_version() != before
-
-
-def test_nodes_that_send_by_other_ways_are_refused() -> None:
-    port = free_port()
-    ways: tuple[dict[str, Any], ...] = ({"backend": "gloo"}, {"backend": "sockets", "tls": False})
-    outcomes = together(
-        *(lambda n=n, way=way: attend(cluster(n, port, **way)) for n, way in enumerate(ways))
-    )
-    message = "node 1 (rank 1) has distributed.backend=sockets, node 0 has distributed.backend=gloo"
-    assert outcomes == [("InputError", message)] * 2
 
 
 def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
@@ -374,38 +365,6 @@ def node_info(**fields: Any) -> bytes:
     return json.dumps({"retexo": 1, "node": {**content, **fields}}).encode() + b"\n"
 
 
-GARBAGE = {
-    "http": b"GET / HTTP/1.1\r\n\r\n",
-    "bytes": bytes(range(256)) + b"\n",
-    "pickle": b"\x80\x04\x8c\x05posix\x94.\n",
-    "number": b"17\n",
-    "deep": b"[" * 100_000 + b"\n",
-    "other object": b'{"retexo": 1}\n',
-    "other protocol": node_info().replace(b'"retexo": 1', b'"retexo": 2'),
-    "types": node_info(node="1"),
-    "ranks": node_info(ranks=[[1]]),
-    "too much": node_info(more=1),
-    "address": node_info(address="nowhere"),
-    "port": node_info(address="127.0.0.1:65536"),
-    "name": node_info(address="a..b:1"),
-    "too long": b'{"retexo": "' + b"x" * (control_channel.MAX_MESSAGE_BYTES + 9),
-    "other run": node_info(run_key="job 7"),
-}
-
-
-def test_strangers_do_not_disturb() -> None:
-    port = free_port()
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(attend, cluster(0, port))
-        with socket.create_connection(("127.0.0.1", wait_for(port)), 5):  # says nothing, and stays
-            answers = {name: visit(port, content) for name, content in GARBAGE.items()}
-            assert not first.done()
-            assert attend(cluster(1, port)) == first.result(20)
-    assert b"another run" in answers["other run"]
-    for name, answer in answers.items():
-        assert b"refused" in answer or name == "too long", name
-
-
 def wait_for(port: int) -> int:
     """Until something listens."""
     visit(port, b"\n")
@@ -422,48 +381,6 @@ def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> Non
         assert attend(cluster(1, port)) == first.result(20)
 
 
-def held(port: int, number: int) -> list[socket.socket]:
-    """Connections that say nothing."""
-    return [socket.create_connection(("127.0.0.1", port), 20) for _ in range(number)]
-
-
-def test_connections_that_are_held_keep_no_node_out() -> None:
-    """More than are kept, of one address, at both ports that nodes connect to; none times out meanwhile."""
-    port = free_port()
-    before = listening()
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(attend, cluster(0, port, parts=3))
-        strangers = held(wait_for(port), 300)
-        second = pool.submit(attend, cluster(1, port, parts=3))
-        others = wait_until(
-            lambda: listening() - before - {f"127.0.0.1:{port}"}, 20, "node 1 listens"
-        )
-        strangers += held(int(others.pop().rpartition(":")[2]), 100)
-        outcome = attend(cluster(2, port, parts=3))
-        assert len(outcome[0]) == 16, outcome
-        assert outcome == first.result(20) == second.result(20)
-        for stranger in strangers:
-            stranger.close()
-
-
-def test_a_limit_per_address_drops_the_oldest() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        waiting = accepted_connections.AcceptedConnections(server)
-        connections = held_by(server, accepted_connections.MAX_CONNECTIONS_PER_ADDRESS + 2)
-        deadline = time.monotonic() + 10
-        while connections[1].fileno() >= 0 and time.monotonic() < deadline:
-            waiting.wait(0.05)
-            if is_closed(connections[1]):
-                break
-        assert [is_closed(connection) for connection in connections[:3]] == [True, True, False]
-        connections[2].sendall(b'{"node": 1}\n')
-        found, _ = waiting.wait(5.0)
-        assert [message for _, message in found] == [{"node": 1}]
-        waiting.close()
-        for connection in connections:
-            connection.close()
-
-
 def test_all_messages_of_a_packet_are_kept() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         waiting = accepted_connections.AcceptedConnections(server)
@@ -476,20 +393,6 @@ def test_all_messages_of_a_packet_are_kept() -> None:
             peer.sendall(b": 3}\n")
             assert [first.receive_one(5.0) for _ in range(2)] == [{"number": 2}, {"number": 3}]
             first.close()
-
-
-def held_by(server: socket.socket, number: int) -> list[socket.socket]:
-    return [socket.create_connection(server.getsockname(), 5) for _ in range(number)]
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
 
 
 def answering(*answers: bytes | None) -> Outcome:
@@ -540,19 +443,6 @@ def test_nonsense_of_node_0_is_no_crash(reply: dict[str, Any]) -> None:
     kind, message = answering(json.dumps(reply).encode() + b"\n")
     assert kind == "TrainingError"
     assert "not a reply of node 0" in message
-
-
-def test_what_a_stranger_says_is_logged_without_terminal_escapes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    port = free_port()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, cluster(0, port))
-        visit(port, node_info(run_key="\x1b[2J"))
-        attend(cluster(1, port))
-        first.result(20)
-    assert r"another run (\x1b[2J)" in caplog.text
-    assert "\x1b" not in caplog.text
 
 
 def test_another_run_on_the_same_port_is_not_joined() -> None:
@@ -621,12 +511,6 @@ def test_an_unknown_interface_is_named_with_those_that_are_there() -> None:
     assert kind == "InputError"
     assert "distributed.interface=eth9" in message
     assert "lo" in message
-
-
-def test_loopback_is_refused_unless_asked_for() -> None:
-    kind, message = attend(cluster(1, free_port(), interface=None))
-    assert kind == "InputError"
-    assert "loopback" in message
 
 
 def test_an_address_that_is_not_node_0s() -> None:

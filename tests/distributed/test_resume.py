@@ -148,7 +148,7 @@ def whole_runs(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *((SYNC, message) for message in (0, 9, 20, 33)),
+        *((SYNC, message) for message in (0, 20)),
         (LOCAL, 18),
         (OPTIMIZER, 17),
         (DEFAULTS, 38),
@@ -157,7 +157,7 @@ def whole_runs(
             30,
             marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed"),
         ),
-        *(pytest.param(SYNC, message, marks=LONG) for message in (3, 6, 14, 24, 27, 36)),
+        *(pytest.param(SYNC, message, marks=LONG) for message in (3, 9, 14, 24, 33)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value[-1],
@@ -221,7 +221,7 @@ def interrupted(interrupted_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(interrupted_once, tmp_path / "interrupted"))
 
 
-@pytest.mark.parametrize("what", ["flipped", "cut", "foreign"])
+@pytest.mark.parametrize("what", ["flipped", "foreign"])
 def test_of_a_damaged_step_the_one_before_it_is_used(
     what: str, parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
 ) -> None:
@@ -237,7 +237,7 @@ def test_of_a_damaged_step_the_one_before_it_is_used(
     assert_same_run(interrupted, whole_runs[SYNC])
 
 
-@pytest.mark.parametrize("size", [0, 40, 100, 1000])
+@pytest.mark.parametrize("size", [0, 100])
 def test_a_damaged_tape_is_used_as_far_as_it_goes(
     size: int, parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
 ) -> None:

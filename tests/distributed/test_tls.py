@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import select
 import shutil
 import socket
@@ -29,7 +28,7 @@ from retexo.apps import credentials as authority
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import PeerLost
-from retexo.launch import addresses, handshake
+from retexo.launch import handshake
 from retexo.launch.accepted_connections import (
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_ADDRESS,
@@ -268,39 +267,6 @@ def crowd() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_a_thousand_half_open_connections(folder: Path, crowd: ExitStack) -> None:
-    """Silent ones, half a handshake, garbage, at node 0 until it has its nodes, which come all the same."""
-    port, ended = free_port(), threading.Event()
-    outgoing = ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        client_context(None).wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
-    hello = outgoing.read()
-    count = 0
-
-    def attack() -> None:
-        nonlocal count
-        while not ended.is_set() and count < 1000:
-            with contextlib.suppress(OSError):
-                stream = crowd.enter_context(stream_to(port))
-                stream.sendall((b"", hello[:50], hello, os.urandom(300))[count % 4])
-                count += 1
-
-    attacker = threading.Thread(target=attack, daemon=True)
-    first = count
-
-    def crowded() -> None:
-        attacker.start()
-        while count - first < 300 and attacker.is_alive():
-            time.sleep(0.01)
-
-    try:
-        assert good(meet(folder, port, crowded))
-    finally:
-        ended.set()
-        attacker.join(30)
-    assert count >= 300
-
-
 @pytest.mark.parametrize("addresses", [1, 10])
 def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: ExitStack) -> None:
     """Of one address, and in all."""
@@ -328,27 +294,6 @@ def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: Exi
     waiting.close()
 
 
-def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of the other nodes, while these connect to each other; escapes of a terminal are not shown."""
-    ports, made = [], addresses.listen
-
-    def listen(address: str, port: int) -> socket.socket:
-        listener = made(address, port)
-        ports.append(listener.getsockname()[1])
-        for content in (b"\x1b[31m hello\n", b"\x16\x03\x01garbage", b"[" * 1000 + b"\n", b""):
-            threading.Thread(target=annoy, args=(ports[-1], content), daemon=True).start()
-        return listener
-
-    def annoy(port: int, content: bytes) -> None:
-        with contextlib.suppress(OSError), stream_to(port) as stream:
-            stream.sendall(content)
-            stream.recv(1)
-
-    monkeypatch.setattr(addresses, "listen", listen)
-    assert good(meet(folder, free_port()))
-    assert len(ports) == 3
-
-
 # --- the workers' streams ----------------------------------------------------------------------------------------------
 
 
@@ -367,36 +312,6 @@ def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
             ends[0].result(20)
         ends[0].exception()
         far.close()
-
-
-def test_what_crosses_is_not_to_be_read(folder: Path) -> None:
-    """Canaries, and the same search finds them without TLS."""
-    near, far = socket.socketpair()
-    middle, end = socket.socketpair()
-    tls = [Tls(read_credentials(folder / site, node, 3)) for node, site in enumerate(SITES[:2])]
-    seen: list[bytes] = []
-    canary = os.urandom(48)
-
-    def listen_in(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while content := source.recv(1 << 16):
-                seen.append(content)
-                target.sendall(content)
-
-    for pair in ((far, middle), (middle, far)):
-        threading.Thread(target=listen_in, args=pair, daemon=True).start()
-    near.sendall(canary)
-    assert end.recv(100) == canary
-    assert canary in b"".join(seen)
-    seen.clear()
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(secure_stream, near, tls[0], 1, 10.0, accepted=True)
-        second = pool.submit(secure_stream, end, tls[1], 0, 10.0, accepted=False)
-        first.result(20).sendall(canary)
-        assert second.result(20).recv(100) == canary
-    assert canary not in b"".join(seen)
-    for each in (first.result(), second.result(), far, middle):
-        each.close()
 
 
 def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
@@ -532,7 +447,10 @@ def test_a_site_and_its_authority_by_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"backend": "sockets"}, "distributed.credentials=null: backend=sockets encrypts"),
+        (
+            {"backend": "sockets"},
+            "distributed.credentials=null: distributed.backend=sockets encrypts",
+        ),
         ({"tls": True}, "distributed.tls=true: gloo cannot encrypt"),
         ({"credentials": "keys"}, "distributed.credentials=keys: gloo cannot encrypt"),
         ({"backend": "sockets", "tls": False, "credentials": "keys"}, "leave one of them out"),

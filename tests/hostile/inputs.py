@@ -42,6 +42,7 @@ TRAIN = (
     "device=cpu",
     "cluster.threads=1",
     "checkpoint.every=1",
+    "distributed.max_restarts=0",
     "hydra.run.dir=out",
 )
 OURS = (*TRAIN, *DATA, "dataset_file=toy.npz", "partition_dir=parts")

@@ -553,11 +553,8 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     "name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 )
 def test_every_experiment_trains(place: Path, tmp_path: Path, name: str) -> None:
-    for model in ("gcn", "gat"):
-        summary = trained(
-            place, tmp_path / model, f"+experiment={name}", config=f"node_classification_{model}"
-        )
-        assert 0 <= summary["test"]["accuracy"] <= 1
+    summary = trained(place, tmp_path, f"+experiment={name}", config="node_classification_gat")
+    assert 0 <= summary["test"]["accuracy"] <= 1
 
 
 def test_the_lean_command_of_the_readme(place: Path) -> None:

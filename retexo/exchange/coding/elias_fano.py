@@ -34,9 +34,7 @@ def encode_sorted(values: IntArray, universe: int) -> ByteArray:
     high, (first_byte, shift) = np.zeros(num_high, np.uint8), divmod(num_high, 8)
 
     def write(block: slice) -> ByteArray:
-        """Set the high bits of a block; return its low bits, shifted to their position within a
-        byte.
-        """
+        """Set the high bits of a block; return its low bits, shifted to their bit position."""
         part = values[block]
         high[(part >> low) + np.arange(block.start, block.stop)] = 1
         planes = np.unpackbits(
@@ -57,8 +55,9 @@ def encode_sorted(values: IntArray, universe: int) -> ByteArray:
 
 
 def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
-    """Decode what encode_sorted wrote. Raises ValueError unless it is `count` values in [0,
-    universe).
+    """Decode what encode_sorted wrote.
+
+    Raises ValueError unless it is `count` sorted values in [0, universe).
     """
     if len(code) != encoded_size(count, universe):
         raise ValueError(
@@ -112,9 +111,7 @@ def num_bits(count: Any, universe: int, low: Any) -> Any:
 
 
 def best_num_low_bits(count: int, universe: int) -> int:
-    """Return the number of low bits with the shortest code; at most 57, so that they fit in a
-    word.
-    """
+    """Return the number of low bits with the shortest code, at most 57 to fit in a word."""
     return min(
         range(min(58, max(universe, 1).bit_length())),
         key=lambda low: num_bits(count, universe, low),
@@ -169,9 +166,7 @@ class _Layout:
 
     @classmethod
     def build(cls, counts: IntArray, low: IntArray, universe: int) -> "_Layout":
-        """Compute the layout of lists from their lengths and numbers of low bits, int64 [S]
-        each.
-        """
+        """Compute the layout of lists from their lengths and low bits, int64 [S] each."""
         sizes = num_bits(counts, universe, low)
         ends = np.cumsum((sizes + 7) // 8 * 8)
         padding = -sizes % 8

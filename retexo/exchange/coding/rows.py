@@ -69,8 +69,7 @@ class RowFormat:
 
 
 def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
-    """Return the encoded bytes of each row, int64 [R]; their sum is the length of `encode`'s
-    result.
+    """Return the encoded bytes of each row, int64 [R]; they sum to the length of the code.
 
     Args:
         rows: float32 or float64 [R, D], tensor or CSR. For "dense" only the shape matters.
@@ -141,9 +140,7 @@ def decode(
 
 
 def _encode_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Encode a chunk of rows [R, D] as uint8 [B]: the scales for "int8" and "int4", then every
-    value.
-    """
+    """Encode a chunk of rows [R, D] as uint8 [B]: scales (int8 and int4), then values."""
     codes, scales = quantize(rows, precision)
     return encode_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
 
@@ -184,8 +181,9 @@ def _chunk_rows(width: int) -> int:
 def _decode_chunks(
     buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat
 ) -> Iterator[torch.Tensor]:
-    """Yield the decoded chunks of a block. Raises ValueError for bytes that are missing or left
-    over.
+    """Yield the decoded chunks of a block.
+
+    Raises ValueError for missing or left-over bytes.
     """
     reader = ByteReader(buffer)
     read = _decode_dense if row_format.encoding == "dense" else sparse.decode

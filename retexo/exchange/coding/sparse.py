@@ -120,8 +120,9 @@ def _prepare_chunk(rows: torch.Tensor, precision: Precision) -> _Chunk:
 
 
 def _count_true(mask: Mask) -> IntArray:
-    """Count the true cells of each row of [R, D], int64 [R], in half the time of
-    np.count_nonzero.
+    """Count the true cells of each row of [R, D], int64 [R].
+
+    np.count_nonzero takes twice as long.
     """
     counts: IntArray = mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
     return counts
@@ -143,9 +144,7 @@ def _choose_index(counts: IntArray, width: int) -> _Index:
 
 
 def _decode_mask(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
-    """Decode which cells were written, bool [R, D], from counts int64 [R] and the lists and
-    bitmaps.
-    """
+    """Decode from counts, lists and bitmaps which cells were written, bool [R, D]."""
     index = _choose_index(counts, width)
     present = np.zeros((len(counts), width), dtype=np.bool_)
     present[counts == width] = True

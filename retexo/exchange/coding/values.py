@@ -35,8 +35,7 @@ def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count
 
 
 def quantize(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert values to codes [R, D]; return them and the scale of each row, float32 [R] (or
-    empty).
+    """Convert values to codes [R, D]; return codes and scales, float32 [R] or empty.
 
     Raises ValueError for values that "int8" or "int4" cannot represent.
     """
@@ -53,9 +52,7 @@ def quantize(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, to
 def encode_values(
     codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision
 ) -> torch.Tensor:
-    """Encode scales [R] and codes [sum of counts] as uint8 [B]; "int4" fills a byte's low half
-    first.
-    """
+    """Encode scales [R] and codes [sum of counts] as uint8 [B]; int4 fills low halves first."""
     if precision == "int4":
         halves = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
         halves[_half_byte_positions(counts)] = codes.view(torch.uint8) & 15
@@ -66,8 +63,10 @@ def encode_values(
 def decode_values(
     reader: "ByteReader", counts: IntArray, dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
-    """Decode what `encode_values` wrote, [sum of counts], as values of `dtype`; counts int64
-    [R].
+    """Decode what `encode_values` wrote, as values of `dtype` [sum of counts].
+
+    Args:
+        counts: int64 [R] number of values of each row.
     """
     scaled = precision in MAX_CODES
     scales = reader.take(len(counts) if scaled else 0, torch.float32)
@@ -90,9 +89,7 @@ def decode_values(
 
 
 def _half_byte_positions(counts: IntArray) -> torch.Tensor | slice:
-    """Return the half byte of each value, int64, or a full slice. Every row starts at a whole
-    byte.
-    """
+    """Return the half byte of each value; rows start at whole bytes. A full slice means all."""
     if not (counts % 2).any():
         return slice(None)
     padding = np.repeat(np.cumsum(counts % 2) - counts % 2, counts)

@@ -150,18 +150,14 @@ class GAT(Convolution):
         return len(block.src) * self.attention_heads * width < after
 
     def _attention(self, block: Block, score_src: Tensor, score_dst: Tensor) -> Tensor:
-        """Return alpha, [E, heads], from the scores of sources [N_src, heads] and destinations
-        [N_dst, heads].
-        """
+        """Return alpha, [E, heads], from scores of sources [N_src, heads] and destinations."""
         score = score_src.index_select(0, block.src) + score_dst.index_select(0, block.dst)
         if block.edge_feat is not None:
             score = score + self._edge_score(block.edge_feat)
         return edge_softmax(block, nn.functional.leaky_relu(score, NEGATIVE_SLOPE, inplace=True))
 
     def _edge_score(self, feat: Tensor) -> Tensor:
-        """Return a_edge . t for each edge, [E, heads], from features [E, K], without computing
-        t.
-        """
+        """Return a_edge . t for each edge, [E, heads], from features [E, K], without t."""
         weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
         scores: Tensor = feat @ (weight * self.attention_edge).sum(dim=-1)
         return scores.to(self.weight.dtype)
@@ -175,9 +171,7 @@ class GAT(Convolution):
 
 
 def _attention(heads: int, width: int) -> Tensor:
-    """Return small attention vectors [1, heads, width]: attention near the mean overfits less at
-    first.
-    """
+    """Return small attention vectors [1, heads, width]: starting near the mean overfits less."""
     vectors = torch.empty(1, heads, width)
     # On the meta device (check_model) initialisation would import torch's compiler, which takes
     # seconds.

@@ -200,9 +200,7 @@ class BatchObjective:
         return weights, [(as_matrix(self.context.features),) * len(weights)]
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield this worker's loss, then a surrogate of each extra trainer's loss with its
-        gradient.
-        """
+        """Yield this worker's loss, then a surrogate with the gradient of each extra trainer."""
         values = self._request_all("gradient")
         own = self._batches.loss()
         if own is not None:
@@ -255,9 +253,7 @@ def convert_block(block: Any, degrees: dict[str, Tensor]) -> Block:
 
 
 def main(worker: Connection, token: str, ip_config: str, part: int, address: str) -> None:
-    """Run an extra trainer: connect, send DGL's client number, and answer requests until told to
-    end.
-    """
+    """Run an extra trainer: connect, send DGL's client number, answer requests until the end."""
     if not ends_with_parent():
         return
     client = Client(token, Path(ip_config), part, address)

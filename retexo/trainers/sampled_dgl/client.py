@@ -38,8 +38,9 @@ STOP_TIMEOUT = 10.0
 
 
 class WatchedProcess:
-    """A process that this worker starts and watches from a thread: the worker may block in C
-    code.
+    """A process that this worker starts and watches from a thread.
+
+    The worker itself may block in C code.
     """
 
     def __init__(
@@ -186,9 +187,7 @@ class Client:
 
 
 class Engine(Client):
-    """A DistGraph over all partitions. As a context manager it ends the server and the extra
-    trainers.
-    """
+    """A DistGraph over all partitions; as a context manager it ends server and extra trainers."""
 
     def __init__(
         self,
@@ -307,17 +306,13 @@ def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> A
 
 
 def unlink_shared_memory(token: str) -> None:
-    """Unlink a server's names in /dev/shm, after all its trainers mapped them; nothing is left
-    behind.
-    """
+    """Unlink a server's names in /dev/shm, after all its trainers have mapped them."""
     for name in SHARED_MEMORY.glob(f"{token}*"):
         name.unlink(missing_ok=True)
 
 
 def _address(settings: TrainSettings) -> str:
-    """Return the address on which this node listens: loopback for one machine, else the interface
-    between nodes.
-    """
+    """Return the address to listen on: loopback on one machine, else the network interface."""
     cluster = settings.cluster
     return interface_address(choose_interface(cluster), preferred={cluster.master_addr})
 

@@ -17,32 +17,15 @@ import scipy.sparse as sp
 from support import (
     Ended,
     finish,
-    kill_group,
     make_credentials,
-    random_graph,
     start_cli,
-    thirds,
     wait_until,
-    write_partitions,
 )
 
 from partitioning import datasets, node_split
 from partitioning.site_folders import write_sites
-from retexo.apps import train
 from retexo.settings.compose import compose
 
-SECURE = ("gradient.secure=true", "gradient.precision=fp32")
-SMALL = (
-    "dataset_name=file",
-    "dataset_file=toy.npz",
-    "num_partitions=3",
-    "num_rounds=[3]",
-    "hidden_dim=6",
-    "cluster.threads=1",
-    "device=cpu",
-    "exchange=plain",
-    "exchange.precision=fp32",
-)
 CAPTURE = """
 import socket, sys
 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as wire, open(sys.argv[1], "wb", 0) as file:
@@ -64,14 +47,6 @@ def captured(node: namespaces.Node, file: Path) -> Iterator[None]:
         process.wait()
 
 
-def reach_only(node: namespaces.Node, other: namespaces.Node) -> None:
-    """Take all routes away but that to one other node."""
-    for change in (["del", "10.0.0.0/24"], ["add", f"{other.address}/32"]):
-        subprocess.run(
-            ["ip", "-n", node.namespace, "route", *change, "dev", namespaces.DEVICE], check=True
-        )
-
-
 def run_nodes(
     nodes: list[namespaces.Node], folder: Path, *more: str, each: list[list[str]], run: str = "run"
 ) -> list[Ended]:
@@ -90,67 +65,6 @@ def run_nodes(
         for rank, node in enumerate(nodes)
     ]
     return [finish(process) for process in processes]
-
-
-@pytest.mark.long("test_hub.py has the hub itself, test_residency.py the run over TLS")
-@pytest.mark.timeout(300)
-def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
-    graph = random_graph(60, 240)
-    write_partitions(tmp_path, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
-    keys = make_credentials(tmp_path / "keys", "north", "east", "south", "hub")
-    rows = [row.astype(np.float32).tobytes()[:16] for row in graph.features]
-    with namespaces.network(3) as nodes, captured(nodes[0], tmp_path / "plain"):
-        open_ = run_nodes(
-            nodes,
-            tmp_path,
-            *SMALL,
-            f"partition_dir={tmp_path}",
-            f"distributed.master_addr={nodes[0].address}",
-            each=[["distributed.tls=false"]] * 3,
-        )
-    assert [ended.rc for ended in open_] == [0, 0, 0], open_[0].output
-    assert "nothing is encrypted" in open_[0].output
-    packets = (tmp_path / "plain").read_bytes()
-    assert sum(row in packets for row in rows) > 5
-    for rank in range(3):
-        (tmp_path / f"run{rank}").rename(tmp_path / f"open{rank}")
-
-    with namespaces.network(4) as [*nodes, middle]:
-        for node in nodes:
-            reach_only(node, middle)
-        where = f"distributed.hub={middle.address}:7000"
-        hub = start_cli(
-            "app=hub",
-            "num_partitions=3",
-            "parts_per_node=1",
-            "distributed.backend=sockets",
-            where,
-            f"distributed.credentials={keys[3]}",
-            cwd=tmp_path,
-            prefix=middle.prefix,
-        )
-        try:
-            with captured(middle, tmp_path / "secure"):
-                each = [[f"distributed.credentials={folder}"] for folder in keys[:3]]
-                secure = run_nodes(
-                    nodes, tmp_path, *SMALL, f"partition_dir={tmp_path}", where, *SECURE, each=each
-                )
-        finally:
-            kill_group(hub.pid)
-            hub.communicate()
-    assert [ended.rc for ended in secure] == [0, 0, 0], secure[0].output
-    packets = (tmp_path / "secure").read_bytes()
-    assert len(packets) > 50_000
-    assert not any(row in packets for row in rows)
-    alone = train.run(
-        compose(["app=train", *SMALL, *SECURE, f"partition_dir={tmp_path}"]), tmp_path / "alone"
-    )
-    assert alone["status"] == "done"
-    for layer in ("layer0.safetensors", "layer1.safetensors"):
-        one, other = (
-            (tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone")
-        )
-        assert one == other
 
 
 CORA = (

@@ -8,7 +8,7 @@ import pytest
 
 from partitioning.errors import InputError
 from retexo.apps import partition_data
-from retexo.apps.find_partitions import open_directory, with_parts_found
+from retexo.apps.find_partitions import open_directory, with_found_parts
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -28,7 +28,7 @@ def _fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(*overrides: str) -> Settings:
-    return with_parts_found(compose([*DATA, *overrides]))
+    return with_found_parts(compose([*DATA, *overrides]))
 
 
 def make(number: int, *overrides: str) -> None:
@@ -99,7 +99,7 @@ def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
         with pytest.raises(
             InputError, match=rf"app=partition_data dataset_name={name} .* dataset_name=cora"
         ):
-            open_directory(with_parts_found(compose([f"dataset_name={name}"])))
+            open_directory(with_found_parts(compose([f"dataset_name={name}"])))
     assert not Path("data").exists()
 
 

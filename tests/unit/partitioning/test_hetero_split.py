@@ -5,10 +5,10 @@ import collections
 import numpy as np
 import pytest
 import torch
-from hetero_support import RELATIONS, hetero_parts, random_hetero
+from hetero_support import hetero_parts, random_hetero
 
 
-@pytest.mark.parametrize("num_parts", [1, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, 4])
 def test_every_edge_has_its_ends_at_its_destination_s_owner(num_parts: int) -> None:
     weighted = [("person", "directs", "movie")]
     graph = random_hetero(weighted=weighted)
@@ -37,22 +37,6 @@ def test_every_edge_has_its_ends_at_its_destination_s_owner(num_parts: int) -> N
             dst = part.nodes[each[2]].node_ids[edges.dst.long()]
             found.update(zip(held[edges.src.numpy()], dst.numpy(), weight.numpy(), strict=True))
         assert found == expected, each
-
-
-def test_a_halo_node_is_there_once_whatever_the_relations() -> None:
-    for part in hetero_parts(random_hetero(), 4):
-        assert list(part.relations) == list(RELATIONS)
-        for name, nodes in part.nodes.items():
-            keys = (nodes.halo_owner * 10**6 + nodes.halo_index).tolist()
-            assert keys == sorted(set(keys))
-            assert part.rank not in nodes.halo_owner.tolist()
-            used = {
-                int(id)
-                for each, edges in part.relations.items()
-                if each[0] == name
-                for id in edges.src.tolist()
-            }
-            assert used >= set(range(nodes.num_inner, nodes.num_inner + nodes.num_halo))
 
 
 def test_rows_labels_and_masks_are_those_of_the_nodes() -> None:

@@ -103,20 +103,6 @@ def test_fraction_is_within_one_node_of_its_share(shares, labels):
         assert sum(sizes(split)) == labelled
 
 
-def test_the_same_seed_gives_the_same_nodes_and_another_seed_others():
-    toy = graph([0, 1] * 50)
-    first, again, other = (draw(toy, wanted(seed=seed), THIRDS).train for seed in (7, 7, 8))
-    assert (first == again).all()
-    assert (first != other).any()
-
-
-def test_nodes_are_drawn_evenly():
-    toy = graph([0, 1] * 20)
-    times = sum(draw(toy, wanted(seed=seed), THIRDS).train.astype(int) for seed in range(400))
-    # binomial(400, 1/2): standard deviation 10; 5 of them is far out for 40 nodes
-    assert abs(times - 200).max() < 50
-
-
 def test_published_numbers_hold_until_one_is_replaced():
     toy = graph([0, 1] * 50)
     assert sizes(draw(toy, wanted(), PER_CLASS)) == (4, 3, 4)
@@ -221,11 +207,6 @@ def test_a_setting_that_cannot_be_met_is_named_with_its_value(asked, recipe, mes
         draw(graph(labels), asked, recipe)
 
 
-def test_a_class_without_nodes_has_too_few():
-    with pytest.raises(InputError, match="class 1 has 0 labelled nodes"):
-        draw(graph([0, 0, 2, 2, 2]), wanted(), PER_CLASS)
-
-
 def test_index_files_are_read_from_a_folder_or_one_by_one(tmp_path):
     np.save(tmp_path / "train.npy", np.array([4, 0], dtype=np.int32))
     (tmp_path / "valid.csv").write_text("node\n2\n")
@@ -282,13 +263,6 @@ def test_a_folder_with_two_candidates_or_none_is_refused(tmp_path):
     (tmp_path / "valid.npy").unlink()
     with pytest.raises(InputError, match=r"test.npy, test.csv there; found none"):
         draw(graph([0, 1]), asked, THIRDS)
-
-
-def test_sets_of_index_files_may_not_overlap(tmp_path):
-    for name in ("train", "val", "test"):
-        np.save(tmp_path / f"{name}.npy", np.array([1]))
-    with pytest.raises(InputError, match="split=files: 1 nodes are in both train and val"):
-        draw(graph([0, 1]), wanted("files", dir=str(tmp_path)), THIRDS)
 
 
 def test_a_stratified_split_has_the_shares_of_each_class():

@@ -56,6 +56,17 @@ def test_every_config_loads(name: str) -> None:
     assert compose([], name).train.model.name == model
 
 
+def test_every_method_loads() -> None:
+    for file in (CONFIG_DIR / "method").glob("*.yaml"):
+        train = compose([f"+method={file.stem}"]).train
+        trainer = file.stem.removesuffix("_lean")
+        is_lazy = trainer in ("lean", "exact", "plain", "local_steps")
+        assert train.trainer.name == ("lazy" if is_lazy else trainer)
+        assert ("powersgd" in train.gradient.compression) == file.stem.endswith(
+            ("lean", "local_steps")
+        )
+
+
 def test_composing_and_refusing_take_no_torch() -> None:
     """It takes seconds to import; a fresh process has not."""
     words = "import sys; sys.argv = ['', 'app=trian', 'trainer=bns', 'bns.p=0.2', 'model=sage']"
