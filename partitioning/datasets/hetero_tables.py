@@ -31,6 +31,7 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.find_ids import Ends, find_id_column
 from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
@@ -104,10 +105,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         if kind_of(file) in ("csv", "parquet")
     ]
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
-    types = {
-        name: _read_type(path / "nodes", name, settings.columns)
-        for name in _node_types(path / "nodes")
-    }
+    types = {name: _read_type(path, name, settings.columns) for name in _node_types(path / "nodes")}
     files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
     if not files:
         raise InputError(
@@ -204,13 +202,30 @@ def check_name(name: str, where: str) -> None:
         )
 
 
-def _read_type(folder: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
+def _read_type(path: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
+    folder = path / "nodes"
     files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
+    if columns.id is None:
+        named = [file for file in files if kind_of(file) in ("csv", "parquet")]
+        columns = find_id_column(named, _find_ends(path / "edges", name), columns)
     try:
         tables = [_read(file, columns, text=False) for file in files]
     except TextIds:
         tables = [_read(file, columns, text=True) for file in files]
     return _joined(name, tables)
+
+
+def _find_ends(folder: Path, node_type: str) -> Ends:
+    """Return the tables of edges of a node type, and which ends are of it."""
+    found: Ends = []
+    for file in sorted(folder.iterdir()):
+        parts = stem_of(file).split(SEPARATOR)
+        if len(parts) == 3 and kind_of(file) in EDGES and is_table(file):
+            sides = ((parts[0], "src"), (parts[2], "dst"))
+            roles = tuple(role for end, role in sides if end == node_type)
+            if roles:
+                found.append((file, roles))
+    return found
 
 
 def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:

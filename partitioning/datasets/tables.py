@@ -105,7 +105,9 @@ def _read(
         columns, ((file, frames.column_names(file)) for file in [*named, *_with_columns(edges)])
     )
     if columns.id is None:
-        columns = find_id_column([file for file in named if file not in edges], edges[0], columns)
+        columns = find_id_column(
+            [file for file in named if file not in edges], [(edges[0], ("src", "dst"))], columns
+        )
     tables = [read_table(file, columns, text=text) for file in found if file not in edges]
     values = find_tables(tables)
     if "label" not in values and not unlabelled:
