@@ -87,9 +87,19 @@ def csv_frames(
             na_values={name: [""] if name in text else list(BLANK) for name in names},
             keep_default_na=False,
         ) as frames:
-            for frame in frames:
+            for frame in _read_chunks(frames, path):
                 _read_decimal_commas(frame, path, layout.separator, text)
                 yield frame
+
+
+def _read_chunks(frames: Iterator["pd.DataFrame"], path: Path) -> Iterator["pd.DataFrame"]:
+    """Yield the frames; InputError for a number that no float64 holds, at which some pandas overflow."""
+    try:
+        yield from frames
+    except OverflowError as error:
+        raise InputError(
+            f"{path}: row 0 or later is a number of more than 300 digits; expected a number below 1e308"
+        ) from error
 
 
 def _read_decimal_commas(

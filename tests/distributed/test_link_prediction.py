@@ -653,7 +653,7 @@ def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: A
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [("gcn", 30), ("rgcn", 45)]
+    ("model", "message"), [("gcn", 27), ("rgcn", 42)]
 )  # which more is sent of before rounds
 def test_a_death_changes_nothing(
     model: str, message: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
