@@ -1,15 +1,14 @@
-"""The registry of data sets: one loader per source, each returns the same GraphData.
+"""The registry of data sets. Each loader returns a GraphData or a HeteroGraphData.
 
-| name | source | licence or origin |
-|---|---|---|
-| cora, cora_torch | bundled | Sen et al. 2008; assets/cora.npz |
-| file | the user's own: `dataset_file=` | see file.py for the forms |
-| parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/site_folders.py |
-| synthetic, synthetic_hetero | drawn by synthetic.py, synthetic_hetero.py | |
-| reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
-| ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for task=link_prediction | Hu et al. 2020 |
-| ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb | Hu et al. 2020 |
-| citeseer_torch, pubmed_torch, facebook, lastfm | as torch_geometric has them | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
+| name | source | licence or origin | |---|---|---| | cora, cora_torch | bundled | Sen et al. 2008;
+assets/cora.npz | | file | the user's own: `dataset_file=` | see file.py for the forms | | parts |
+the folder of one site of several: `dataset_file=` | never loaded as a whole; see
+partitioning/site_folders.py | | synthetic, synthetic_hetero | drawn by synthetic.py,
+synthetic_hetero.py | | | reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al.
+2017; Zeng et al. 2020; Zachary 1977 | | ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for
+task=link_prediction | Hu et al. 2020 | | ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb
+| Hu et al. 2020 | | citeseer_torch, pubmed_torch, facebook, lastfm | as torch_geometric has them |
+Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
 """
 
 import difflib
@@ -28,7 +27,7 @@ from partitioning.datasets import (
     synthetic,
     synthetic_hetero,
 )
-from partitioning.datasets.symmetry import symmetrized
+from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
 from partitioning.features.encoder import EncodedFeatures
@@ -41,12 +40,12 @@ from partitioning.setting_fields import Setting
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a data set is used in the published experiments, and who loads it."""
+    """The loader of a data set, and its split in the published experiments."""
 
     load: Callable[[DatasetSettings], GraphData | HeteroGraphData]
     split: SplitRecipe
     symmetrize: bool = False
-    """Whether the source gives each edge in one direction only and the reverse ones have to be added."""
+    """Whether the source has one direction per edge, so that reverse edges are added."""
 
 
 def _refuse_to_load(settings: DatasetSettings) -> GraphData:
@@ -96,7 +95,7 @@ NAMES: tuple[str, ...] = (*_ALIASES, *_RECIPES)
 
 
 def canonical_name(name: str) -> str:
-    """The one name of a data set that may be known under two; InputError, with the nearest names, if it is unknown."""
+    """Resolve an alias; InputError, with the nearest names, for an unknown data set."""
     name = _ALIASES.get(name, name)
     if name not in _RECIPES:
         known = {other.lower(): other for other in NAMES}
@@ -111,12 +110,12 @@ def canonical_name(name: str) -> str:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a data set, by either of its names."""
+    """Return the recipe of a data set, by its name or alias."""
     return _RECIPES[canonical_name(name)]
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """As load_any; InputError for a heterogeneous graph."""
+    """Load as `load_any`; InputError for a heterogeneous graph."""
     graph = load_any(settings)
     if isinstance(graph, HeteroGraphData):
         raise InputError(
@@ -126,7 +125,7 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
-    """Load a graph by name with its features, for which the pipeline learns from all nodes."""
+    """Load a graph by name, its features encoded with statistics of all nodes."""
     graph: Any = read_graph(settings)
     graph, _ = encode_tables(graph, settings.features, None)
     if isinstance(graph, GraphData) and isinstance(graph.features, EncodedFeatures):
@@ -138,7 +137,7 @@ def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
 
 
 def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
-    """Load a graph by name, its features not yet encoded.
+    """Load a graph by name, without encoding its features.
 
     Reverse edges are added where the settings or, failing them, the recipe say so.
     """
@@ -169,11 +168,11 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
                 f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it"
             )
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
-    return symmetrized(graph) if symmetrize else graph
+    return add_reverse_edges(graph) if symmetrize else graph
 
 
 def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
-    """The settings of dataset_name=file alone, with their values."""
+    """Yield the settings that only dataset_name=file has, with their values."""
     for held, names in ((settings.columns, None), (settings, ("labels", "duplicates", "unknown"))):
         for each in fields(held):
             if names is None or each.name in names:
@@ -181,7 +180,7 @@ def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
 
 
 def is_local(settings: DatasetSettings) -> bool:
-    """Whether loading needs no download; InputError for a data set that nobody knows."""
+    """Whether loading needs no download; InputError for an unknown data set."""
     name = canonical_name(settings.name)
     if name == "ogbn-mag":
         found = ogb_mag.archive(settings.dir)

@@ -1,8 +1,8 @@
 """Read pickles of NumPy arrays, SciPy CSR matrices and dicts of lists without running code.
 
-A pickle names functions and classes and has them called. Here a few of these names stand for classes of this module,
-which only keep what they are given; any other name is refused. NumPy's own classes are not used: by a dtype's state a
-pickle can make NumPy take the file's bytes for addresses of objects.
+A pickle names functions and classes that the reader calls. Here a few names stand for classes of
+this module, which only store their arguments; any other name is refused. NumPy's own classes are
+not used: the state of a dtype can make NumPy treat bytes of the file as object addresses.
 """
 
 import pickle
@@ -21,7 +21,7 @@ NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 
 
 class _Kept:
-    """What a pickle gives to build an object: arguments, then a state."""
+    """Stores the arguments and the state that a pickle gives to build an object."""
 
     arguments: tuple[Any, ...] = ()
     state: Any = None
@@ -34,19 +34,19 @@ class _Kept:
 
 
 class _Array(_Kept):
-    """numpy.ndarray; its state is version, shape, dtype, whether by columns, values."""
+    """Stands for numpy.ndarray. State: version, shape, dtype, is column-major, values."""
 
 
 class _Dtype(_Kept):
-    """numpy.dtype; its first argument is kind and size, its state has the order of bytes in second place."""
+    """Stands for numpy.dtype. First argument: kind and size. State: version, byte order, ..."""
 
 
 class _Csr(_Kept):
-    """scipy.sparse.csr_matrix; its state has data, indices, indptr and _shape."""
+    """Stands for scipy.sparse.csr_matrix. State: data, indices, indptr and _shape."""
 
 
 class _Dict(dict[Any, Any]):
-    """collections.defaultdict, without its factory."""
+    """Stands for collections.defaultdict; the factory is dropped."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__()
@@ -56,7 +56,9 @@ class _Dict(dict[Any, Any]):
 
 
 class _Reconstructed:
-    """copyreg._reconstructor(class, base, state), by which protocols 0 and 1 make an object."""
+    """Stands for copyreg._reconstructor(class, base, state), which protocols 0 and 1 use to build
+    objects.
+    """
 
     def __new__(cls, kind: Any, *_: Any) -> Any:
         return _Csr() if kind is _Csr else _Kept()
@@ -81,10 +83,12 @@ _KNOWN: dict[str, type] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Makes lists, tuples, numbers, text, dicts whose keys are numbers or text, and what is in _KNOWN.
+    """Makes lists, tuples, numbers, text, dicts whose keys are numbers or text, and what is in
+    _KNOWN.
 
-    It is the one in Python: the one in C allocates as many places of its memo as a file claims, gigabytes for ten
-    bytes. Hashing tuples of tuples as keys could take for ever, or overflow the stack.
+    It is the one in Python: the one in C allocates as many places of its memo as a file claims,
+    gigabytes for ten bytes. Hashing tuples of tuples as keys could take for ever, or overflow the
+    stack.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -113,7 +117,9 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """The array, the CSR matrix (float32) or the dict in a pickle, also one by Python 2; InputError for anything else."""
+    """Return the array, CSR matrix (float32) or dict in a pickle, also of Python 2; else
+    InputError.
+    """
     with reading(path, "pickle of numbers", FETCH_AGAIN):
         with open_regular(path) as file:
             try:
@@ -126,7 +132,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def as_array(kept: Any) -> Array:
-    """The array of numbers that `kept`, of a class in NUMPY, describes; ValueError if there is none."""
+    """Return the array of numbers that `kept`, of a class in NUMPY, describes; else ValueError."""
     if not (isinstance(kept, _Array) and isinstance(kept.state, tuple) and len(kept.state) == 5):
         raise ValueError(f"holds {type(kept).__name__.strip('_')}, expected an array of numbers")
     _, shape, dtype, by_columns, values = kept.state

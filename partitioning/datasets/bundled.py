@@ -1,4 +1,4 @@
-"""Cora, the one data set that comes with the project (scripts/build_cora.py makes the asset)."""
+"""Loads Cora, the only data set in this repository (scripts/build_cora.py makes the asset)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,8 @@ CORA = Path(__file__).parent / "assets" / "cora.npz"
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Cora: 2,708 papers, 10,556 directed edges, 1,433 binary word features (not normalised), 7 subjects.
+    """Cora: 2,708 papers, 10,556 directed edges, 1,433 binary word features (not normalised), 7
+    subjects.
 
     Classes are numbered as in the Planetoid release; `node_ids` are the papers' own ids.
     """

@@ -1,7 +1,7 @@
-"""One csv file: how it is laid out, and its rows a piece at a time.
+"""Detects the layout of a csv file, and reads its rows in chunks.
 
-It is in UTF-8, or in UTF-16 with a byte order mark, and may be compressed by gzip. Cells are separated by commas,
-semicolons or tabs, those of a .txt also by blanks.
+The encoding is UTF-8, or UTF-16 with a byte order mark; the file may be compressed by gzip.
+Separators are commas, semicolons or tabs, and spaces in a .txt file.
 """
 
 import contextlib
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BLANK = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""What stands for nothing in a column of numbers."""
+"""Texts that mean a blank cell in a column of numbers."""
 SCANNED_BYTES = 1 << 20
-"""Bytes that are looked through at a time for numbers with leading zeros."""
+"""Bytes per step of the search for numbers with leading zeros."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a csv is laid out."""
+    """The layout of a csv file."""
 
     num_comments: int
-    """Lines that begin with "# " before the table."""
+    """Lines before the table that begin with "# "."""
     separator: str
     names: list[str]
     has_header: bool
-    """Whether the first line of the table holds the names."""
+    """Whether the first line of the table is a header."""
 
 
 class _WithoutBlankEnd(io.TextIOBase):
-    """A text without the empty lines at its end."""
+    """A text stream without the empty lines at its end."""
 
     def __init__(self, file: TextIO) -> None:
         self.file, self.held = file, ""
@@ -87,15 +87,25 @@ def csv_frames(
             na_values={name: [""] if name in text else list(BLANK) for name in names},
             keep_default_na=False,
         ) as frames:
-            for frame in frames:
+            for frame in _read_chunks(frames, path):
                 _read_decimal_commas(frame, path, layout.separator, text)
                 yield frame
+
+
+def _read_chunks(frames: Iterator["pd.DataFrame"], path: Path) -> Iterator["pd.DataFrame"]:
+    """Yield the frames; InputError for a number that no float64 holds, at which some pandas overflow."""
+    try:
+        yield from frames
+    except OverflowError as error:
+        raise InputError(
+            f"{path}: row 0 or later is a number of more than 300 digits; expected a number below 1e308"
+        ) from error
 
 
 def _read_decimal_commas(
     frame: "pd.DataFrame", path: Path, separator: str, text: Collection[str | None]
 ) -> None:
-    """Read 2,5 as a number in a table whose separator is a semicolon; InputError in others, where it is not certain."""
+    """Read 2,5 as a number if the separator is a semicolon; InputError with other separators."""
     import pandas as pd
 
     for name in frame.columns:
@@ -133,7 +143,7 @@ def layout_of(path: Path, header: bool | None) -> Layout:
     first, second = lines[:2]
     if not first:
         raise ValueError("empty")
-    if len(second) > len(first):  # pandas would take what is too much for an index, without a word
+    if len(second) > len(first):  # pandas would silently use the first cells as an index
         raise InputError(
             f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected as many"
         )
@@ -153,7 +163,7 @@ def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
 
 
 def _are_numbers(cells: list[str]) -> bool:
-    """Whether the cells of a first line are numbers, and not the 0, 1, ... that pandas writes for missing names."""
+    """Whether the cells of a first line are numbers, and not the header 0, 1, ... of pandas."""
     if len(cells) > 1 and cells == ["", *map(str, range(len(cells) - 1))]:
         return False
     try:
@@ -164,7 +174,7 @@ def _are_numbers(cells: list[str]) -> bool:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[io.TextIOWrapper]:
-    """A csv as text."""
+    """Open a csv as text."""
     with (
         open_regular(path) as packed,
         gzip.open(packed) if path.suffix == ".gz" else packed as binary,
@@ -175,7 +185,7 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def has_odd_numbers(path: Path) -> bool:
-    """Whether some number may begin with a zero or a plus sign, which are lost when it is read as a number."""
+    """Whether some number has leading zeros or a plus sign, which parsing as a number would lose."""
     with _open(path) as text:
         if text.encoding == "utf-16":
             return True

@@ -1,6 +1,7 @@
-"""Reddit, Yelp, Flickr and the karate club, as dgl.data gives them.
+"""Loads Reddit, Yelp, Flickr and the karate club as dgl.data does.
 
-The zips are unpacked where DGL looks for them, `dataset_dir`/NAME_HASH/; a folder `dataset_dir`/NAME/ does, too.
+The zips are unpacked to DGL's own place, `dataset_dir`/NAME_HASH/; a folder `dataset_dir`/NAME/ is
+used, too.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ FILES = {"reddit": ("reddit_data.npz", "reddit_graph.npz"), "yelp": _SAINT, "fli
 
 
 def archive(name: str, folder: str) -> Archive:
-    """The zip of a data set; DGL adds to the folder's name the first 8 digits of the address's SHA-1."""
+    """Describe the zip of a data set. DGL's folder name ends in 8 digits of the SHA-1 of the URL."""
     url = URL.format(name=name)
     digest = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()[:8]
     root = Path(folder)
@@ -35,10 +36,10 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Load by name; edges as DGL gives them, but for the self loops of Reddit, which are removed.
+    """Load a data set by name. The self loops of Reddit are removed.
 
-    Reddit's nodes are in the order that DGL gives them (reverse Cuthill-McKee), Yelp's features are standardised on
-    its training nodes.
+    Reddit's nodes have DGL's order (reverse Cuthill-McKee); Yelp's features are standardised on its
+    training nodes.
     """
     if settings.name == "karateclub":
         return _karate(settings.name)
@@ -81,7 +82,7 @@ def _reddit(name: str, folder: Path) -> GraphData:
 
 
 def _saint(name: str, folder: Path) -> GraphData:
-    """GraphSAINT's files; Yelp's labels are lists of 0 and 1, Flickr's are classes."""
+    """Read GraphSAINT's files. Yelp's labels are lists of 0 and 1, Flickr's are classes."""
     file = folder / "feats.npy"
     with reading(file, "npy array", FETCH_AGAIN):
         features = load_npy(file)
@@ -112,7 +113,9 @@ def _saint(name: str, folder: Path) -> GraphData:
 
 
 def _read_adjacency(path: Path, num_nodes: int) -> Any:
-    """[N, N] sparse matrix; SciPy's own check of its indices, which C code trusts, is only partial."""
+    """Read a sparse matrix [N, N] and check all indices: SciPy checks only some, and its C code
+    trusts them.
+    """
     with reading(path, "npz file of a sparse matrix", FETCH_AGAIN):
         with open_regular(path) as file:
             matrix = sp.load_npz(file)
@@ -124,7 +127,9 @@ def _read_adjacency(path: Path, num_nodes: int) -> Any:
 
 
 def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """[N, F] with mean 0 and deviation 1 over the training rows; a column that is constant there is only centred."""
+    """Return [N, F] with mean 0 and deviation 1 over the training rows; constant columns are only
+    centred.
+    """
     known = features[train].astype(np.float64)
     deviation = known.std(axis=0)
     scaled: NDArray[np.float32] = (features - known.mean(axis=0)) / np.where(
@@ -134,7 +139,7 @@ def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDA
 
 
 def _karate(name: str) -> GraphData:
-    """Zachary's karate club: 34 members, 156 directed edges, two factions; a feature for each member."""
+    """Load Zachary's karate club: 34 members, 156 directed edges, 2 factions, one-hot features."""
     import networkx
 
     club = networkx.karate_club_graph()

@@ -1,8 +1,8 @@
 """Put the files of a public data set in place before its library looks for them.
 
-So no library downloads anything itself: DGL would ask five times without a time limit; OGB would ask on the terminal
-above 1 GB, which hangs a batch job, and fetch by plain http. What cannot be fetched is named, with its address and its
-place, for the user to put there by hand.
+The libraries' own downloads are avoided: DGL retries five times without a time limit; OGB asks on
+the terminal above 1 GB, which blocks a batch job, and uses plain http. If a download fails, the
+message has the URL and the place of the file, so that the user can put it there.
 """
 
 import contextlib
@@ -29,25 +29,25 @@ log = logging.getLogger(__name__)
 TIMEOUT = 30.0
 """Seconds without a byte from the server."""
 SLOWEST = 4096
-"""Bytes per second, after the first TIMEOUT, below which a download is given up."""
+"""Bytes per second. A slower download fails, TIMEOUT after its start at the earliest."""
 LARGEST_FILE, LARGEST_ZIP = 1 << 30, 128 << 30
-"""Bytes; the largest zip is that of ogbn-papers100M, of some 60 GB. What is larger comes from no such source."""
+"""Bytes. The largest known zip, ogbn-papers100M, has about 60 GB."""
 FETCH_AGAIN = "remove it, and fetch it again"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A zip on the network and the folder that its contents belong in."""
+    """A zip to download and the folder of its contents."""
 
     dataset: str
     url: str
     zip: Path
     folder: Path
     needed: tuple[str, ...]
-    """Files that must be in the folder, as paths below it."""
+    """Files that the folder must have, as relative paths."""
 
     def ensure(self, max_gib: float) -> None:
-        """Unpack the zip, fetching it before if it is not there, unless the folder exists already.
+        """Download the zip if it is missing, and unpack it if the folder is missing.
 
         max_gib: the setting dataset_max_gib.
         """
@@ -66,7 +66,7 @@ class Archive:
         return f"fetch {self.url} and put it at {self.zip}, or unpack it so that {self.folder / self.needed[0]} exists"
 
     def _unpack(self, max_gib: float) -> None:
-        """Unpack beside the folder, then rename: the folder is whole or not there."""
+        """Unpack beside the folder, then rename it, so that no incomplete folder remains."""
         log.info("unpacking %s", self.zip)
         try:
             check_unpacked_size(self.zip, max_gib)
@@ -83,7 +83,7 @@ class Archive:
             ) from None
 
     def _top(self, unpacked: Path) -> Path:
-        """The folder in the zip that has the first needed file, the zip's own top or one below it."""
+        """Return the folder in the zip that has the first needed file: the top or a folder in it."""
         for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
             if (folder / self.needed[0]).is_file():
                 return folder
@@ -92,14 +92,14 @@ class Archive:
 
 @dataclass(frozen=True)
 class Remote:
-    """A single file on the network and its place."""
+    """A file to download and its place."""
 
     url: str
     path: Path
 
 
 def ensure_files(dataset: str, files: list[Remote]) -> None:
-    """Fetch the files that are not in place."""
+    """Download the files that are missing."""
     missing = [file for file in files if not file.path.exists()]
     places = "; ".join(f"{file.url} -> {file.path}" for file in missing)
     for file in missing:
@@ -112,7 +112,7 @@ def ensure_files(dataset: str, files: list[Remote]) -> None:
 
 
 class SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect from https to https only, as what is fetched has no checksum."""
+    """Follows redirects from https only to https, because downloads have no checksum."""
 
     def redirect_request(
         self,
@@ -136,10 +136,10 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
         limit: of the file, in bytes.
 
     Raises:
-        InputError: the server cannot be reached, is too slow, sends too much, or less than it announced.
+        InputError: the server is unreachable or too slow, or the length is wrong.
     """
     log.info("downloading %s to %s", url, path)
-    own = secrets.token_hex(4)  # another process may fetch the file, too
+    own = secrets.token_hex(4)  # another process may download the same file
     part = path.with_name(f"{path.name}.{own}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
 
 
 def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
-    """OSError where the answer is longer than announced or than `limit`, shorter than announced, or too slow."""
+    """Copy the response; OSError if it is too slow, over `limit`, or not of the announced length."""
     announced = answer.headers.get("Content-Length")
     expected = None if announced is None else int(announced)
     largest = limit if expected is None else min(limit, expected)
@@ -174,7 +174,7 @@ def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
 
 @contextlib.contextmanager
 def library(dataset: str, folder: Path) -> Iterator[None]:
-    """Run a library's loader: what it prints is logged, what it raises becomes an InputError about its files."""
+    """Run a library's loader; log what it prints, and turn its errors into an InputError."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -184,7 +184,7 @@ def library(dataset: str, folder: Path) -> Iterator[None]:
     except (
         Exception,
         SystemExit,
-    ) as error:  # libraries raise whatever a damaged file makes them stumble over
+    ) as error:  # a damaged file can raise any error
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         raise InputError(
             f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); remove them and fetch them again"

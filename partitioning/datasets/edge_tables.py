@@ -1,4 +1,6 @@
-"""Tables of edges: csv, parquet, an npy array [E, 2], or an npz of src and dst. E directed edges."""
+"""Reads tables of edges: csv, parquet, an npy array [E, 2], or an npz with src and dst. E directed
+edges.
+"""
 
 import logging
 from collections.abc import Collection, Iterator
@@ -13,7 +15,7 @@ from partitioning.datasets import frames
 from partitioning.datasets.feature_columns import FeatureReader, read_times
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import check_axes, joined, narrowed, read_arrays, read_npy
+from partitioning.datasets.raw import check_axes, concatenate, narrow_ends, read_arrays, read_npy
 from partitioning.errors import InputError
 from partitioning.features.roles import find_column, requested_role, without_index
 from partitioning.features.schema import Schema
@@ -29,7 +31,7 @@ UNNAMED = "expected a number, a node's position; ids that are names need a colum
 
 @dataclass(frozen=True, eq=False)
 class EdgePiece:
-    """Some edges of a table, their ends as the file names them."""
+    """A chunk of edges, with the ids of the file as ends."""
 
     src: Array
     """[E]"""
@@ -106,14 +108,13 @@ def read_edges(
     drop_unknown: bool = False,
     with_features: bool = False,
 ) -> EdgeTable:
-    """Read the edges, both ends as rows of their nodes; only one piece is in memory twice.
+    """Read the edges and look up both ends; only one chunk is in memory twice.
 
     Args:
         path: The table.
         columns: Roles of columns.
-        nodes: Of the sources and of the destinations.
-        drop_unknown: Whether edges with an end that no node has are left out, which the log says;
-            else they are refused.
+        nodes: The nodes of the sources, and of the destinations.
+        drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         with_features: Whether further columns are features of the edges; else they are left out.
     """
     arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
@@ -138,13 +139,13 @@ def _join(
     *,
     drop_unknown: bool,
 ) -> EdgeTable:
-    """Look up the ends of every piece, and join the pieces."""
+    """Look up the ends of each chunk, and concatenate the chunks."""
     parts: dict[str, list[Array]] = {name: [] for name in ("src", "dst", "weight", "time", "feat")}
     begin, num_dropped, first_dropped = 0, 0, -1
     for piece in pieces:
         src, dst = (
-            narrowed(
-                held.rows(
+            narrow_ends(
+                held.find_rows(
                     ends,
                     f"{path}: column `{name}`",
                     begin,
@@ -179,12 +180,14 @@ def _join(
             first_dropped,
         )
     weight, time, feat = (
-        joined(parts[name]) if parts[name] else None for name in ("weight", "time", "feat")
+        concatenate(parts[name]) if parts[name] else None for name in ("weight", "time", "feat")
     )
     schema = None if columns is None else columns.schema(feat)
     for name, reason in () if schema is None else schema.ignored.items():
         log.warning("%s: column `%s`: left out, %s", path, name, reason)
-    return EdgeTable(joined(parts["src"]), joined(parts["dst"]), weight, time, feat, schema)
+    return EdgeTable(
+        concatenate(parts["src"]), concatenate(parts["dst"]), weight, time, feat, schema
+    )
 
 
 def _table_edges(

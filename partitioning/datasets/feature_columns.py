@@ -1,4 +1,5 @@
-"""Reads the feature columns of a table, a piece at a time, into one matrix of float32 and its schema.
+"""Reads the feature columns of a table, a piece at a time, into one matrix of float32 and its
+schema.
 
 Numbers stay numbers, texts become positions in a list of categories, lists become several columns.
 Encoding comes later, when the split is known (partitioning/features).

@@ -1,38 +1,38 @@
-"""Graphs of the user's own: `dataset_name=file dataset_file=PATH`, in one of three forms (docs/data.md has examples).
+"""Reads a user's graph, `dataset_name=file dataset_file=PATH`, in one of three forms (docs/data.md).
 
-N nodes, E directed edges, F features, C classes. Each direction of an undirected edge is a row of its own (or set
-`symmetrize=true`). Labels: a class, blank or -1 where there is none; or, multi-label, [N, C] of 0 and 1. Classes that
-are names, or integers that do not count from 0, are numbered in their order. Nothing is ever unpickled.
+N nodes, E directed edges, F features, K features of an edge, C classes. Each direction of an undirected
+edge is a row (or set `symmetrize=true`). Labels are classes, blank or -1 where unknown, or 0/1 [N, C].
+Nothing is unpickled.
 
 (a) PATH.npz, written by numpy.savez or savez_compressed; nodes are 0 ... N-1:
 
     src, dst                            int64 [E]
     edge_weight                         float [E], optional
-    feat                                float [N, F]; or the CSR matrix
+    feat                                float [N, F]; or a CSR matrix:
     feat_data, feat_indices, feat_indptr, feat_shape
     label                               [N] or 0/1 [N, C]
-    train_mask, val_mask, test_mask     bool [N], all three or none
-    node_id                             int64 or names [N], optional: your own ids
+    train_mask, val_mask, test_mask     bool [N], or [N, S]: S splits; val_mask is optional
+    node_id                             int64 or names [N], optional
     edge_feat                           float [E, K], optional
     edge_time                           [E] numbers, optional: for split.by=time
 
-(b) a folder, or the file of edges in one:
+(b) a folder, or the table of edges in it:
 
-    edges       csv, txt, parquet: columns src, dst and, optionally, weight; npy: [E, 2]. A csv may lack the header
-    nodes       csv, parquet: columns id, label, the three masks; other columns with numbers, or lists, are features
+    edges       csv, txt, parquet: src, dst, weight (optional), features; npy: [E, 2]
+    nodes       csv, parquet: id, label, masks or split (all optional), features
     features    likewise; or npy [N, F], or npz: a CSR matrix of scipy.sparse.save_npz
-    labels      csv, parquet: columns id, label; or 0/1 columns; or npy [N] or [N, C]
-    train, val (or valid), test  .npy | .csv    optional: node positions (0 ... N-1), or an npy mask
+    labels      csv, parquet: id, label, or 0/1 columns; or npy [N] or [N, C]
+    train, val (or valid), test         npy, csv, optional: node positions, or an npy mask
 
-    All but edges and labels may be left out. Nodes are the rows of nodes, features or labels in their order. Where one
-    has a column `id`, edges use these ids, integers or names, and the others are joined by it; nodes without a row have
-    no label, no features. USUAL of tables.py are the names of columns that are recognised, `columns.*` name others.
+    Only edges and labels are required. Nodes are the rows of nodes, features or labels. If a table has
+    ids, edges use these ids, and the other tables are joined by them; a node without a row has no label
+    or features. partitioning/features/roles.py finds the role of each column.
 
-    with folders nodes/ and edges/ in it, a heterogeneous graph: hetero_tables.py
+    A folder with the folders nodes/ and edges/ is a heterogeneous graph: hetero_tables.py.
 
-(c) PATH.bin | PATH.dgl, one graph saved by dgl.save_graphs, homogeneous or not, with ndata `label` and, optionally,
-    `feat`, `train_mask`, `val_mask`, `test_mask`, `node_id`, and edata `edge_weight` (or `weight`, `w`) and `edge_feat`
-    (or `feat`, `edge_attr`). DGL has no checksums: a damaged file is found only where its values make no sense.
+(c) PATH.bin or PATH.dgl, one graph saved by dgl.save_graphs, with ndata `label` and optionally `feat`,
+    masks and `node_id`, and edata `edge_weight` (`weight`, `w`) and `edge_feat` (`feat`, `edge_attr`).
+    DGL has no checksums: damage is found only where values are impossible.
 """
 
 import logging
@@ -124,7 +124,9 @@ def _archives(path: Path) -> list[Path]:
 
 
 def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
-    """Read form (a), maybe `unlabelled`; InputError if it is damaged, holds Python objects or lacks an array."""
+    """Read form (a), maybe `unlabelled`; InputError if it is damaged, holds Python objects or lacks
+    an array.
+    """
     arrays = read_arrays(path)
     where = {name: f"{path}: array `{name}`" for name in KNOWN}
     unknown = sorted(set(arrays) - set(KNOWN))
@@ -163,7 +165,9 @@ def _raw_graph(
 
 
 def open_dgl(path: Path) -> Any:
-    """The graph in a file of form (c); InputError if it is no such file, or holds another number of graphs."""
+    """The graph in a file of form (c); InputError if it is no such file, or holds another number of
+    graphs.
+    """
     with reading(path, "DGL graph file"), open_regular(path) as file:
         magic = file.read(len(DGL_MAGIC))
     if magic != DGL_MAGIC:

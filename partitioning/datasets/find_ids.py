@@ -1,11 +1,11 @@
-"""Finds the id column of tables in which no column has a usual name: its values are unique, and the edges refer to it."""
+"""Finds the id column of tables in which no column has a usual name: its values are unique, and the
+edges refer to it.
+"""
 
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from partitioning.datasets import frames
 from partitioning.datasets.frames import read_frames
@@ -23,8 +23,13 @@ ENDS = 10_000
 """Edges whose ends are looked up."""
 
 
-def find_id_column(tables: list[Path], edges: Path, columns: ColumnSettings) -> ColumnSettings:
-    """Return the settings with columns.id set, where a column of the node tables is found to be the id.
+Ends = list[tuple[Path, tuple[str, ...]]]
+"""Tables of edges, and which of their ends, src or dst, refer to the nodes."""
+
+
+def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> ColumnSettings:
+    """Return the settings with columns.id set, where a column of the node tables is found to be the
+    id.
 
     Raises:
         InputError: two columns may be the id.
@@ -38,7 +43,7 @@ def find_id_column(tables: list[Path], edges: Path, columns: ColumnSettings) -> 
             candidates.setdefault(name, table)
     if not candidates:
         return columns
-    ends = [end for end in _read_ends(edges, columns) if end]
+    ends = [end for table, roles in edges for end in _read_ends(table, roles, columns) if end]
     found = [name for name, table in candidates.items() if _is_referred_to(table, name, ends)]
     if len(found) > 1:
         raise InputError(
@@ -76,20 +81,23 @@ def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> l
     return found
 
 
-def _read_ends(edges: Path, columns: ColumnSettings) -> Iterator[str]:
-    """Both ends of the first edges, as texts."""
-    if edges.suffix == ".npy":
-        for end in np.asarray(read_npy(edges)[:ENDS]).reshape(-1):
-            yield str(end)
+def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> Iterator[str]:
+    """Yield these ends of the first edges, as texts."""
+    if frames.kind_of(edges) == "npz":
+        return
+    if frames.kind_of(edges) == "npy":
+        pairs = read_npy(edges)
+        for role in roles if pairs.ndim == 2 else ():
+            for end in pairs[:ENDS, ("src", "dst").index(role)]:
+                yield str(end)
         return
     names = [name for name in frames.column_names(edges) if not NAMELESS.fullmatch(name)]
-    asked = [getattr(columns, end) for end in ("src", "dst")]
-    ends = [
-        name
-        for role, name_asked in zip(("src", "dst"), asked, strict=True)
-        for name in ([name_asked] if name_asked else find_usual(role, names))
-    ]
-    ends = [name for name in ends if name in names] or (names if names == ["0", "1"] else [])
+    found = {
+        role: getattr(columns, role) or next(iter(find_usual(role, names)), None) for role in roles
+    }
+    if names == ["0", "1"]:
+        found = dict(zip(("src", "dst"), names, strict=True))
+    ends = [found[role] for role in roles if found.get(role) in names]
     if ends:
         for _, cells in next(read_frames(edges, text=ends, cells=ENDS * len(names)))[ends].items():
             for cell in cells.dropna():
@@ -97,7 +105,9 @@ def _read_ends(edges: Path, columns: ColumnSettings) -> Iterator[str]:
 
 
 def _is_referred_to(table: Path, name: str, ends: list[str]) -> bool:
-    """Whether a column is unique, and at least as many ends are among its values as are row numbers."""
+    """Whether a column is unique, and at least as many ends are among its values as are row
+    numbers.
+    """
     values: set[str] = set()
     num_rows = 0
     for frame in read_frames(table, text=[name], only=[name]):

@@ -1,6 +1,7 @@
-"""Reading csv and parquet tables a piece at a time. Rows are counted from 0, without the header.
+"""Reads csv and parquet tables in chunks, as data frames. Rows are counted from 0, without the
+header.
 
-A table is a file, or a folder of part files, as Spark writes them.
+A table is a file, or a folder of part files as Spark writes it.
 """
 
 import contextlib
@@ -21,21 +22,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CELLS = 1 << 23
-"""Cells of a table that are read at a time; 64 MiB of numbers."""
+"""Cells per chunk; 64 MiB of numbers."""
 TEXT_CELLS = 1 << 21
-"""The same with ids that are names; 150 MiB."""
+"""Cells per chunk if some columns are text; 150 MiB."""
 
 
 Coded = tuple[Ints, list[str]]
-"""A column of texts: [K] the number of the text of each row, -1 where it is blank; and the texts."""
+"""A column of text: [K] positions in the list of different texts, -1 where blank; and this list."""
 
 
 class TextIds(Exception):
-    """Ids are names, where numbers were expected: read all of the folder again, as text."""
+    """Raised if ids are names instead of numbers: all tables have to be read again, ids as text."""
 
 
 class ReadAgain(Exception):
-    """Read the table again, with these columns as text: as numbers their cells would differ from the file."""
+    """Raised if a table has to be read again, with further columns as text: numbers would lose
+    digits.
+    """
 
     def __init__(self, *columns: str | None) -> None:
         super().__init__(*columns)
@@ -43,18 +46,18 @@ class ReadAgain(Exception):
 
 
 def kind_of(path: Path) -> str:
-    """The suffix of a table's name without that of gzip: "csv" of nodes.csv.gz."""
+    """Return the suffix before .gz: "csv" for nodes.csv.gz."""
     return (path.with_suffix("") if path.suffix == ".gz" else path).suffix[1:]
 
 
 def stem_of(path: Path) -> str:
-    """The name of a table without its suffixes: "nodes" of nodes.csv.gz."""
+    """Return the file name without suffixes: "nodes" for nodes.csv.gz."""
     return (path.with_suffix("") if path.suffix == ".gz" else path).stem
 
 
 def column_names(path: Path, header: bool | None = None) -> list[str]:
-    """The columns of a table; "0", "1", ... of a csv whose first line is numbers. For `header` see read_frames."""
-    with _told(path):
+    """Return the column names; "0", "1", ... if a csv has no header. For `header` see read_frames."""
+    with _explain_errors(path):
         first, *others = (_names(part, header) for part in _parts(path))
     for part, names in zip(_parts(path)[1:], others, strict=True):
         if sorted(names) != sorted(first):
@@ -80,7 +83,7 @@ def _names(path: Path, header: bool | None) -> list[str]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """The files of a table: itself, or those of a folder without marks such as _SUCCESS."""
+    """Return the files of a table, without markers such as _SUCCESS."""
     if not path.is_dir():
         return [path]
     parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
@@ -102,20 +105,25 @@ def read_frames(
     only: Collection[str] | None = None,
     cells: int | None = None,
 ) -> Iterator["pd.DataFrame"]:
-    """Read a csv or parquet table, CELLS at a time; the index counts on from frame to frame.
-
-    There is one frame at least. InputError for what is no such table.
+    """Read a csv or parquet table in chunks. The index counts the rows of the table.
 
     Args:
-        header: whether a csv has one; None: unless its first row is numbers. Columns are named 0, 1, ... without.
-        text: columns that are read as text.
-        only: the columns that are read; None: all.
-        cells: cells per frame; None: CELLS, or TEXT_CELLS.
+        path: The table.
+        header: Whether a csv has a header; None: if its first row is not numbers.
+        text: Columns to read as text.
+        only: Columns to read; None: all.
+        cells: Cells per chunk; None: CELLS, or TEXT_CELLS if there are columns of text.
+
+    Yields:
+        At least one data frame.
+
+    Raises:
+        InputError: the file is no such table.
     """
     begin = 0
     for part in _parts(path):
         rows = 0
-        with _told(part):
+        with _explain_errors(part):
             size = cells or (TEXT_CELLS if text else CELLS)
             if kind_of(part) == "parquet":
                 found = parquet_files.parquet_frames(part, size, text, only)
@@ -129,8 +137,8 @@ def read_frames(
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What pandas and pyarrow raise, as an InputError with the file."""
+def _explain_errors(path: Path) -> Iterator[None]:
+    """Turn errors of pandas and pyarrow into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -153,14 +161,14 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def has_odd_numbers(path: Path) -> bool:
-    """Whether some number of a csv may begin with a zero or a plus sign, which are lost when it is read as a number."""
+    """Whether some number of a csv has leading zeros or a plus sign, which parsing would lose."""
     if kind_of(path) == "parquet":
         return False
-    with _told(path):
+    with _explain_errors(path):
         return any(csv_files.has_odd_numbers(part) for part in _parts(path))
 
 
-# --- columns ---------------------------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def first_row(frame: "pd.DataFrame") -> int:
@@ -170,14 +178,14 @@ def first_row(frame: "pd.DataFrame") -> int:
 def numbers(
     frame: "pd.DataFrame", column: str, path: Path, expected: str = "expected a number"
 ) -> Array:
-    """A column as an array of numbers; InputError names the first cell that is none."""
+    """Return a column as numbers; InputError for the first cell that is no number."""
     cells = frame[column]
     if len(cells) == 0:
         return np.empty(0, dtype=np.int64)
     if cells.dtype.kind in "biuf" and isinstance(cells.dtype, np.dtype):
         return cells.to_numpy()
-    times = cells.dtype.kind in "mM"  # which pandas takes for nanoseconds
-    values = _parsed(cells.astype(str) if times else cells)
+    is_time = cells.dtype.kind in "mM"  # which pandas would convert to nanoseconds
+    values = _parse_numbers(cells.astype(str) if is_time else cells)
     wrong = np.flatnonzero((values.isna() & cells.notna()) | np.isinf(values))
     if len(wrong):
         row = int(wrong[0])
@@ -191,8 +199,8 @@ def numbers(
     )
 
 
-def _parsed(cells: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Each cell as a number, NaN where it is none that a float64 or an int64 holds."""
+def _parse_numbers(cells: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Parse each cell as int64 or float64; NaN where it is no number."""
     import pandas as pd
 
     try:
@@ -203,12 +211,12 @@ def _parsed(cells: "pd.Series[Any]") -> "pd.Series[Any]":
         TypeError,
         ValueError,
         OverflowError,
-    ):  # of what is no text either, or has too many digits
+    ):  # other objects, or too many digits
         pass
-    return cells.map(_number).astype(np.float64)
+    return cells.map(_parse_number).astype(np.float64)
 
 
-def _number(cell: Any) -> float:
+def _parse_number(cell: Any) -> float:
     try:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -216,22 +224,27 @@ def _number(cell: Any) -> float:
 
 
 def is_text(cells: "pd.Series[Any]") -> bool:
-    """Whether cells, none of them blank, are texts that are no numbers."""
+    """Whether cells without blanks are texts, none of them a number."""
     if cells.dtype.kind in "biufmM" or not isinstance(cells.iloc[0], str):
         return False
-    return bool(_parsed(cells).isna().all())
+    return bool(_parse_numbers(cells).isna().all())
 
 
 def id_cells(
     frame: "pd.DataFrame", column: str, path: Path, *, as_text: bool, named: bool
 ) -> Array:
-    """The ids of a column: int64 [K], or names, object [K].
+    """Return the ids of a column: int64 [K], or names, object [K].
 
-    as_text: whether the column was read as text. named: whether ids are names.
+    Args:
+        frame: A chunk of the table.
+        column: The column of ids.
+        path: The table, for messages.
+        as_text: Whether the column was read as text.
+        named: Whether ids are names.
 
     Raises:
         ReadAgain: the column has to be read as text.
-        TextIds: it was, and its ids are names.
+        TextIds: the column was read as text, and its ids are names.
     """
     cells = frame[column]
     if not as_text:
@@ -245,11 +258,11 @@ def id_cells(
     if len(blank):
         row = first_row(frame) + blank[0]
         raise InputError(f"{path}: column `{column}`, row {row} is blank; expected a node's id")
-    return cells.astype(str).to_numpy(dtype=object) if named else _whole_numbers(cells)
+    return cells.astype(str).to_numpy(dtype=object) if named else _parse_integers(cells)
 
 
-def _whole_numbers(cells: "pd.Series[Any]") -> Ints:
-    """Texts as int64 [K], where each is a number as Python writes it, or a whole one with .0; else TextIds."""
+def _parse_integers(cells: "pd.Series[Any]") -> Ints:
+    """Parse texts as int64 [K]; TextIds unless each is written as Python writes it, or with .0."""
     stripped = cells.astype("str").str.strip().str.replace(r"^(-?\d+)\.0*$", r"\1", regex=True)
     try:
         values = stripped.astype(np.int64)
@@ -261,17 +274,17 @@ def _whole_numbers(cells: "pd.Series[Any]") -> Ints:
 
 
 def integers_of(texts: Array) -> Array:
-    """An array of texts as int64, where each is a whole number; else as it is."""
+    """Return an array of texts as int64 if all are whole numbers, else unchanged."""
     import pandas as pd
 
     try:
-        return _whole_numbers(pd.Series(texts.reshape(-1))).reshape(texts.shape)
+        return _parse_integers(pd.Series(texts.reshape(-1))).reshape(texts.shape)
     except TextIds:
         return texts
 
 
 def label_cells(frame: "pd.DataFrame", column: str, *, text: bool) -> Array | Coded:
-    """Numbers, NaN where blank; or the texts of a column that was read as `text`.
+    """Return labels as numbers, NaN where blank; or as texts if the column was read as `text`.
 
     Raises:
         ReadAgain: the column has to be read as text.
@@ -291,12 +304,12 @@ def label_cells(frame: "pd.DataFrame", column: str, *, text: bool) -> Array | Co
 
 
 def is_large(values: Array) -> bool:
-    """Whether some number may not be what a float64 holds."""
+    """Whether float64 cannot represent every integer of this size."""
     return bool(((values >= MAX_EXACT) | (values <= -MAX_EXACT)).any())
 
 
 def whole_numbers(frame: "pd.DataFrame", column: str, path: Path, expected: str) -> Ints:
-    """Integers, which may be written as floats, int64 [K]; InputError names the first cell that is none."""
+    """Return a column as int64 [K], also from whole floats; InputError for the first other cell."""
     where, begin = f"{path}: column `{column}`", first_row(frame)
     values = numbers(frame, column, path, expected)
     if values.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Masks from the lists of nodes that a data set's own split consists of."""
+"""Converts a data set's own split, lists of nodes, to masks."""
 
 from collections.abc import Mapping
 
@@ -15,13 +15,13 @@ def masks_of(
     """Turn lists of nodes into masks.
 
     Args:
-        lists: by the mask's name: integers [K], and what to call them in a message, file and column.
+        lists: By mask name: integers [K], and their file and column for messages.
 
     Returns:
-        By the same names, bool [N].
+        Masks by the same names, bool [N].
 
     Raises:
-        InputError: a node is outside [0, N), twice in a list, or in two of them.
+        InputError: a node is outside [0, N), or listed twice.
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     for mask, (listed, where) in lists.items():

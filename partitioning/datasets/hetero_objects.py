@@ -1,4 +1,4 @@
-"""Heterogeneous graphs of other libraries: their arrays by the names of file.py, form (a), and the folder of them."""
+"""Converts heterogeneous graphs of PyG and DGL to the arrays of file.py, form (a), and writes them."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ Relations = dict[EdgeType, Arrays]
 
 
 def as_arrays(given: Mapping[str, Any]) -> Arrays:
-    """What is not None; tensors as arrays, sparse features by their parts."""
+    """Return the values that are not None: tensors as arrays, sparse features as CSR arrays."""
     made = {name: _array(value) for name, value in given.items() if value is not None}
     if sp.issparse(made.get("feat")):
         csr: Any = made.pop("feat").tocsr()
@@ -32,7 +32,7 @@ def as_arrays(given: Mapping[str, Any]) -> Arrays:
 
 
 def _array(value: Any) -> Any:
-    if hasattr(value, "detach"):  # of torch
+    if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
             value = value.float()
@@ -42,7 +42,7 @@ def _array(value: Any) -> Any:
 
 
 def of_pyg(data: Any) -> tuple[Types, Relations]:
-    """Of a HeteroData: x, y, the masks; edge_index and edge_weight."""
+    """Return x, y, the masks, edge_index and edge_weight of a HeteroData."""
     types = {}
     for name in data.node_types:
         held = data[name]
@@ -64,12 +64,12 @@ def of_pyg(data: Any) -> tuple[Types, Relations]:
         relations[tuple(each)] = as_arrays(
             {"src": src, "dst": dst, "edge_weight": held.get("edge_weight")}
         )
-        _tell(each, [name for name in held.keys() if name not in ("edge_index", "edge_weight")])  # noqa: SIM118
+        _warn_unused(each, sorted({*held.keys()} - {"edge_index", "edge_weight"}))
     return types, relations
 
 
 def of_dgl(graph: Any) -> tuple[Types, Relations]:
-    """Of a heterograph: ndata feat, label, the masks and node_id; edata weight."""
+    """Return ndata feat, label, the masks and node_id, and edata weight of a heterograph."""
     types = {}
     for name in graph.ntypes:
         data = graph.nodes[name].data
@@ -84,17 +84,17 @@ def of_dgl(graph: Any) -> tuple[Types, Relations]:
         data = graph.edges[each].data
         weight = next((data[name] for name in data if EDGE_NAMES.get(name) == "edge_weight"), None)
         relations[each] = as_arrays({"src": src, "dst": dst, "edge_weight": weight})
-        _tell(each, [name for name in data if EDGE_NAMES.get(name) != "edge_weight"])
+        _warn_unused(each, [name for name in data if EDGE_NAMES.get(name) != "edge_weight"])
     return types, relations
 
 
-def _tell(each: Iterable[str], names: list[str]) -> None:
+def _warn_unused(each: Iterable[str], names: list[str]) -> None:
     if names:
         log.warning("relation %s: `%s`: left out", SEPARATOR.join(each), "`, `".join(names))
 
 
 def write(path: str | Path, overwrite: bool, types: Types, relations: Relations) -> str:
-    """Write them as a folder of hetero_tables.py, PATH without .npz, and return its path."""
+    """Write a folder for hetero_tables.py, named PATH without .npz, and return its path."""
     folder = Path(path).with_suffix("") if Path(path).suffix == ".npz" else Path(path)
     if not any("label" in arrays for arrays in types.values()):
         raise InputError(

@@ -1,12 +1,14 @@
-"""A folder of tables as a heterogeneous graph: `dataset_name=file dataset_file=FOLDER` (docs/data.md has an example).
+"""Reads a folder of tables as a heterogeneous graph: `dataset_name=file dataset_file=FOLDER`
+(docs/data.md).
 
-    nodes/TYPE.{parquet,csv}    columns id, label, the three masks; other columns with numbers, or lists, are features
+    nodes/TYPE.{parquet,csv}    columns id, label and masks; the others are features
     nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
-    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz; or the arrays of file.py, form (a), of nodes
+    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of file.py
     nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
-    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    columns src, dst, weight; npy: [E, 2]; npz: arrays
+    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight; npy: [E, 2]
 
-Edges name nodes by the ids of their types, or by position where a type has none. N_t nodes, F_t features of a type.
+Edges name nodes by the ids of their types, or by position where a type has none. N_t nodes, F_t
+features of a type.
 """
 
 import logging
@@ -29,17 +31,18 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.find_ids import Ends, find_id_column
 from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import check_axes, check_table, merged, read_arrays
+from partitioning.datasets.raw import check_axes, check_table, merge_duplicates, read_arrays
 from partitioning.datasets.tables import (
     Table,
     files_named,
+    find_nodes,
+    find_tables,
+    in_node_order,
     is_table,
-    nodes_of,
-    only_values,
-    placed,
     read_table,
     schema_of,
 )
@@ -64,13 +67,13 @@ NODES = EDGES = ("parquet", "csv", "csv.gz", "npy", "npz")
 
 @dataclass(frozen=True, eq=False)
 class RawNodes:
-    """The nodes of one type, unchecked."""
+    """The nodes of one type, not yet checked."""
 
     num_nodes: int
     values: Mapping[str, Any]
-    """feat, label and the masks, in the order of the nodes."""
+    """feat, label and masks, in node order."""
     where: Mapping[str, str]
-    """What to call each in a message."""
+    """File and column of each, for messages."""
     node_id: Array | None = None
     """[N_t] integers."""
     node_names: Names | None = None
@@ -80,7 +83,7 @@ class RawNodes:
 
 @dataclass(frozen=True, eq=False)
 class RawRelation:
-    """The edges of one relation as positions, unchecked."""
+    """The edges of one relation as node positions, not yet checked."""
 
     src: Array
     dst: Array
@@ -89,7 +92,7 @@ class RawRelation:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it has the form above."""
+    """Whether a path is such a folder."""
     return (path / "nodes").is_dir() and (path / "edges").is_dir()
 
 
@@ -102,16 +105,13 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         if kind_of(file) in ("csv", "parquet")
     ]
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
-    types = {
-        name: _read_type(path / "nodes", name, settings.columns)
-        for name in _node_types(path / "nodes")
-    }
+    types = {name: _read_type(path, name, settings.columns) for name in _node_types(path / "nodes")}
     files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
     if not files:
         raise InputError(
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy"
         )
-    columns = replace(settings.columns, time=None)  # which only plain graphs have
+    columns = replace(settings.columns, time=None)  # heterogeneous graphs have no edge times
     relations = {}
     for each, file in files.items():
         unknown = [name for name in (each[0], each[2]) if name not in types]
@@ -120,7 +120,9 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
                 f"{file}: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}; "
                 f"add {path}/nodes/{unknown[0]}.csv, or rename the file"
             )
-        files_named(path / "edges", SEPARATOR.join(each), EDGES)  # refuses two of one name
+        files_named(
+            path / "edges", SEPARATOR.join(each), EDGES
+        )  # refuses two files of one relation
         nodes = types[each[0]][0], types[each[2]][0]
         table = read_edges(file, columns, nodes, drop_unknown=settings.drop_unknown)
         relations[each] = RawRelation(table.src, table.dst, table.weight, f"{file}")
@@ -135,7 +137,7 @@ def from_arrays(
     relations: Mapping[EdgeType, Mapping[str, Array]],
     settings: DatasetSettings,
 ) -> HeteroGraphData:
-    """The graph of arrays of nodes and edges, by the names of file.py, form (a); `path` is where they come from."""
+    """Build the graph from arrays with the names of file.py, form (a); `path` is their file."""
     nodes = {
         name: _joined(name, [_of_arrays(path / name, arrays)])[1] for name, arrays in types.items()
     }
@@ -158,7 +160,7 @@ def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
         log.warning("%s: %s: left out", folder, ", ".join(odd))
     found = [file for file in files if kind_of(file) in suffixes]
     for file in found:
-        if not is_table(file):  # a FIFO would be waited for
+        if not is_table(file):  # reading a FIFO would block
             raise InputError(f"{file}: not a regular file; expected a table")
     return found
 
@@ -186,7 +188,7 @@ def _edge_type(file: Path) -> EdgeType:
 
 
 def check_name(name: str, where: str) -> None:
-    """InputError for a name of a type or relation that cannot be a folder's."""
+    """InputError if the name of a type or relation cannot be a folder name."""
     if (
         not name
         or SEPARATOR in name
@@ -200,8 +202,12 @@ def check_name(name: str, where: str) -> None:
         )
 
 
-def _read_type(folder: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
+def _read_type(path: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
+    folder = path / "nodes"
     files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
+    if columns.id is None:
+        named = [file for file in files if kind_of(file) in ("csv", "parquet")]
+        columns = find_id_column(named, _find_ends(path / "edges", name), columns)
     try:
         tables = [_read(file, columns, text=False) for file in files]
     except TextIds:
@@ -209,12 +215,25 @@ def _read_type(folder: Path, name: str, columns: ColumnSettings) -> tuple[Nodes,
     return _joined(name, tables)
 
 
+def _find_ends(folder: Path, node_type: str) -> Ends:
+    """Return the tables of edges of a node type, and which ends are of it."""
+    found: Ends = []
+    for file in sorted(folder.iterdir()):
+        parts = stem_of(file).split(SEPARATOR)
+        if len(parts) == 3 and kind_of(file) in EDGES and is_table(file):
+            sides = ((parts[0], "src"), (parts[2], "dst"))
+            roles = tuple(role for end, role in sides if end == node_type)
+            if roles:
+                found.append((file, roles))
+    return found
+
+
 def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
-    values, nodes = only_values(tables), nodes_of(tables)
+    values, nodes = find_tables(tables), find_nodes(tables)
     nodes.kind = f"`{name}`"
     raw = RawNodes(
         nodes.num_nodes,
-        {value: placed(table, value, nodes) for value, table in values.items()},
+        {value: in_node_order(table, value, nodes) for value, table in values.items()},
         {value: table.values[value][1] for value, table in values.items()},
         nodes.ids,
         nodes.all_names(),
@@ -231,7 +250,7 @@ def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
 
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
-    """Of the names of file.py, form (a)."""
+    """Return the table of the arrays of one type, with the names of file.py, form (a)."""
     check_axes(arrays, ("feat", *CSR, "label", *MASKS, "node_id"), str(file))
     known = {
         name: (arrays[name], f"{file}: array `{name}`")
@@ -261,14 +280,16 @@ def build(
     relations: Mapping[EdgeType, RawRelation],
     settings: DatasetSettings,
 ) -> HeteroGraphData:
-    """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
+    """Check every array and put the graph together; InputError names type or relation, row, value
+    and remedy.
+    """
     if settings.links:
         target = next(iter(types))
     elif settings.is_unlabelled and settings.target is not None:
         target = settings.target
     else:
-        target = _target(types, settings.target)
-    if settings.links or settings.is_unlabelled:  # classes are not read
+        target = _find_target(types, settings.target)
+    if settings.links or settings.is_unlabelled:  # labels are not read
         labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
     else:
         labels = read_labels(
@@ -302,8 +323,8 @@ def build(
     )
 
 
-def _target(types: Mapping[str, RawNodes], asked: str | None) -> str:
-    """The one type with labels, or the one of several that is asked for."""
+def _find_target(types: Mapping[str, RawNodes], asked: str | None) -> str:
+    """Return the type to learn: the only one with labels, or the one that is requested."""
     labelled = [name for name, raw in types.items() if "label" in raw.values]
     known = f"with labels: {', '.join(labelled) or 'none'}"
     if asked is not None and asked not in types:
@@ -357,7 +378,7 @@ def _relation(
         )
     src, dst, weight = raw.src, raw.dst, raw.edge_weight
     if merge:
-        src, dst, weight = merged(src, dst, weight, max(nodes[each[2]].num_nodes, 1))
+        src, dst, weight = merge_duplicates(src, dst, weight, max(nodes[each[2]].num_nodes, 1))
     if weight is not None:
         weight = check_edge_weight(weight, len(src), f"{raw.where}: weight")
     if not len(src):

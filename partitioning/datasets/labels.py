@@ -1,4 +1,4 @@
-"""From labels as people have them to classes 0 ... C-1, or rows of 0 and 1.
+"""Converts labels of users to classes 0 ... C-1, or to rows of 0 and 1.
 
 N nodes, C classes.
 """
@@ -33,35 +33,43 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels as GraphData has them."""
+    """Labels in the form of GraphData."""
 
     values: NDArray[Any]
     num_classes: int
     names: tuple[str | int, ...] | None = None
-    """[C] what the source calls its classes, where that is not 0 ... C-1."""
+    """[C] class names of the data; None: 0 ... C-1."""
 
 
 def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
-    """Check and number labels; kind is the setting `labels`. InputError names the first row that is wrong."""
+    """Check and number labels; kind is the setting `labels`. InputError names the first row that is
+    wrong.
+    """
     if array.ndim == 2 and array.shape[1] == 1 and kind != "multilabel":
         array = array[:, 0]
     if array.ndim == 1 and kind == "multilabel":
         raise InputError(
             f"labels=multilabel: {where} has one column; expected a column of 0 and 1 for each class"
         )
-    labels = _several(array, where, kind) if array.ndim == 2 else _numbered(array, where)
+    labels = (
+        _check_multilabel_rows(array, where, kind)
+        if array.ndim == 2
+        else _number_classes(array, where)
+    )
     if labels.values.ndim == 1:
-        _tell_odd_classes(labels, where)
+        _warn_odd_classes(labels, where)
         blank = int((labels.values < 0).sum())
         if blank:
             log.info("%s: %d of %d nodes have no label", where, blank, len(labels.values))
     return labels
 
 
-def of_texts(pieces: list[Coded], where: str) -> Array:
-    """A column of texts as read_labels takes it: classes that are integers as int64 [N], -1 where blank; else names.
+def parse_label_texts(pieces: list[Coded], where: str) -> Array:
+    """Convert a column of text to int64 [N], -1 where blank, if all classes are integers; else to
+    names [N].
 
-    Names stay as they are given. InputError for numbers that are no integers, and for one that is spelled in two ways.
+    Raises:
+        InputError: a number is no integer, or two texts are the same number.
     """
     places: dict[str, int] = {}
     codes = np.concatenate(
@@ -101,7 +109,7 @@ def of_texts(pieces: list[Coded], where: str) -> Array:
 
 
 def _number(text: str) -> int | float | None:
-    """An integer where the text is a whole number that no float64 shares with another, None where it is none."""
+    """Return an integer for an exact whole number, a float for another number, None for a name."""
     with contextlib.suppress(ValueError):
         return int(text)
     try:
@@ -112,7 +120,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
-    """[N] names, None where a row has none, or -1."""
+    """Return names [N], None where a row is blank or -1."""
     odd = [text for text in texts if text in BLANK]
     if odd:
         log.warning(
@@ -127,8 +135,8 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
     return found
 
 
-def _several(array: Array, where: str, kind: str) -> Labels:
-    """[N, C] of 0 and 1, and rows of NaN; as classes where that is asked for."""
+def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
+    """Check labels [N, C] of 0 and 1 with rows of NaN; convert them to classes on request."""
     if 0 in array.shape:
         raise InputError(
             f"{where} has shape {array.shape}; expected at least one node and one class"
@@ -154,14 +162,14 @@ def _several(array: Array, where: str, kind: str) -> Labels:
     return Labels(several, several.shape[1])
 
 
-def _numbered(array: Array, where: str) -> Labels:
-    """Classes, int64 [N]; -1 for -1, NaN, None and empty names."""
+def _number_classes(array: Array, where: str) -> Labels:
+    """Number the classes, int64 [N]; -1 for -1, NaN, None and empty names."""
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per node")
     if array.ndim == 1 and array.dtype.kind in "OUS":
         text = array if array.dtype == object else decode_names(array, where)
         blank = np.fromiter((name is None or name == "" for name in text), bool, len(text))
-        return _named(text, blank, where)
+        return _number_names(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":
         blank = np.isnan(array)
         refuse(array, ~blank & ~are_whole(array), where, "expected a class: an integer, or a name")
@@ -170,15 +178,15 @@ def _numbered(array: Array, where: str) -> Labels:
         array = array.astype(np.int64)
     limit = max(len(array), MANY_CLASSES)
     if array.ndim == 1 and array.dtype.kind in "iu" and ((array < -1) | (array >= limit)).any():
-        return _named(array, array == -1, where)
+        return _number_names(array, array == -1, where)
     labels = check_classes(array, limit, where)
     if labels.max() < 0:
         raise InputError(f"{where}: no node has a label; expected at least one")
     return Labels(labels, int(labels.max()) + 1)
 
 
-def _named(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
-    """Names, or integers that do not count from 0, numbered in their order."""
+def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
+    """Number names, or integers that do not count from 0, in sorted order."""
     if blank.all():
         raise InputError(f"{where}: no node has a label; expected at least one")
     kept = array[~blank]
@@ -197,7 +205,7 @@ def _named(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
     return Labels(labels, len(names), tuple(names.tolist()))
 
 
-def _tell_odd_classes(labels: Labels, where: str) -> None:
+def _warn_odd_classes(labels: Labels, where: str) -> None:
     counts = np.bincount(labels.values[labels.values >= 0], minlength=labels.num_classes)
     absent = np.flatnonzero(counts == 0)
     if len(absent):

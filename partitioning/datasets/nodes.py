@@ -1,4 +1,4 @@
-"""Which row of its arrays a node has: by position, or by its id.
+"""Maps node ids to rows.
 
 N nodes.
 """
@@ -10,7 +10,9 @@ from partitioning.node_names import Names, hash_names
 
 
 class Nodes:
-    """The nodes and their rows: by position, or by ids. New ids become nodes where no table names all of them."""
+    """The nodes of a graph. Without ids they are known by position. If no table lists all nodes,
+    unknown ids become new nodes.
+    """
 
     def __init__(self, num_nodes: int, ids: Array | None, grows: bool, where: str = "") -> None:
         self.num_nodes, self.ids, self.grows, self.kind = num_nodes, None, grows, "node"
@@ -31,11 +33,11 @@ class Nodes:
 
     @property
     def expected(self) -> str:
-        """Of an id, for a message."""
+        """The end of a message about an unknown id."""
         return f"expected one of the {self.num_nodes} {self.kind} ids"
 
     def _keys(self, ids: Array) -> Ints:
-        """As numbers; names are kept."""
+        """Return ids as int64 keys, and store names."""
         if ids.dtype != object:
             return ids
         self._names.append(ids)
@@ -46,7 +48,7 @@ class Nodes:
             Names.of(str(name) for piece in self._names for name in piece) if self._names else None
         )
 
-    def rows(
+    def find_rows(
         self,
         wanted: Array,
         where: str,
@@ -55,9 +57,14 @@ class Nodes:
         keep_unknown: bool = False,
         remedy: str = "",
     ) -> Ints:
-        """The row of each id, int64 [K], the first of which is in row `begin` of its file.
+        """Return the row of each id, int64 [K].
 
-        keep_unknown: whether an id that no node has gets the row -1, and is not refused.
+        Args:
+            wanted: [K] ids.
+            where: File and column, for messages.
+            begin: Row of the file that the first id is in.
+            keep_unknown: Whether an unknown id gets the row -1; else it is refused.
+            remedy: What a message ends with.
         """
         if self.ids is None:
             known = (wanted >= 0) & (wanted < self.num_nodes)

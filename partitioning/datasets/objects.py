@@ -1,4 +1,4 @@
-"""Graphs of other libraries, written as the npz of dataset_name=file (file.py, form a); each returns its path.
+"""Writes graphs of other libraries as files for dataset_name=file (file.py), and returns the path.
 
 N nodes, E directed edges, F features, K features of an edge.
 """
@@ -17,7 +17,7 @@ from partitioning.graph_data import EDGE_NAMES, MASKS
 
 
 def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
-    """Write what is not None; tensors as arrays, sparse features by their parts."""
+    """Write the arrays that are not None."""
     if Path(path).suffix != ".npz":
         raise InputError(f"path={path}: expected the name of an .npz")
     if Path(path).exists() and not overwrite:
@@ -35,8 +35,8 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
     """Write a torch_geometric.data.Data as an npz, and return its path.
 
     It takes edge_index, x, y, the masks ([N], or [N, K] for `split.index`), train_idx, val_idx and
-    test_idx, node_id, edge_weight and edge_attr, which become edge features. A HeteroData is written
-    as a folder, by type and relation, without edge features.
+    test_idx, node_id, edge_weight and edge_attr, which become edge features. A HeteroData is
+    written as a folder, by type and relation, without edge features.
     """
     if isinstance(data, list | tuple):
         raise InputError(
@@ -62,7 +62,7 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
 
 
 def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict[str, Any]:
-    """The arrays with masks from train_idx, val_idx (valid_idx) and test_idx, where there are no masks."""
+    """Add masks made of train_idx, val_idx (valid_idx) and test_idx, unless there are masks."""
     names = {
         "train_mask": ("train_idx",),
         "val_mask": ("val_idx", "valid_idx"),
@@ -85,9 +85,10 @@ def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict
 
 
 def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
-    """A DGLGraph: ndata feat, label and the masks; edata weight, and feat for features of edges.
+    """Write a DGLGraph as an npz, and return its path.
 
-    A heterograph likewise, by type and relation, but for edge features; it is written as a folder.
+    It takes ndata feat, label, node_id and the masks, and edata weight and feat (edge features). A
+    heterograph is written as a folder, by type and relation, without edge features.
     """
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
         return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))
@@ -109,9 +110,11 @@ def from_networkx(
     feat: str = "feat",
     overwrite: bool = False,
 ) -> str:
-    """A graph of networkx: node attributes `label` and `feat` (numbers, or lists of them), edge attribute weight.
+    """Write a networkx graph as an npz, and return its path.
 
-    Undirected edges are written in both directions; ids that are no integers by their names.
+    It takes the node attributes `label`, `feat` (a number or a list) and the masks, and the edge
+    attribute weight. Undirected edges are written in both directions. Nodes that are no integers
+    are named by their text.
     """
     nodes = list(G.nodes)
     row = {node: at for at, node in enumerate(nodes)}
@@ -130,7 +133,9 @@ def from_networkx(
     blank = np.full(max(wide, default=0), np.nan)
     features = [blank if value is None else np.atleast_1d(value) for value in of_nodes[feat]]
     masks = {
-        name: [bool(value) for value in of_nodes[name]]  # nodes that lack it are not in the mask
+        name: [
+            bool(value) for value in of_nodes[name]
+        ]  # a node without the attribute is not in the mask
         for name in MASKS
         if any(value is not None for value in of_nodes[name])
     }
@@ -149,15 +154,15 @@ def from_networkx(
         if all(weight == 1 for weight in weights)
         else np.array(weights, np.float64),
         "feat": np.array(features, np.float32) if rows else None,
-        "label": _labels(of_nodes[label]),
+        "label": _as_labels(of_nodes[label]),
         "node_id": np.array(nodes if integers else list(names)),
         **masks,
     }
     return _write(path, overwrite, arrays)
 
 
-def _labels(values: list[Any]) -> Array | None:
-    """Integers, -1 for None and NaN; or names, "" for these."""
+def _as_labels(values: list[Any]) -> Array | None:
+    """Return integers, -1 for None and NaN; or names, "" for None and NaN."""
     values = [None if value is None or value != value else value for value in values]
     known = [value for value in values if value is not None]
     if not known:
@@ -170,7 +175,11 @@ def _labels(values: list[Any]) -> Array | None:
 def from_scipy(
     A: Any, x: Any, y: Any, path: str | Path = "graph.npz", *, overwrite: bool = False
 ) -> str:
-    """A sparse [N, N], an edge u -> v and its weight at A[u, v]; x [N, F], dense, sparse or None; y [N] or [N, C]."""
+    """Write an adjacency matrix as an npz, and return its path.
+
+    A: sparse [N, N], the weight of u -> v at A[u, v]. x: [N, F] dense, sparse or None. y: [N] or
+    [N, C].
+    """
     matrix = sp.coo_array(A)
     weight = None if (matrix.data == 1).all() else matrix.data
     src, dst = matrix.coords

@@ -1,7 +1,6 @@
-"""The Open Graph Benchmark's graphs of links, ogbl-collab, ogbl-citation2 and ogbl-ppa, from the raw files in its zips.
+"""Loads OGB's link prediction graphs ogbl-collab, ogbl-citation2 and ogbl-ppa from their raw files.
 
-Held-out pairs and the fixed ones that they are told from are OGB's own. What OGB's reader makes of these files is what
-the tests compare with.
+Held-out pairs and negative pairs are OGB's own. Tests compare the result with OGB's reader.
 """
 
 import pickle
@@ -17,7 +16,7 @@ from partitioning.datasets.array_pickles import NUMPY, as_array
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import RELEASE, numbers
-from partitioning.datasets.raw import joined, narrowed
+from partitioning.datasets.raw import concatenate, narrow_ends
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, reading
 from partitioning.graph_data import GraphData
@@ -46,7 +45,9 @@ SOURCES = {
 
 
 def archive(name: str, folder: str) -> Archive:
-    """The zip of a data set; its folder is `dataset_dir`/ogbl_collab and so on, with ogb's own layout inside."""
+    """Describe the zip of a data set; its folder is `dataset_dir`/ogbl_collab ..., with OGB's
+    layout.
+    """
     source, root = SOURCES[name], Path(folder)
     split = tuple(f"split/{source.split}/{part}.pt" for part in PARTS.values())
     raw = (*RAW, "raw/edge_weight.csv.gz") if source.weighted else RAW
@@ -57,7 +58,7 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """The training edges, and the pairs that are held out."""
+    """Load the training edges and the held-out pairs."""
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
     files.ensure(settings.max_gib)
@@ -67,9 +68,9 @@ def load(settings: DatasetSettings) -> GraphData:
         piles: tuple[list[Any], list[Any]] = [], []
         for frame in read_frames(raw / "edge.csv.gz", header=False):
             for column, pile in enumerate(piles):
-                pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
+                pile.append(narrow_ends(frame[str(column)].to_numpy(np.int64)))
         src, dst = (
-            check_endpoints(joined(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles
+            check_endpoints(concatenate(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles
         )
         rows = [
             frame.to_numpy(np.float32)
@@ -88,7 +89,7 @@ def load(settings: DatasetSettings) -> GraphData:
             name=name,
             src=src,
             dst=dst,
-            features=joined(rows),
+            features=concatenate(rows),
             labels=np.full(num_nodes, -1, np.int64),
             num_classes=0,
             node_ids=np.arange(num_nodes),
@@ -98,8 +99,10 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:
-    """The pairs of a set, int64 [n, 2], and the fixed ones; of source and target nodes K in a row for each pair."""
-    import torch  # takes more than a second, and no other source of data needs it
+    """Return the pairs of a set, int64 [n, 2], and the negative ones, K per pair if it has source
+    and target nodes.
+    """
+    import torch  # takes a second to load; no other loader needs it
 
     stand_ins: list[Any] = [(kept, name) for name, kept in NUMPY.items()]
     with reading(path, "split of OGB", FETCH_AGAIN):

@@ -1,7 +1,7 @@
 """ogbn-mag, the Open Graph Benchmark's heterogeneous graph, read from the raw files in its zip.
 
-Papers, authors, institutions and fields of study; what is learned is the venue of a paper. Only papers have features.
-What ogb's own reader makes of these files is what the tests compare with.
+Node types: papers, authors, institutions and fields of study. Labels: the venues of papers. Only
+papers have features. Tests compare the result with OGB's reader.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from partitioning.array_checks import check_dense, check_endpoints
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import SPLIT, URL, numbers, read_split, whole_labels
-from partitioning.datasets.raw import joined, narrowed
+from partitioning.datasets.raw import concatenate, narrow_ends
 from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
@@ -29,7 +29,7 @@ _NEEDED = (
 
 
 def archive(folder: str) -> Archive:
-    """The zip; its folder is `dataset_dir`/ogbn_mag, with ogb's own layout inside."""
+    """Describe the zip; its folder is `dataset_dir`/ogbn_mag, with OGB's layout."""
     root = Path(folder)
     return Archive("ogbn-mag", f"{URL}/mag.zip", root / "mag.zip", root / "ogbn_mag", _NEEDED)
 
@@ -70,7 +70,9 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
 def _nodes(folder: Path, count: int) -> NodeTable:
     features, file = np.zeros((count, 0), np.float32), folder / "node-feat.csv.gz"
     if file.is_file():
-        rows = joined([frame.to_numpy(np.float32) for frame in read_frames(file, header=False)])
+        rows = concatenate(
+            [frame.to_numpy(np.float32) for frame in read_frames(file, header=False)]
+        )
         features = check_dense(rows, count, str(file))
     return NodeTable(features, np.arange(count))
 
@@ -78,9 +80,9 @@ def _nodes(folder: Path, count: int) -> NodeTable:
 def _relation(file: Path, source: NodeTable, destination: NodeTable) -> Relation:
     src, dst = [], []
     for frame in read_frames(file, header=False):
-        src.append(narrowed(frame["0"].to_numpy(np.int64)))
-        dst.append(narrowed(frame["1"].to_numpy(np.int64)))
+        src.append(narrow_ends(frame["0"].to_numpy(np.int64)))
+        dst.append(narrow_ends(frame["1"].to_numpy(np.int64)))
     return Relation(
-        check_endpoints(joined(src), source.num_nodes, f"{file}: column 0"),
-        check_endpoints(joined(dst), destination.num_nodes, f"{file}: column 1"),
+        check_endpoints(concatenate(src), source.num_nodes, f"{file}: column 0"),
+        check_endpoints(concatenate(dst), destination.num_nodes, f"{file}: column 1"),
     )

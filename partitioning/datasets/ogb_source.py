@@ -1,7 +1,7 @@
-"""The Open Graph Benchmark's node classification graphs, read from the raw files in its zips, a chunk at a time.
+"""Loads OGB's node classification graphs from their raw files, in chunks.
 
-ogb's own reader makes a second and a third copy of edges and features, and a pickled one on disk; it also asks on the
-terminal. What it makes of these files is what the tests compare with.
+OGB's reader needs three copies of edges and features in memory and a pickled one on disk, and asks
+on the terminal. Tests compare the result with it.
 """
 
 import zipfile
@@ -16,7 +16,7 @@ from partitioning.array_checks import check_endpoints, check_labels, refuse
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.given_split import masks_of
-from partitioning.datasets.raw import joined, narrowed
+from partitioning.datasets.raw import concatenate, narrow_ends
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular
 from partitioning.graph_data import Endpoints, GraphData
@@ -49,7 +49,9 @@ SPLIT = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
 def archive(name: str, folder: str) -> Archive:
-    """The zip of a data set; its folder is `dataset_dir`/ogbn_arxiv and so on, with ogb's own layout inside."""
+    """Describe the zip of a data set; its folder is `dataset_dir`/ogbn_arxiv ..., with OGB's
+    layout.
+    """
     source, root = SOURCES[name], Path(folder)
     split = tuple(f"split/{source.split}/{part}.csv.gz" for part in SPLIT.values())
     place = root / name.replace("-", "_")
@@ -63,7 +65,7 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Load by name with ogb's split as masks; papers100M's many nodes without a label get -1."""
+    """Load a data set with OGB's split as masks. Unlabelled nodes, most of papers100M, get -1."""
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
     files.ensure(settings.max_gib)
@@ -95,13 +97,13 @@ _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 
 def _read_csv(raw: Path, num_classes: int) -> _Arrays:
-    """Ends of the edges, features, labels."""
+    """Return edge ends, features and labels."""
     piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for frame in read_frames(raw / "edge.csv.gz", header=False):
         for column, pile in enumerate(piles):
-            pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
-    src, dst = map(joined, piles)
-    features = joined(
+            pile.append(narrow_ends(frame[str(column)].to_numpy(np.int64)))
+    src, dst = map(concatenate, piles)
+    features = concatenate(
         [
             frame.to_numpy(np.float32)
             for frame in read_frames(raw / "node-feat.csv.gz", header=False)
@@ -112,18 +114,18 @@ def _read_csv(raw: Path, num_classes: int) -> _Arrays:
 
 
 def numbers(path: Path) -> NDArray[Any]:
-    """The first column of a csv."""
-    return joined([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
+    """Return the first column of a csv."""
+    return concatenate([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
 
 
 def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
-    """The masks of a folder of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes."""
+    """Return the masks of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes."""
     files = {mask: folder / f"{part}.csv.gz" for mask, part in SPLIT.items()}
     return masks_of({mask: (numbers(file), str(file)) for mask, file in files.items()}, num_nodes)
 
 
 def _read_binary(raw: Path, num_classes: int) -> _Arrays:
-    """The same of the npz of a large graph."""
+    """Return edge ends, features and labels of a large graph's npz."""
     num_nodes, num_edges = (
         int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges")
     )
@@ -140,7 +142,7 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
 
 
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
-    """Read one array of an npz, and turn it into `dtype` a chunk at a time; InputError where a number does not fit."""
+    """Read one array of an npz as `dtype`, in chunks; InputError if a number does not fit."""
     with (
         open_regular(path) as packed,
         zipfile.ZipFile(packed) as archive,
@@ -171,7 +173,7 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
 
 
 def whole_labels(labels: NDArray[Any], num_classes: int, where: str) -> NDArray[np.int64]:
-    """[N] classes of ogb's [N, 1]; NaN, as most of papers100M is, becomes -1."""
+    """Return classes [N] of OGB's [N, 1]; NaN (most of papers100M) becomes -1."""
     classes: NDArray[np.int64] = check_labels(labels.reshape(-1, 1), len(labels), where)
     refuse(classes, classes >= num_classes, where, f"expected a class below {num_classes}")
     return classes

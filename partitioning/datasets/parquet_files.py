@@ -1,4 +1,4 @@
-"""One parquet file a piece at a time, with the columns that the file has: an index of pandas is one of these."""
+"""Reads a parquet file in chunks. An index of pandas is read as a column."""
 
 from collections.abc import Collection, Iterator
 from itertools import chain
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 def parquet_frames(
     path: Path, cells: int, text: Collection[str | None], only: Collection[str] | None = None
 ) -> Iterator["pd.DataFrame"]:
-    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a time.
-
-    An index of pandas is a column.
-    """
+    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a time."""
     import pandas as pd
     import pyarrow.parquet as pq
 
@@ -49,14 +46,14 @@ def parquet_frames(
 
 
 def named_ranges(schema: Any) -> dict[str, range]:
-    """Columns that pandas writes as start, stop and step alone: an index of equal steps that has a name."""
+    """Return the named range indices, which pandas stores as start, stop and step."""
     described = (schema.pandas_metadata or {}).get("index_columns", [])
     ranges = (each for each in described if isinstance(each, dict) and each.get("name") is not None)
     return {str(each["name"]): range(each["start"], each["stop"], each["step"]) for each in ranges}
 
 
 def _as_text(column: Any, name: str, path: Path, begin: int) -> "pd.Series[Any]":
-    """A column of a parquet file as text."""
+    """Convert a column to text."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc

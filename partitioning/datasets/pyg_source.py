@@ -1,7 +1,7 @@
-"""CiteSeer, PubMed, Facebook page-page and LastFM Asia, from the raw files that torch_geometric downloads.
+"""Loads CiteSeer, PubMed, Facebook page-page and LastFM Asia from torch_geometric's raw files.
 
-The files lie where torch_geometric has them (see `remotes`); what it makes of them is what the tests compare with. It
-would unpickle them, and its own cache beside them: here no code in a file is run.
+The files have torch_geometric's places (see `remotes`), and tests compare the result with its
+reader. Nothing is unpickled, so no code in a file is run.
 """
 
 from itertools import chain
@@ -29,7 +29,9 @@ MUSAE_URL = "https://graphmining.ai/datasets/ptg"
 
 
 def remotes(name: str, folder: str) -> list[Remote]:
-    """The raw files: `dataset_dir`/CiteSeer/raw/ind.citeseer.tx and so on, `dataset_dir`/facebook/raw/facebook.npz."""
+    """Return the raw files: `dataset_dir`/CiteSeer/raw/ind.citeseer.tx ...,
+    `dataset_dir`/facebook/raw/facebook.npz.
+    """
     if name in MUSAE:
         return [Remote(f"{MUSAE_URL}/{MUSAE[name]}", Path(folder) / name / "raw" / MUSAE[name])]
     title = PLANETOID[name]
@@ -40,7 +42,7 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Load by name; edges in both directions and features as in the files. Planetoid's masks are kept."""
+    """Load a data set with edges in both directions. Planetoid's masks are kept."""
     name = settings.name
     files = remotes(name, settings.dir)
     ensure_files(name, files)
@@ -65,9 +67,11 @@ def _musae(name: str, path: Path) -> RawGraph:
 
 
 def _planetoid(name: str, paths: list[Path]) -> RawGraph:
-    """Nodes are first those of allx and ally, then the test nodes: row i of tx and ty is node test.index[i].
+    """Read Planetoid's files: first the nodes of allx and ally, then row i of tx and ty for node
+    test.index[i].
 
-    In CiteSeer 15 nodes between the test nodes have no row: they get no features and the first class.
+    In CiteSeer, 15 nodes between the test nodes have no row; their features are 0, their class is
+    0.
     """
     files = dict(zip(PLANETOID_PARTS, paths, strict=True))
     rows = {part: _read_matrix(files[part]) for part in ("allx", "tx", "ally", "ty", "y")}
@@ -105,7 +109,7 @@ def _read_matrix(path: Path) -> Array:
 
 
 def _read_test_nodes(path: Path, first: int, count: int) -> Array:
-    """[count] nodes, each once, from `first` on; few are left out between them."""
+    """Read the test nodes [count]: unique, from `first` on, with few gaps."""
     with reading(path, "list of nodes", FETCH_AGAIN), open_regular(path) as file:
         nodes = np.loadtxt(file, np.int64, ndmin=1)
     if nodes.shape != (count,):
@@ -119,7 +123,7 @@ def _read_test_nodes(path: Path, first: int, count: int) -> Array:
 
 
 def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
-    """Each edge once, by destination; without edges from a node to itself."""
+    """Return the unique edges, sorted by destination, without self loops."""
     graph = read_pickle(path)
     with reading(path, "dict of lists of nodes", FETCH_AGAIN):
         counts = [len(others) for others in graph.values()]

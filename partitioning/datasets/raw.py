@@ -1,4 +1,4 @@
-"""From arrays as a user gives them to a checked GraphData.
+"""Builds a checked GraphData from a user's arrays.
 
 N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 """
@@ -38,16 +38,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class RawGraph:
-    """The arrays of a graph, unchecked, and for each what to call it in a message."""
+    """The arrays of a graph, not yet checked, and their names for messages."""
 
     name: str
     src: Array
     dst: Array
     features: Array | CsrParts | None
     label: Array | None
-    """None: nobody has any, which links do not need."""
+    """None: there are no labels."""
     masks: Mapping[str, Array]
-    """By the names train_mask, val_mask, test_mask; all three or none."""
+    """By the names train_mask, val_mask, test_mask."""
     node_id: Array | None
     edge_weight: Array | None = None
     edge_feat: Array | None = None
@@ -73,7 +73,8 @@ def build(
     split_index: int | None = None,
     unlabelled: bool = False,
 ) -> GraphData:
-    """Check every array and put the graph together; InputError names file, array, row, value and what is expected.
+    """Check every array and put the graph together; InputError names file, array, row, value and
+    what is expected.
 
     Args:
         raw: The arrays.
@@ -102,7 +103,7 @@ def build(
             "(columns.ignore), or merge the edges yourself"
         )
     if merge:
-        src, dst, weight = merged(src, dst, weight, num_nodes)
+        src, dst, weight = merge_duplicates(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
     if ids.dtype.kind in "US":
         texts = decode_names(ids, raw.at("node_id"))
@@ -138,7 +139,7 @@ def build(
 
 
 def _check_edge_feat(raw: RawGraph, num_edges: int) -> NDArray[np.float32] | None:
-    """Those of a table have been checked as they were read, and may have blanks."""
+    """Return checked edge features; those of a table were checked when they were read."""
     if raw.edge_feat is None or raw.edge_schema is not None:
         return raw.edge_feat
     return check_edge_feat(raw.edge_feat, num_edges, raw.at("edge_feat"))
@@ -168,7 +169,7 @@ def check_table(
 
 
 def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """[N] whether a row of a table has any value."""
+    """Return bool [N]: whether a row has any value."""
     size = max(1, BLOCK // max(features.shape[1], 1))
     known = [
         ~np.isnan(features[begin : begin + size]).all(axis=1)
@@ -188,7 +189,7 @@ def _no_labels(raw: RawGraph) -> Labels:
 def check_times(
     times: Array, count: int, where: str, *, may_be_blank: bool = False
 ) -> NDArray[np.float64]:
-    """[count] finite numbers; NaN where blank, if that may be."""
+    """Return float64 [count]; InputError unless all are finite, or NaN if `may_be_blank`."""
     check_length(times, count, where)
     if (
         times.dtype.kind not in "iuf"
@@ -198,10 +199,10 @@ def check_times(
     return times.astype(np.float64)
 
 
-def merged(
+def merge_duplicates(
     src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int
 ) -> tuple[Array, Array, Array | None]:
-    """Each pair of nodes once, by source; weights add up."""
+    """Merge duplicate edges, adding their weights; the result is sorted by source."""
     key = src.astype(np.int64) * num_nodes + dst
     if weight is None:
         key = np.unique(key)
@@ -216,18 +217,20 @@ def merged(
         log.warning(
             "%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key)
         )
-    return narrowed(pairs[0]), narrowed(pairs[1]), weight
+    return narrow_ends(pairs[0]), narrow_ends(pairs[1]), weight
 
 
-def narrowed(ends: Endpoints) -> Endpoints:
-    """The same numbers as int32 where they all fit."""
+def narrow_ends(ends: Endpoints) -> Endpoints:
+    """Return int32 if all numbers fit, else the array itself."""
     limits = np.iinfo(np.int32)
     fit = len(ends) == 0 or (ends.min() >= limits.min and ends.max() <= limits.max)
     return ends.astype(np.int32) if fit else ends
 
 
-def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate along the rows, and empty the list on the way: so the whole and one piece are there at once."""
+def concatenate(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate along the rows. The list is emptied on the way, so only one piece is in memory
+    twice.
+    """
     shape = (sum(map(len, pieces)), *pieces[0].shape[1:]) if pieces else (0,)
     whole = np.empty(shape, np.result_type(*pieces) if pieces else np.int32)
     end = len(whole)
@@ -239,7 +242,7 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file by name; InputError if it is damaged or holds Python objects."""
+    """Read the arrays of an npz file; InputError if it is damaged or holds Python objects."""
     with contextlib.ExitStack() as opened:
         with reading(path, "npz file", "write it anew with numpy.savez"):
             file = opened.enter_context(open_regular(path))
@@ -264,7 +267,7 @@ def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
 
 
 def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
-    """InputError for an array of nodes or edges that is a single value."""
+    """InputError if an array of nodes or edges is a single value."""
     for name in known:
         if name in arrays and arrays[name].ndim == 0:
             raise InputError(
@@ -273,7 +276,7 @@ def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) 
 
 
 def read_npy(path: Path) -> Array:
-    """An array that is read from its file as it is needed: features are written out part by part."""
+    """Map an npy file into memory, so that features are read only when a part is written."""
     with reading(path, "npy array", "write it anew with numpy.save"):
         array = load_npy(path, mmap_mode="r")
     if not isinstance(array, np.ndarray) or array.ndim == 0:

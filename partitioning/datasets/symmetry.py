@@ -1,4 +1,4 @@
-"""Adding the reverse of each edge."""
+"""Adds reverse edges."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,11 +8,10 @@ import numpy as np
 from partitioning.graph_data import GraphData
 
 
-def symmetrized(graph: GraphData) -> GraphData:
-    """Add the reverse edges that are missing, so that u -> v is there exactly as often as v -> u.
+def add_reverse_edges(graph: GraphData) -> GraphData:
+    """Add missing reverse edges, so that u -> v and v -> u occur equally often.
 
-    No edge of the source is removed, its duplicates neither; of a pair that the source already has in both directions
-    none is added, and a self loop is its own reverse.
+    No edge is removed, and duplicates stay. A self loop is its own reverse.
     """
     num_nodes = graph.num_nodes
     key = graph.src.astype(np.int64) * num_nodes + graph.dst
@@ -26,7 +25,7 @@ def symmetrized(graph: GraphData) -> GraphData:
     of_edges: dict[str, Any] = dict(graph.edge_data)
     if graph.edge_time is not None:
         of_edges["edge_time"] = graph.edge_time
-    if of_edges:  # a reverse edge has those of the edge that it is added for
+    if of_edges:  # a reverse edge copies the data of its edge
         copy = np.arange(graph.num_edges) - np.repeat(np.cumsum(times) - times, times)
         edge = np.argsort(key, kind="stable")[copy >= np.repeat(present, times)]
         added = {name: np.concatenate([data, data[edge]]) for name, data in of_edges.items()}

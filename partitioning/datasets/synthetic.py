@@ -1,10 +1,12 @@
 """A random graph with communities: a degree-corrected stochastic block model.
 
-Source: Karrer and Newman, "Stochastic blockmodels and community structure in networks", 2011, with the number of edges
-inside and between the classes fixed instead of Poisson. The endpoint of an edge is node i with a probability in
-proportion to its propensity, which follows a power law, so a few nodes have very many neighbours.
+Source: Karrer and Newman, "Stochastic blockmodels and community structure in networks", 2011, with
+the number of edges inside and between the classes fixed instead of Poisson. The endpoint of an edge
+is node i with a probability in proportion to its propensity, which follows a power law, so a few
+nodes have very many neighbours.
 
-N nodes, M undirected edges, F features, C classes. Everything is vectorised: 10 M edges on 1 M nodes take seconds.
+N nodes, M undirected edges, F features, C classes. Everything is vectorised: 10 M edges on 1 M
+nodes take seconds.
 """
 
 from dataclasses import dataclass
@@ -20,8 +22,9 @@ Ints = NDArray[np.int64]
 POWER_LAW = 2.5
 """Exponent of the degree distribution; between 2 and 3 in most measured graphs."""
 CLASS_SIGNAL = 2.0
-"""Length of a class's mean feature vector, in standard deviations of the noise: a node alone is easily mistaken for
-one of another class, the mean of its neighbourhood seldom."""
+"""Length of a class's mean feature vector, in standard deviations of the noise: a node alone is
+easily mistaken for one of another class, the mean of its neighbourhood seldom.
+"""
 ROUNDS = 30
 """How often edges that came out twice are drawn anew, before the graph is called too dense."""
 SMALL = 2048
@@ -33,7 +36,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Who is how likely to be the end of an edge."""
+    """The probability of each node to be the end of an edge."""
 
     num_nodes: int
     order: Ints
@@ -44,7 +47,7 @@ class _Model:
     """[N + 1] running sum of the propensities in that order, from 0."""
 
     def find(self, points: NDArray[np.float64]) -> Ints:
-        """[K] the position in `order` whose stretch of the running sum a point falls into."""
+        """Return for each point [K] the position in `order` by the cumulative sum."""
         return np.clip(
             np.searchsorted(self.cumulative, points, side="right") - 1, 0, self.num_nodes - 1
         )
@@ -59,10 +62,12 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def generate(settings: SyntheticSettings) -> GraphData:
-    """Draw labels, edges and features, each from its own stream: more features leave the edges as they are.
+    """Draw labels, edges and features from separate random streams, so that edges do not depend on
+    F.
 
-    Every edge is there in both directions; there are no self loops and no duplicates. round(homophily * M) of the
-    undirected edges lie within a class. Raises InputError where so many edges do not fit.
+    Every edge has its reverse; there are no self loops and no duplicates. round(homophily * M) of
+    the undirected edges lie within a class. Raises InputError if the nodes have fewer pairs than
+    that.
     """
     if settings.classes > settings.nodes:
         raise InputError(
@@ -86,7 +91,7 @@ def generate(settings: SyntheticSettings) -> GraphData:
 
 
 def _labels(settings: SyntheticSettings, rng: np.random.Generator) -> Ints:
-    """[N] each class at least once, the rest uniform."""
+    """Draw classes [N]: each at least once, the rest uniformly."""
     rest = rng.integers(settings.classes, size=settings.nodes - settings.classes, dtype=np.int64)
     return rng.permutation(np.concatenate([np.arange(settings.classes, dtype=np.int64), rest]))
 
@@ -94,13 +99,11 @@ def _labels(settings: SyntheticSettings, rng: np.random.Generator) -> Ints:
 def _features(
     settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """[N, F] unit Gaussian noise around the mean vector of the node's class."""
+    """Draw features [N, F]: unit Gaussian noise around the mean of the class."""
     means = rng.standard_normal((settings.classes, settings.features), dtype=np.float32)
     means *= CLASS_SIGNAL / np.linalg.norm(means, axis=1, keepdims=True)
     features = rng.standard_normal((settings.nodes, settings.features), dtype=np.float32)
-    for begin in range(
-        0, settings.nodes, BLOCK
-    ):  # in blocks: no second array of the size of the features
+    for begin in range(0, settings.nodes, BLOCK):  # in blocks, to avoid a second array of this size
         features[begin : begin + BLOCK] += means[labels[begin : begin + BLOCK]]
     return features
 
@@ -110,7 +113,7 @@ def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
     tail = (1.0 - rng.random(settings.nodes)) ** (-1.0 / (POWER_LAW - 1.0))
     propensity = np.minimum(
         tail, np.sqrt(settings.nodes) + 1
-    )  # beyond that two hubs would be joined many times over
+    )  # larger propensities would draw the same two hubs again and again
     return _Model(
         num_nodes=settings.nodes,
         order=order,
@@ -122,7 +125,7 @@ def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
 def _edges(
     settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
 ) -> tuple[Endpoints, Endpoints]:
-    """[2 M], [2 M] the two ends of each directed edge; the reverse ones are the second half."""
+    """Draw the ends [2 M] of the directed edges; the second half are the reverse edges."""
     model = _model(settings, labels, rng)
     sizes = np.diff(model.start)
     inside = round(settings.homophily * settings.edges)
@@ -150,7 +153,7 @@ def _edges(
 
 
 def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -> Ints:
-    """[wanted] distinct pairs of nodes, all within a class or all between two, as low * N + high."""
+    """Draw distinct pairs [wanted], all within a class or all between two, as low * N + high."""
     keys = np.empty(0, dtype=np.int64)
     for _ in range(ROUNDS):
         missing = wanted - len(keys)
@@ -168,7 +171,7 @@ def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -
 
 
 def _distinct(keys: Ints) -> Ints:
-    """The keys, each once, ascending; sorts them in place.
+    """Return the unique keys in ascending order; sorts in place.
 
     `np.unique` of NumPy 2.4 hashes, and takes ten times as long for 10 M of them.
     """
@@ -177,8 +180,8 @@ def _distinct(keys: Ints) -> Ints:
 
 
 def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generator) -> Ints:
-    """[at most count] pairs, some of them equal; those of a node with itself are left out."""
-    # sorted, because a search for sorted points is ten times as fast and a set of pairs has no order to keep
+    """Draw at most `count` pairs, possibly repeated, without self loops."""
+    # a search for sorted points is ten times as fast, and the order of pairs does not matter
     points = rng.random(count)
     points.sort()
     keys, drawn = np.empty(count, dtype=np.int64), 0
@@ -192,14 +195,14 @@ def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generato
 def _chunk_of_pairs(
     model: _Model, points: NDArray[np.float64], inside: bool, rng: np.random.Generator
 ) -> Ints:
-    """[at most K] pairs; points float64 [K] in [0, 1) choose the first node of each."""
+    """Draw at most K pairs; points float64 [K] in [0, 1) choose their first nodes."""
     total = model.cumulative[-1]
     first = model.find(points * total)
     block = model.class_of(first)
     low, high = model.cumulative[model.start[block]], model.cumulative[model.start[block + 1]]
     if inside:
         second = model.find(low + rng.random(len(points)) * (high - low))
-    else:  # the mass outside the class, begun after it and wrapped around
+    else:  # the mass outside the class, starting after it and wrapping around
         second = model.find(np.mod(high + rng.random(len(points)) * (total - (high - low)), total))
     keep = (first != second) & ((block == model.class_of(second)) == inside)
     return _keys(model, first[keep], second[keep])
@@ -212,7 +215,7 @@ def _keys(model: _Model, first: Ints, second: Ints) -> Ints:
 
 
 def _fill(model: _Model, keys: Ints, wanted: int, inside: bool, rng: np.random.Generator) -> Ints:
-    """Make up the number from all pairs not yet taken, each equally likely; only a small graph can list them."""
+    """Add pairs drawn uniformly from those not yet taken, which only a small graph can list."""
     if model.num_nodes > SMALL:
         raise InputError(
             f"synthetic.edges: only {len(keys)} of {wanted} edges {'within' if inside else 'between'} classes were "

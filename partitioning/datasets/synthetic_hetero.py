@@ -1,12 +1,13 @@
 """A random heterogeneous graph whose relations join nodes of one class more often than others.
 
-Every node, of whatever type, has a class; only the target's are labels. Relation k < T - 1 leads from type k + 1 to
-type k // 2 (0 is the target, so that types are one hop away from it, two, three ...), the next one from the target to
-itself, others between any two types. Features lie around a vector of type and class. Everything is vectorised and
-linear in the edges: 10 million take seconds.
+Every node has a class; those of the target type are the labels. Relation k < T - 1 leads from type
+k + 1 to type k // 2 (0 is the target, so that types are one hop away from it, two, three ...), the
+next one from the target to itself, others between any two types. Features lie around a vector of
+type and class. Everything is vectorised and linear in the edges: 10 million take seconds.
 
-N nodes, M edges, T types, R relations, F features, C classes; synthetic.* of them all. Relations are drawn in one
-direction; their reverse ones are added by relations.reverse, so that M edges become 2 M and R relations 2 R.
+N nodes, M edges, T types, R relations, F features, C classes; synthetic.* of them all. Relations
+are drawn in one direction; their reverse ones are added by relations.reverse, so that M edges
+become 2 M and R relations 2 R.
 """
 
 import numpy as np
@@ -21,7 +22,9 @@ Ints = NDArray[np.int64]
 TARGET_SIGNAL = 0.5 * CLASS_SIGNAL
 """The target's own features say less of its class than those of other types."""
 SKEW = 2.0
-"""The source of an edge within its class and type is at place u ** SKEW, u uniform: some nodes have many edges."""
+"""The source of an edge within its class and type is at place u ** SKEW, u uniform: some nodes have
+many edges.
+"""
 
 
 def load(settings: DatasetSettings) -> HeteroGraphData:
@@ -30,9 +33,11 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
 
 
 def generate(settings: SyntheticSettings) -> HeteroGraphData:
-    """Draw classes, edges and features, each from its own stream; edges may occur twice, and self loops.
+    """Draw classes, edges and features from separate random streams. Duplicates and self loops may
+    occur.
 
-    round(homophily * M) of the edges are drawn within a class, the others without regard to classes.
+    round(homophily * M) of the edges are drawn within a class, the others without regard to
+    classes.
     """
     least = settings.types * settings.classes
     if settings.nodes < least:
@@ -65,13 +70,13 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
 
 
 def _classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:
-    """[N_t] each class at least once, the rest uniform."""
+    """Draw classes [N_t]: each at least once, the rest uniformly."""
     rest = rng.integers(num_classes, size=count - num_classes)
     return rng.permutation(np.concatenate([np.arange(num_classes), rest]))
 
 
 def _ends(number: int, num_types: int) -> tuple[int, int]:
-    """Types of a relation's sources and destinations."""
+    """Return the source and destination type of a relation."""
     if number < num_types - 1:
         return number + 1, number // 2
     number -= num_types - 1
@@ -102,15 +107,13 @@ def _relation(
 def _features(
     settings: SyntheticSettings, number: int, classes: Ints, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """[N_t, F / (1, 2 or 3)] unit Gaussian noise around the vector of the node's class in its type."""
+    """[N_t, F / (1, 2 or 3)] unit Gaussian noise around the mean of class and type."""
     width = max(1, settings.features // (1 + number % 3))
     means = rng.standard_normal((settings.classes, width), dtype=np.float32)
     means *= (TARGET_SIGNAL if number == 0 else CLASS_SIGNAL) / np.linalg.norm(
         means, axis=1, keepdims=True
     )
     features = rng.standard_normal((len(classes), width), dtype=np.float32)
-    for begin in range(
-        0, len(classes), BLOCK
-    ):  # in blocks: no second array of the size of the features
+    for begin in range(0, len(classes), BLOCK):  # in blocks, to avoid a second array of this size
         features[begin : begin + BLOCK] += means[classes[begin : begin + BLOCK]]
     return features

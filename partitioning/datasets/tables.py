@@ -1,4 +1,5 @@
-"""A folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the header.
+"""Reads a folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the
+header.
 
 N nodes, E directed edges, F features, C classes.
 """
@@ -17,9 +18,9 @@ from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.feature_columns import FeatureReader, read_times
 from partitioning.datasets.find_ids import find_id_column
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
-from partitioning.datasets.labels import of_texts
+from partitioning.datasets.labels import parse_label_texts
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import RawGraph, joined, read_arrays, read_npy
+from partitioning.datasets.raw import RawGraph, concatenate, read_arrays, read_npy
 from partitioning.errors import InputError
 from partitioning.features.roles import (
     SPLITS,
@@ -46,7 +47,7 @@ EDGES = ("csv", "csv.gz", "txt", "txt.gz", "parquet", "npy")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What a file says of the nodes, one row each."""
+    """A table with one row per node."""
 
     path: Path
     rows: int
@@ -54,7 +55,8 @@ class Table:
     """[rows] int64, or object: names; None where the rows are the nodes in order."""
     ids_where: str
     values: Mapping[str, tuple[Array | CsrParts, str]]
-    """feat, label, masks and time, [rows] or [rows, columns], and what to call them in a message."""
+    """feat, label, masks and time, [rows] or [rows, columns], and what to call them in a message.
+    """
     schema: Schema | None = None
     """What the columns of feat hold; None for a matrix."""
 
@@ -62,10 +64,13 @@ class Table:
 def read_folder(
     path: Path, columns: ColumnSettings, *, unlabelled: bool = False, drop_unknown: bool = False
 ) -> RawGraph:
-    """Read a folder with edges and, of the nodes, features, labels and masks; or a file of edges that lies in one.
+    """Read a folder of tables.
 
-    unlabelled: whether nodes may lack labels, and tables; without any the ends of the edges are the nodes.
-    drop_unknown: whether edges with an end that is no node are left out, which the log says, and not refused.
+    Args:
+        path: The folder, or the table of edges in it.
+        columns: Roles of columns.
+        unlabelled: Whether labels may be missing; without tables of nodes, edge ends are nodes.
+        drop_unknown: Whether edges with an unknown end are left out; else they are refused.
     """
     try:
         return _read(path, columns, text=False, unlabelled=unlabelled, drop_unknown=drop_unknown)
@@ -100,9 +105,11 @@ def _read(
         columns, ((file, frames.column_names(file)) for file in [*named, *_with_columns(edges)])
     )
     if columns.id is None:
-        columns = find_id_column([file for file in named if file not in edges], edges[0], columns)
+        columns = find_id_column(
+            [file for file in named if file not in edges], [(edges[0], ("src", "dst"))], columns
+        )
     tables = [read_table(file, columns, text=text) for file in found if file not in edges]
-    values = only_values(tables)
+    values = find_tables(tables)
     if "label" not in values and not unlabelled:
         raise InputError(
             f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
@@ -110,7 +117,7 @@ def _read(
             "split=none partitions a graph without labels for app=predict"
         )
     nodes = (
-        nodes_of(tables)
+        find_nodes(tables)
         if tables
         else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
     )
@@ -119,7 +126,7 @@ def _read(
     )
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
-    in_order = {name: placed(table, name, nodes) for name, table in values.items()}
+    in_order = {name: in_node_order(table, name, nodes) for name, table in values.items()}
     return RawGraph(
         name=frames.stem_of(path.resolve()),
         src=table.src,
@@ -148,7 +155,7 @@ def _read(
 
 
 def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
-    """The schema of the features, with the roles and omissions of all tables."""
+    """Return the schema of the features, with the roles and ignored columns of all tables."""
     if not tables:
         return None
     schemas = [table.schema for table in tables if table.schema is not None]
@@ -167,22 +174,22 @@ def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
 
 
 def _with_columns(files: list[Path]) -> list[Path]:
-    """Those of the files that have named columns."""
+    """Return the files that have named columns."""
     return [file for file in files if frames.kind_of(file) in ("csv", "txt", "parquet")]
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder of tables, and no table of several files."""
+    """Whether a path is a folder of tables, not a table of part files."""
     return path.is_dir() and frames.kind_of(path) not in ("csv", "parquet")
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a file, or a folder of the part files of a csv or parquet table."""
+    """Whether a path is a file, or a folder of part files of a csv or parquet table."""
     return path.is_file() or (path.is_dir() and not is_folder(path))
 
 
 def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
-    """The one file of a name in the folder, or none."""
+    """Return the file of a name in the folder, or none; InputError for two."""
     found = [
         folder / f"{stem}.{suffix}" for suffix in suffixes if is_table(folder / f"{stem}.{suffix}")
     ]
@@ -193,8 +200,8 @@ def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path
     return found
 
 
-def only_values(tables: list[Table]) -> dict[str, Table]:
-    """The table of each value."""
+def find_tables(tables: list[Table]) -> dict[str, Table]:
+    """Return the table of each value; InputError if two tables have it."""
     values: dict[str, Table] = {}
     for table in tables:
         for name in table.values:
@@ -207,16 +214,18 @@ def only_values(tables: list[Table]) -> dict[str, Table]:
     return values
 
 
-# --- who the nodes are -----------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
-def nodes_of(tables: list[Table]) -> Nodes:
-    """By the ids of nodes, features or labels; those of labels alone, beside no features, need not be all."""
+def find_nodes(tables: list[Table]) -> Nodes:
+    """Find the nodes: the ids of nodes, features or labels. If only labels has ids, edges may add
+    nodes.
+    """
     named = [table for table in tables if table.ids is not None]
     placed = [table for table in tables if table.ids is None]
     longest = max((table.rows for table in placed), default=0)
     if not named or (placed and longest > named[0].rows):
-        for table in named:  # then these are positions
+        for table in named:  # then their ids are positions
             assert table.ids is not None
             if table.ids.dtype == object:
                 check_length(table.ids, longest, table.ids_where)
@@ -228,14 +237,14 @@ def nodes_of(tables: list[Table]) -> Nodes:
     return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
 
 
-def placed(table: Table, name: str, nodes: Nodes) -> Any:
-    """The values of a table in the order of the nodes; nodes without a row get nothing: -1, None, False or NaN."""
+def in_node_order(table: Table, name: str, nodes: Nodes) -> Any:
+    """Return the values in node order; a node without a row gets -1, None, False or NaN."""
     values, where = table.values[name]
     if table.ids is None:
         if isinstance(values, np.ndarray):
             check_length(values, nodes.num_nodes, where)
         return values
-    rows = nodes.rows(table.ids, table.ids_where)
+    rows = nodes.find_rows(table.ids, table.ids_where)
     if len(rows) == nodes.num_nodes and (rows == np.arange(nodes.num_nodes)).all():
         return values
     check_unique(rows, table.ids_where, table.ids)
@@ -243,7 +252,6 @@ def placed(table: Table, name: str, nodes: Nodes) -> Any:
         raise InputError(
             f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"
         )
-    # A node without a row has nothing.
     blank: Any = {"b": False, "O": None, "f": np.nan}.get(values.dtype.kind, -1)
     if values.ndim == 2 and values.dtype.kind in "biu":
         values, blank = values.astype(np.float32), np.nan
@@ -253,7 +261,7 @@ def placed(table: Table, name: str, nodes: Nodes) -> Any:
 
 
 def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
-    """Masks of the index files that are in the folder."""
+    """Read the index files of the folder as masks."""
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
         names = [f"{stem}.{suffix}" for stem in stems for suffix in ("npy", "csv")]
@@ -269,14 +277,11 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
     return masks
 
 
-# --- columns ---------------------------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
-    """What a table of nodes holds, by the roles of its columns.
-
-    text: whether ids are names.
-    """
+    """Read a table of nodes; text: whether ids are names."""
     kind = "label" if frames.stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":
         return _read_csr(path)
@@ -299,7 +304,7 @@ def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
 
 @dataclass(frozen=True)
 class _Roles:
-    """The columns of a table of nodes."""
+    """The columns of a table of nodes, by role."""
 
     id: str | None
     label: list[str]
@@ -312,7 +317,7 @@ class _Roles:
 
     @property
     def named(self) -> dict[str, list[str]]:
-        """The columns that are no features, by role."""
+        """The columns that are not features, by role."""
         found: dict[str, list[str | None]] = {
             "id": [self.id],
             "label": [*self.label],
@@ -361,7 +366,7 @@ def _read_columns(
     *,
     text: bool,
 ) -> Table:
-    """Read a table once; ReadAgain for a column that has to be read as text, too."""
+    """Read a table; ReadAgain for a column that has to be read as text."""
     pieces: dict[str, list[Array]] = {}
     label_texts: list[frames.Coded] = []
     split_texts: list[frames.Coded] = []
@@ -403,11 +408,11 @@ def _read_columns(
     if {each.dtype.kind for each in label_pieces} > {"f"} and any(
         map(frames.is_large, label_pieces)
     ):
-        raise ReadAgain(one_label)  # large integers, and blanks in another piece
-    values = {name: joined(several) for name, several in pieces.items()}
+        raise ReadAgain(one_label)  # large integers, and blanks in another chunk
+    values = {name: concatenate(several) for name, several in pieces.items()}
     where = {"label": f"{path}: column `{one_label}`"} if one_label is not None else {}
     if label_texts:
-        values["label"] = of_texts(label_texts, where["label"])
+        values["label"] = parse_label_texts(label_texts, where["label"])
     if split_texts:
         values |= _masks_of_words(split_texts, f"{path}: column `{roles.split}`")
     rows = len(next(iter(values.values())))
@@ -420,7 +425,7 @@ def _read_columns(
 
 
 def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
-    """Masks of a column with train, val and test; rows with a blank are in none."""
+    """Convert a column of train, val and test to masks; a blank row is in none."""
     found: dict[str, list[Array]] = {name: [] for name in MASKS}
     begin = 0
     for codes, texts in pieces:
@@ -436,11 +441,11 @@ def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
             is_in = np.array([*(SPLITS.get(word) == name for word in words), False])
             masks.append(is_in[codes])
         begin += len(codes)
-    return {name: joined(masks) for name, masks in found.items()}
+    return {name: concatenate(masks) for name, masks in found.items()}
 
 
 def _read_csr(path: Path) -> Table:
-    """Features as scipy.sparse.save_npz writes them."""
+    """Read features written by scipy.sparse.save_npz."""
     arrays = read_arrays(path)
     names = ("data", "indices", "indptr", "shape")
     kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
 Mask = NDArray[np.bool_]
 States = dict[str, State]
-"""The fitted pipelines by the names of their tables: nodes and edges; nodes/TYPE of several types."""
+"""The fitted pipelines by the names of their tables: nodes and edges; nodes/TYPE of several types.
+"""
 
 
 def make_features(
@@ -43,7 +44,7 @@ def encode_tables(
     Args:
         graph: As a loader returns it.
         settings: How to encode.
-        train: [N] the training nodes (of the target type), from which the pipeline learns; None: all.
+        train: [N] the training nodes (of the target type); None: the pipeline learns from all.
         stored: States that were fitted before, which are applied instead (see `stored_columns`).
 
     Returns:
@@ -64,7 +65,9 @@ def encode_tables(
 
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
-    """Settings by which a later table is read for the stored states: each column in its stored role."""
+    """Settings by which a later table is read for the stored states: each column in its stored
+    role.
+    """
     roles: dict[str, list[str]] = {"numeric": [], "categorical": [], "date": []}
     for state in states.values():
         for column in state["columns"]:

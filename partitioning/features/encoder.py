@@ -37,7 +37,7 @@ State = dict[str, Any]
 Values = NDArray[np.float64]
 
 
-# --- fitting ---------------------------------------------------------------------------------------
+# --- fitting --------------------------------------------------------------------------------------
 
 
 def fit(
@@ -283,7 +283,7 @@ def _merge_indicators(table: _FittedRows, columns: list[State]) -> None:
             seen.add(pattern)
 
 
-# --- applying --------------------------------------------------------------------------------------
+# --- applying -------------------------------------------------------------------------------------
 
 
 class EncodedFeatures:
@@ -386,7 +386,9 @@ def apply(
 
 
 def _check_column(fitted: State, schema: Schema) -> None:
-    """InputError for a column with numbers instead of categories, or the other way, or of another width."""
+    """InputError for a column with numbers instead of categories, or the other way, or of another
+    width.
+    """
     column = schema.find(fitted["name"])
     assert column is not None
     if (fitted["role"] == "categorical") != (column.role == "categorical"):

@@ -1,11 +1,11 @@
-"""Features of types that have none: the setting `features`, for all types or by type.
+"""Makes the kinds of features of `features.kind` for each node type.
 
-    given         those of the data; for a type without any those of its neighbours, and without these its degrees
-    degree        log(1 + d) of the in-degree under every relation into the type, self loops left out
-    random        as of plain graphs (features/kinds.py)
-    positional    likewise, of the graph of all types together
-    neighbours    for every relation from a type with features the mean of the in-neighbours' rows, side by side; types
-                  further away hear of them hop after hop
+    given         features of the data; a type without features gets `neighbours`, or else `degree`
+    degree        log(1 + d) of the in-degree in each relation into the type, without self loops
+    random        as for plain graphs (features/kinds.py)
+    positional    as for plain graphs, of the graph of all types
+    neighbours    the means of the in-neighbours in each relation from a type with features,
+                  concatenated; types further away get theirs hop by hop
 
 N_t nodes, F_t features of a type.
 """
@@ -36,7 +36,7 @@ Kinds = tuple[str, ...]
 
 
 def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
-    """The setting by type: for all, or a mapping from types, which leaves the others as given."""
+    """Return the kinds of each type: the same for all, or those of a mapping; others are `given`."""
     if not isinstance(features, Mapping):
         return dict.fromkeys(types, tuple(features))
     unknown = [str(name) for name in features if name not in types]
@@ -52,13 +52,13 @@ def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
 
 
 def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
-    """The graph with features of these kinds for every type; InputError where some nodes of a type have none."""
+    """Return the graph with features of these kinds; InputError if some nodes of a type have none."""
     kinds = kinds_of(features, list(graph.nodes))
     chosen = {name: _resolved(graph, name, each) for name, each in kinds.items()}
-    heard = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
+    means = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
     made: dict[str, NodeTable] = {}
     for name, each in chosen.items():
-        blocks = [block for kind in each if (block := _block(graph, name, kind, heard)).shape[1]]
+        blocks = [block for kind in each if (block := _block(graph, name, kind, means)).shape[1]]
         if not blocks:
             blocks = [_degree(graph, name)]
             log.warning(
@@ -100,7 +100,7 @@ def _beside(blocks: list[Features]) -> Features:
     return np.hstack(blocks)  # type: ignore[arg-type]
 
 
-def _block(graph: HeteroGraphData, name: str, kind: str, heard: Mapping[str, Features]) -> Features:
+def _block(graph: HeteroGraphData, name: str, kind: str, means: Mapping[str, Features]) -> Features:
     table = graph.nodes[name]
     if kind == "given":
         return table.features
@@ -108,7 +108,7 @@ def _block(graph: HeteroGraphData, name: str, kind: str, heard: Mapping[str, Fea
         return _degree(graph, name)
     if kind == "random":
         return random_rows(table.node_ids, WIDTH)
-    return heard[name] if kind == "neighbours" else _positional(graph, name)
+    return means[name] if kind == "neighbours" else _positional(graph, name)
 
 
 def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
@@ -128,11 +128,11 @@ def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
 
 
 def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
-    """For every type the means of its in-neighbours' rows, [N_t, 0] where nothing comes."""
+    """Return the means of each type's in-neighbours; [N_t, 0] for a type without any."""
     known: dict[str, Features] = {
         name: table.features for name, table in graph.nodes.items() if table.features.shape[1]
     }
-    heard: dict[str, Features] = {}
+    means: dict[str, Features] = {}
     while True:
         new = {}
         for name in graph.nodes:
@@ -141,23 +141,23 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
                 for each, relation in graph.relations.items()
                 if each[2] == name and each[0] in known and relation.num_edges
             }
-            if name not in heard and into:
-                means = [
+            if name not in means and into:
+                blocks = [
                     _mean(graph, each, relation, known[each[0]]) for each, relation in into.items()
                 ]
-                new[name] = _beside(means)
+                new[name] = _beside(blocks)
         if not new:
             none = {
                 name: np.zeros((table.num_nodes, 0), np.float32)
                 for name, table in graph.nodes.items()
             }
-            return none | heard
-        heard |= new
+            return none | means
+        means |= new
         known = new | known
 
 
 def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
-    """[N_d, F_s] the mean of the in-neighbours' rows under a relation, zeros where there are none."""
+    """Return the means [N_d, F_s] of the in-neighbours in a relation; zeros without in-neighbours."""
     shape = graph.nodes[each[2]].num_nodes, graph.nodes[each[0]].num_nodes
     edges = sp.csr_array(
         (np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape

@@ -1,11 +1,13 @@
-"""Features for nodes that have none: the setting `features`, a list of kinds whose columns go side by side.
+"""Makes the kinds of features of `features.kind`. Several kinds are concatenated.
 
-    given         those of the data; zeros for nodes without
-    degree        log(1 + d) of the in-degree and the out-degree, self loops left out
-    random        WIDTH numbers drawn from a hash of the node's id (partitioning/random_rows.py)
-    positional    WIDTH: FastRP (Chen et al., CIKM 2019, eq. 6, beta = 0): random rows averaged over neighbours, both
-                  directions count, HOPS times; the sum of the normalised averages of each hop
-    neighbours    those of the data; for nodes without the mean of their in-neighbours', hop after hop
+    given         features of the data; zeros for nodes without features
+    degree        log(1 + d) of in-degree and out-degree, without self loops
+    random        WIDTH numbers drawn from a hash of the node id (partitioning/random_rows.py)
+    positional    WIDTH numbers, FastRP (Chen et al., CIKM 2019, eq. 6, beta = 0): random rows are
+                  averaged over neighbours in both directions HOPS times; the normalised averages
+                  are added
+    neighbours    features of the data; nodes without features get the mean of their in-neighbours,
+                  hop by hop
 
 N nodes, F features.
 """
@@ -25,12 +27,13 @@ from partitioning.random_rows import random_rows
 log = logging.getLogger(__name__)
 
 WIDTH, HOPS = 128, 8
-"""Of 4 and 8 hops, 64 and 128 numbers, and powers 0, -0.5 and -0.9 of the degree the best on Cora and PubMed."""
+"""Best on Cora and PubMed among 4 and 8 hops, 64 and 128 numbers, degree powers 0, -0.5 and -0.9.
+"""
 Rows = NDArray[np.float32]
 
 
 def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
-    """The graph with features of these kinds; InputError where there are none to be had."""
+    """Return the graph with features of these kinds; InputError if a node gets none."""
     if kinds == ("given",):
         if graph.featured is not None:
             _refuse(graph)
@@ -66,7 +69,7 @@ def _refuse(graph: GraphData) -> None:
 
 
 def _edges_between(graph: GraphData) -> sp.csr_array:
-    """[N, N] ones at (dst, src), added up where there are several; no self loops."""
+    """Return the adjacency matrix [N, N]: the number of edges at (dst, src), without self loops."""
     between = graph.src != graph.dst
     ends = graph.dst[between], graph.src[between]
     return sp.csr_array((np.ones(len(ends[0]), np.float32), ends), shape=(graph.num_nodes,) * 2)

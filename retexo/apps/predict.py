@@ -121,4 +121,6 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
                 < 0
             )
             if unknown.any() and len(known) == directory.num_parts:
-                raise InputError(f"{where}: the id {ids[unknown][0]} is no node's; take it out")
+                raise InputError(
+                    f"{where}: the graph has no node with the id {ids[unknown][0]}; take it out"
+                )

@@ -17,7 +17,7 @@ from retexo.settings.aliases import rename_stored
 from retexo.settings.flatten import flatten, without
 from retexo.settings.options import default
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import LISTS, PER_LAYER
+from retexo.settings.schema import LISTS, PER_LAYER, keys
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ DONE_FILE = Path("done.json")
 OUTPUTS = ("summary.json", str(DONE_FILE), "metrics.jsonl", "checkpoint", str(RUN_FILE))
 FILES = ("summary.json", str(DONE_FILE), "config.json", "metrics.jsonl", str(RUN_FILE))
 FOLDERS = ("checkpoint", "state")
+OF_PARTITIONER = keys(lambda setting: setting.of_partitioner)
 REMEDIES = {
     "threads": "set cluster.threads={there}: another number changes the last bits of the results",
     "partitions": "use the partition directory that the run was started with",
@@ -212,6 +213,8 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
         flatten(rename_stored(made_with)),
     )
     for name in sorted(now.keys() | then.keys()):
+        if name not in then and name in OF_PARTITIONER:
+            continue  # an earlier version did not have it; the partitions are compared by digest
         here, there = (known.get(name, default(name, known)) for known in (now, then))
         if name in LISTS:
             here, there = (each if isinstance(each, list) else [each] for each in (here, there))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import ROOT
+from support import ROOT, need_dgl
 
 from retexo.apps import evaluate, train
 from retexo.settings.compose import compose
@@ -64,6 +64,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
 def test_a_checkpoint_is_evaluated(model: str, tmp_path: Path) -> None:
+    need_dgl()  # its partitions are files of DGL
     checkpoint = BEFORE / f"run-{model}"
     settings = settings_of(
         "app=evaluate", f"checkpoint_dir={checkpoint}", f"model={model}", "hidden_dim=8", "heads=2"

@@ -102,30 +102,6 @@ def test_a_weight_of_k_is_k_edges(trained: Any, num_parts: int, case: str) -> No
     assert_same(trained(num_parts, case), trained(1, case, parallel=True))
 
 
-def test_weights_of_two_change_no_mean(trained: Any, tmp_path: Path) -> None:
-    """In one part bit for bit, in several but for the order of the sums: an edge that is alone is sent as a row."""
-    graph, settings = oracle_graph("dense"), (*MODELS["sage-mean"], "num_rounds=[3]")
-    for num_parts in (1, 4):
-        results = []
-        for name, weight in (("plain", None), ("twos", np.full(graph.num_edges, 2, np.float32))):
-            given = replace(graph, edge_weight=weight)
-            parts = assignment(num_parts)
-            directory = write_partitions(
-                tmp_path / f"{name}{num_parts}", given, oracle_masks(), parts, num_parts
-            )
-            results.append(
-                joined(
-                    train_as_threads(
-                        num_parts, (directory, settings_of(num_parts, *settings), 1 << 18)
-                    )
-                )
-            )
-        assert_same(*results)
-        if num_parts == 1:
-            for own, other in zip(results[0][1], results[1][1], strict=True):
-                np.testing.assert_array_equal(own, other)
-
-
 @pytest.mark.parametrize("case", ["gcn", "gat", "gcn-features", "gat-features"])
 def test_edges_make_a_difference(trained: Any, case: str) -> None:
     """Else the tests above would show nothing."""
@@ -143,36 +119,6 @@ def test_a_directory_of_dgl_with_edata(trained: Any, tmp_path: Path) -> None:
     directory = dgl_directory(tmp_path, graph_of("few"), oracle_masks(), assignment(4))
     settings = settings_of(4, *MODELS["gcn"], "num_rounds=[3]")
     assert_same(joined(train_as_threads(4, (directory, settings, 1 << 18))), trained(1, "gcn"))
-
-
-def test_parts_hold_what_the_graph_has(tmp_path: Path) -> None:
-    graph, parts = graph_of("features"), assignment(4)
-    for directory in (
-        write_partitions(tmp_path, graph, oracle_masks(), parts, 4),
-        dgl_directory(tmp_path / "dgl", graph, oracle_masks(), parts),
-    ):
-        found = []
-        for part in range(4):
-            held = directory.read(part)
-            assert held.edge_weight is not None
-            assert held.edge_feat is not None
-            into = held.node_ids[held.dst.long()] - 1000
-            found += [
-                (int(v), *f, w)
-                for v, f, w in zip(
-                    into, held.edge_feat.tolist(), held.edge_weight.tolist(), strict=True
-                )
-            ]
-        assert graph.edge_weight is not None
-        assert graph.edge_feat is not None
-        between = graph.src != graph.dst
-        wanted = zip(
-            graph.dst[between],
-            graph.edge_feat[between].tolist(),
-            graph.edge_weight[between].tolist(),
-            strict=True,
-        )
-        assert sorted(found) == sorted((int(v), *f, w) for v, f, w in wanted)
 
 
 def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
@@ -268,16 +214,6 @@ def test_other_trainers_take_weights(case: str, tmp_path: Path) -> None:
     assert not np.allclose(
         answers(tmp_path / "0", 1, oracle_graph("dense"), *settings), wanted, rtol=1e-3
     )
-
-
-@pytest.mark.parametrize("model", ["gcn", "gat-mean"])
-def test_local_training_of_one_part_is_that_of_the_graph(model: str, tmp_path: Path) -> None:
-    kind = "features" if model == "gat-mean" else "few"
-    local, whole = (
-        answers(tmp_path / name, 1, graph_of(kind), model, "num_layers=2", f"trainer={name}")
-        for name in ("local", "full_graph")
-    )
-    np.testing.assert_allclose(local, whole, rtol=1e-8)
 
 
 def test_features_of_edges_that_a_trainer_does_not_read_are_refused(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_what_was_sent_is_what_was_planned(
             assert count == planned[place]
 
 
-@pytest.mark.parametrize("message", [14, 40])
+@pytest.mark.parametrize("message", [14, 36])
 def test_a_death_changes_nothing(
     message: int, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,10 +31,7 @@ from retexo.models.convolution import RelationInput
 from retexo.models.hetero_stage import build_network
 from retexo.models.matrix import to_dense
 from retexo.models.stage import OutputHeads
-from retexo.results.groups import group
 from retexo.results.run_log import RunLog
-from retexo.results.runs import read_runs
-from retexo.results.tables import results_table
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.tasks import ranking
@@ -560,20 +557,6 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
             assert [v for v, _ in found] == best
 
 
-def test_a_report_compares_links_by_their_mrr(run: Any) -> None:
-    folder, _ = run
-    (data,) = group(read_runs(folder / "run"))
-    table = results_table(data)
-    cells = dict(zip(table.columns, table.rows[0], strict=True))
-    test = summary_of(folder / "run", "summary.json")["test"]
-    assert (data.headline, cells["test MRR"], cells["test hits@20"]) == (
-        "test MRR",
-        f"{test['mrr']:.4f}",
-        f"{test['hits@20']:.4f}",
-    )
-    assert "test accuracy" not in cells
-
-
 @pytest.mark.parametrize(
     ("file", "damage", "named"),
     [
@@ -653,13 +636,6 @@ def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, 
     assert named in ended.output
 
 
-def test_a_second_run_in_the_same_place_is_refused(run: Any) -> None:
-    folder, common = run
-    ended = run_main(*common, "app=train", f"hydra.run.dir={folder / 'run'}", cwd=folder)
-    assert ended.rc == 2, ended.output
-    assert str(folder / "run") in ended.output
-
-
 def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: Any) -> None:
     folder, common = run
     arguments = ("--config-name", "link_prediction_gat", *common[2:], "app=train", "heads=2")
@@ -677,7 +653,7 @@ def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: A
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [("gcn", 30), ("rgcn", 45)]
+    ("model", "message"), [("gcn", 27), ("rgcn", 42)]
 )  # which more is sent of before rounds
 def test_a_death_changes_nothing(
     model: str, message: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

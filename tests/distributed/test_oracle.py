@@ -369,12 +369,6 @@ def test_the_oracle_trains(trained: Any, case: tuple[str, str]) -> None:
     assert all(np.isfinite(rows).all() and rows.std() > 0 for rows in embeddings)
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
-def test_one_local_step_is_the_full_batch_step(trained: Any, num_parts: int) -> None:
-    """The mean of the changes, weighted by training nodes, is the step of the mean gradient."""
-    assert_same(trained(num_parts, ("gcn", "local")), trained(1, ("gcn", "dense")))
-
-
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
 def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: int) -> None:
     _, embeddings, _ = trained(num_parts, ("gcn", "local-3"))
@@ -487,30 +481,6 @@ def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, ca
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
-def test_a_plain_exchange_embeds_all_nodes(trained: Any, num_parts: int) -> None:
-    (_, exact, wanted), (_, plain, parameters) = (
-        trained(1, "gcn-third"),
-        trained(num_parts, "gcn-third-plain"),
-    )
-    for own, other in zip(parameters, wanted, strict=True):
-        np.testing.assert_allclose(own, other, rtol=1e-8, atol=1e-11)
-    for rows, some in zip(plain, exact, strict=True):
-        needed = ~np.isnan(some).any(axis=1)
-        assert np.isfinite(rows).all()
-        assert 40 <= needed.sum() < 60
-        np.testing.assert_allclose(rows[needed], some[needed], rtol=1e-8, atol=1e-11)
-
-
-def test_columns_that_no_training_node_has() -> None:
-    """They are nowhere in what training nodes aggregate, but elsewhere."""
-    graph, train = oracle_graph("columns"), oracle_masks()["train_mask"]
-    used = normalized(graph) @ torch.from_numpy(graph.features).double()
-    assert not used[train][:, UNUSED].any()
-    assert used[train].any(dim=0).sum() == 20
-    assert used[~train][:, UNUSED].any(dim=0).all()
-
-
-@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 @pytest.mark.parametrize(
     "name", ["gat-chunks", "gat-batch-of-all", "sage-pool-chunks", "gcn-batch-of-all"]
 )
@@ -521,11 +491,6 @@ def test_nodes_that_go_through_piece_by_piece_make_the_same_step(
     assert_same(trained(num_parts, name), trained(1, whole))
 
 
-@pytest.mark.parametrize("num_parts", SOME_PARTS)
-def test_unused_columns_change_nothing(trained: Any, num_parts: int) -> None:
-    assert_same(trained(num_parts, "gcn-columns"), trained(1, "gcn-columns"))
-
-
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
     """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts there is one."""
@@ -533,11 +498,6 @@ def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
     wanted = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "columns")
     for rows, expected in zip(embeddings, wanted, strict=True):
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
-
-
-@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
-def test_a_rank_that_shortens_no_matrix_is_no_compression(trained: Any, num_parts: int) -> None:
-    assert_same(trained(num_parts, "gcn-powersgd-whole"), trained(1, "gcn"))
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])

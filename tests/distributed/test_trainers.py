@@ -344,30 +344,6 @@ def test_full_graph_with_other_options(
     assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
 
 
-RIVALS = {
-    "bns": ("trainer=bns", "bns.p=1"),
-    "local": ("trainer=local", "local.degrees=global"),
-    "fedgcn": ("trainer=fedgcn",),
-    "sign": ("trainer=sign",),
-}
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_nodes_in_no_mask_and_sparse_features(tmp_path: Path, name: str) -> None:
-    """What nobody needs is not computed, and changes nothing."""
-    settings, graph = settings_of(4, *RIVALS[name], "model=gcn"), oracle_graph("sparse")
-    whole = whole_edges(graph)
-    within = inside(whole, assignment(4), "global")
-    if name == "sign":
-        wanted = sign_alone(settings, graph, "third")
-    else:
-        seen = {"bns": [whole] * 3, "local": [within] * 3, "fedgcn": [whole, whole, within]}[name]
-        wanted = alone(settings, graph, [seen] * EPOCHS, seen, "third")
-    outcomes = trained(parts_of(tmp_path, 4, "sparse", "third"), settings)
-    assert_close(outcomes, wanted, "third")
-    assert np.isnan(joined_logits(outcomes)).any()
-
-
 @pytest.mark.parametrize("degrees", ["local", "global"])
 @pytest.mark.parametrize("model", FOUR)
 def test_local_equals_one_process_without_the_cut_edges(
@@ -509,18 +485,6 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
     return descend(list(network.parameters()), settings, graph, [logits] * EPOCHS, logits, masks)
 
 
-def test_local_steps_of_fedgcn_train(tmp_path: Path) -> None:
-    settings = settings_of(
-        4, "trainer=fedgcn", "gradient=local", "local_epochs=3", "model=gcn", "num_layers=2"
-    )
-    outcomes = trained(parts_of(tmp_path, 4), settings)
-    one = trained(
-        parts_of(tmp_path, 4), settings_of(4, "trainer=fedgcn", "model=gcn", "num_layers=2")
-    )
-    assert outcomes[0].round_state[-2][0] < one[0].round_state[-2][0]  # type: ignore[operator]
-    np.testing.assert_array_equal(outcomes[0].parameters[0], outcomes[1].parameters[0])
-
-
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     """docs/trainers.md shows how to add one: the network without any edge."""
     example = (ROOT / "docs" / "trainers.md").read_text().split("```python\n")[1].split("```")[0]
@@ -610,14 +574,3 @@ def test_sampling_sends_its_share_of_the_rows(tmp_path: Path) -> None:
     )
     share = (some - none) / (every - none)
     assert 0.2 < share < 0.3
-
-
-def test_a_network_of_one_layer_has_no_embeddings(tmp_path: Path) -> None:
-    settings = settings_of(4, "trainer=full_graph", "model=gcn", "num_layers=1")
-    edges = whole_edges(oracle_graph("dense"))
-    outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, alone(settings, oracle_graph("dense"), [[edges]] * EPOCHS, [edges]))
-    assert total(outcomes, "embeddings") == 0
-    assert (
-        outcomes[2].sent["gradients"] < outcomes[0].sent["gradients"]
-    )  # without training nodes: no share

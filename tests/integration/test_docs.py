@@ -39,6 +39,8 @@ SMALL = ("num_rounds=[2]", "hidden_dim=16", "device=cpu")
 MACHINES = "needs several machines; "
 HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {
+    r"python main\.py app=predict .*dataset_file=NEW": "test_inference.py predicts a graph without "
+    "labels",
     "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/test.sh": "runs this test",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",

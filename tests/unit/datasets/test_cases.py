@@ -234,6 +234,20 @@ def test_next_months_table_without_labels(tmp_path: Path, labels: str | None) ->
     assert (after.labels == -1).all()
 
 
+def test_an_id_column_of_a_type_is_found(tmp_path: Path) -> None:
+    for folder in ("nodes", "edges"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "nodes/film.csv").write_text("film_key,label,x\n7,0,1\n5,1,2\n")
+    (tmp_path / "nodes/actor.csv").write_text("actor_key,x\nann,1\nbob,2\n")
+    (tmp_path / "edges/actor__in__film.csv").write_text("src,dst\nbob,7\nann,5\nbob,5\n")
+    graph = datasets.load_any(dataset_settings("file", str(tmp_path)))
+    assert isinstance(graph, HeteroGraphData)
+    assert graph.nodes["film"].node_ids.tolist() == [7, 5]
+    assert graph.nodes["actor"].features.tolist() == [[1], [2]]
+    relation = graph.relations["actor", "in", "film"]
+    assert (relation.src.tolist(), relation.dst.tolist()) == ([1, 0, 1], [0, 1, 1])
+
+
 def test_a_folder_of_types_without_labels(tmp_path: Path) -> None:
     for folder in ("nodes", "edges"):
         (tmp_path / folder).mkdir()

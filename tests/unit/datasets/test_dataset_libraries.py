@@ -30,7 +30,6 @@ from partitioning.datasets import (
     frames,
     ogb_links,
     ogb_source,
-    pyg_source,
 )
 from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import Remote, ensure_files
@@ -106,18 +105,6 @@ def assert_published_split(graph, name):
     assert split.describe() == {"kind": "given", "nodes": {"train": 6, "val": 2, "test": 4}}
 
 
-def test_reddit_loses_its_self_loops_and_nothing_else(tmp_path):
-    write_reddit(dgl_source.archive("reddit", str(tmp_path)).folder)
-    graph = load("reddit", tmp_path)
-    assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (12, 24, 41)
-    # DGL renumbers the nodes; labels and features, unique here, say which is which
-    original = [(int(graph.labels[a]), int(graph.labels[b])) for a, b in pairs(graph)]
-    assert sorted(original) == BOTH
-    assert (graph.features[:, 0] == 3 * graph.labels).all()
-    assert (graph.train_mask == (graph.labels < 6)).all()
-    assert_published_split(graph, "reddit")
-
-
 @pytest.mark.parametrize("name", ["reddit", "yelp", "flickr", "karateclub"])
 def test_the_same_as_dgls_loader(tmp_path, name, monkeypatch):
     data = dgl.data
@@ -161,21 +148,6 @@ def test_yelp_is_multilabel_and_standardised_on_its_training_nodes(tmp_path):
     assert known.std(axis=0) == pytest.approx(np.ones(3), abs=1e-6)
     assert graph.features.dtype == np.float32
     assert_published_split(graph, "yelp")
-
-
-def test_a_constant_feature_is_only_centred():
-    features = np.array([[2.0, 1.0], [2.0, 3.0], [5.0, 5.0]], dtype=np.float32)
-    scaled = dgl_source.standardised(features, np.array([True, True, False]))
-    assert scaled.tolist() == [[0.0, -1.0], [0.0, 1.0], [3.0, 3.0]]
-
-
-def test_flickr(tmp_path):
-    write_saint(dgl_source.archive("flickr", str(tmp_path)).folder, multilabel=False)
-    graph = load("flickr", tmp_path)
-    assert pairs(graph) == BOTH
-    assert graph.labels.tolist() == [node % 7 for node in range(12)]
-    assert (graph.features == np.arange(36.0).reshape(12, 3) ** 2).all()
-    assert_published_split(graph, "flickr")
 
 
 def zip_folder(folder, path, below=""):
@@ -270,19 +242,6 @@ def write_ogb_binary(folder):
     (folder / "RELEASE_v1.txt").write_text("")
 
 
-def test_arxiv_gets_its_reverse_edges(tmp_path):
-    write_ogb_csv(tmp_path / "ogbn_arxiv", "time")
-    graph = load("ogbn-arxiv", tmp_path)
-    assert pairs(graph) == BOTH
-    assert graph.labels.tolist() == [node % 5 for node in range(12)]
-    assert graph.num_classes == 40
-    assert (graph.features[:, 0] == np.arange(12) / 4).all()
-    assert graph.features.dtype == np.float32
-    assert_published_split(graph, "ogbn-arxiv")
-    assert not (tmp_path / "ogbn_arxiv" / "processed").exists()
-    assert pairs(load("ogbn-arxiv", tmp_path, symmetrize=False)) == sorted(RING)
-
-
 @pytest.mark.parametrize("cells", [1 << 23, 3])
 @pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
 def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, cells):
@@ -312,13 +271,6 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, c
     assert graph.num_classes == int(master[name]["num classes"])
     assert source.split == master[name]["split"]
     assert source.both_ways == (master[name]["add_inverse_edge"] == "True")
-
-
-def test_products_has_both_directions_from_ogb_itself(tmp_path):
-    write_ogb_csv(tmp_path / "ogbn_products", "sales_ranking")
-    graph = load("ogbn-products", tmp_path)
-    assert pairs(graph) == BOTH
-    assert_published_split(graph, "ogbn-products")
 
 
 def test_papers100m_has_unlabelled_nodes(tmp_path):
@@ -437,23 +389,6 @@ def test_a_split_of_ogb_names_each_node_once(tmp_path, part, nodes, message):
     write_csv(file, [[node] for node in nodes])
     with pytest.raises(InputError, match=message):
         load("ogbn-arxiv", tmp_path)
-
-
-@pytest.mark.parametrize("label", [40, -2, 1.5])
-def test_a_label_of_ogb_is_a_class(tmp_path, label):
-    write_ogb_csv(tmp_path / "ogbn_arxiv", "time")
-    file = tmp_path / "ogbn_arxiv" / "raw" / "node-label.csv.gz"
-    write_csv(file, [[label], *[[0]] * 11])
-    with pytest.raises(InputError, match=rf"node-label\.csv\.gz.*row 0 is {label}"):
-        load("ogbn-arxiv", tmp_path)
-
-
-def test_a_split_of_graphsaint_names_each_node_once(tmp_path):
-    write_saint(tmp_path / "flickr", multilabel=False)
-    role = tmp_path / "flickr" / "role.json"
-    role.write_text(json.dumps({"tr": [0, -1], "va": [6, 7], "te": [8, 9]}))
-    with pytest.raises(InputError, match=r"role\.json: tr: row 1 is -1"):
-        load("flickr", tmp_path)
 
 
 def test_a_matrix_with_entries_outside_is_refused(tmp_path):
@@ -623,14 +558,6 @@ def test_a_zip_that_cannot_be_fetched_is_named_with_its_place(tmp_path, name):
     for part in (files.url, str(files.zip), str(files.folder), "offline"):
         assert part in str(refusal.value)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["citeseer_torch", "pubmed_torch", "facebook", "lastfm"])
-def test_files_that_cannot_be_fetched_are_all_named_with_their_places(tmp_path, name):
-    with pytest.raises(InputError) as refusal:
-        load(name, tmp_path)
-    for file in pyg_source.remotes(name, str(tmp_path)):
-        assert f"{file.url} -> {file.path}" in str(refusal.value)
 
 
 class Answer:

@@ -34,10 +34,6 @@ def test_they_come_with_the_edges(tmp_path: Path) -> None:
     np.testing.assert_array_equal(graph.edge_feat, FEAT)
 
 
-def test_weights_that_are_all_one_are_none(tmp_path: Path) -> None:
-    assert from_npz(tmp_path, edge_weight=np.ones((5, 1))).edge_weight is None
-
-
 @pytest.mark.parametrize(
     ("edges", "message"),
     [

@@ -5,8 +5,6 @@ import logging
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from support import dataset_settings, split_settings
@@ -305,25 +303,12 @@ def test_an_id_twice_beside_the_table_of_nodes(tmp_path, name, content, message)
         load(folder)
 
 
-def test_a_row_number_twice_beside_an_npy(tmp_path):
-    folder = write(tmp_path / "toy", labels="id,label\n3,1\n0,0\n3,0\n", edges="0,3\n")
-    np.save(folder / "features.npy", np.arange(4.0))
-    with pytest.raises(InputError, match=r"labels\.csv: column `id`: rows 0 and 2 are both 3"):
-        load(folder)
-
-
 def test_names_without_a_table_that_has_them(tmp_path):
     folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,1\n", edges="src,dst\nann,bob\n")
     with pytest.raises(
         InputError, match=r"column `src`, row 0 is 'ann'; .*names need a column `id` in nodes"
     ):
         load(folder)
-
-
-def test_a_label_that_is_an_id(tmp_path):
-    nodes = "x,label\n" + "".join(f"1,n{row}\n" for row in range(2500))
-    with pytest.raises(InputError, match=r"2500 different labels of 2500 nodes.*columns\.label"):
-        load(write(tmp_path / "toy", nodes=nodes, edges="0,1\n"))
 
 
 @pytest.mark.parametrize(
@@ -428,18 +413,6 @@ def test_folders_of_part_files(tmp_path):
         load(folder)
 
 
-@pytest.mark.parametrize("index", ["id", None])
-def test_parquet_with_an_index_of_pandas(tmp_path, caplog, index):
-    folder = write(tmp_path / "toy", edges=LINKS)
-    frame = pd.DataFrame({"id": [0, 3, 7, 14], "label": [0, 0, 1, 1], "x": [1.5, 0, 2, -3]})
-    frame = frame[frame["id"] != 3]  # an index of equal steps, such as this id, is in no column
-    (frame.set_index(index) if index else frame).to_parquet(folder / "nodes.parquet")
-    assert same_as_plain(folder)
-    assert ("`__index_level_0__`, an index without a name: left out" in caplog.text) == (
-        index is None
-    )
-
-
 @pytest.mark.parametrize(
     "ids",
     [
@@ -456,17 +429,6 @@ def test_ids_are_kept_as_they_are(tmp_path, ids):
     graph = load(write(tmp_path / "toy", nodes=nodes, edges=f"src,dst\n{ids[0]},{ids[2]}\n"))
     assert graph.node_names.tolist() == ids
     assert (graph.src.tolist(), graph.dst.tolist()) == ([0], [2])
-
-
-def test_ids_of_parquet_beyond_int64(tmp_path):
-    ids = np.array([2**64 - 1, 5, 2**63], np.uint64)
-    folder = tmp_path / "toy"
-    folder.mkdir()
-    pd.DataFrame({"id": ids, "label": [0, 1, 1], "x": 1.0}).to_parquet(folder / "nodes.parquet")
-    pd.DataFrame({"src": ids[:2], "dst": ids[1:]}).to_parquet(folder / "edges.parquet")
-    graph = load(folder)
-    assert graph.node_names.tolist() == list(map(str, ids.tolist()))
-    assert graph.dst.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -528,21 +490,6 @@ def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
     frame = pd.DataFrame({"id": [0, 7], "label": [0, 1], "x": [1.0, 2.0], **columns})
     frame.to_parquet(folder / "nodes.parquet")
     with pytest.raises(InputError, match=rf"nodes\.parquet: {message}"):
-        load(folder)
-
-
-def test_a_column_of_maps(tmp_path):
-    folder = write(tmp_path / "toy", edges="src,dst\n")
-    kind = pa.map_(pa.string(), pa.int64())
-    table = pa.table({"label": [0, 1], "x": pa.array([[("a", 1)], [("b", 2)]], kind)})
-    pq.write_table(table, folder / "nodes.parquet")
-    with pytest.raises(InputError, match=r"column `x`, row 0 is .*; expected a list of numbers"):
-        load(folder)
-
-
-def test_numbers_of_400_digits_in_a_csv(tmp_path):
-    folder = write(tmp_path / "toy", nodes=f"id,label,x\n0,0,{'1' * 400}\n7,1,2\n", edges="0,7\n")
-    with pytest.raises(InputError, match=r"nodes\.csv: (column `x`, )?row 0.* is .*; expected a"):
         load(folder)
 
 

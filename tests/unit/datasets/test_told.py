@@ -12,7 +12,6 @@ from support import dgl
 from partitioning.datasets import load
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from retexo.apps import partition_data
 from retexo.settings.compose import compose
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -23,13 +22,6 @@ GRAPH: dict[str, Any] = {
     "feat": np.eye(4),
     "label": np.array([0, 1, 0, 1]),
 }
-SPLIT = (
-    "split=fraction",
-    "split.train=0.5",
-    "split.val=0.25",
-    "split.test=0.25",
-    "num_partitions=2",
-)
 
 
 def loaded(path: Path) -> GraphData:
@@ -89,20 +81,6 @@ def test_what_is_as_it_should_be_is_not_told(
     (tmp_path / "tables").mkdir()
     loaded(save(tmp_path / "tables", "tables"))
     assert not caplog.text
-
-
-def test_the_report_of_a_partition_has_it_each_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [
-        f"dataset_file={save(tmp_path, 'npz', weight=np.ones(3))}",
-        f"partition_dir={tmp_path}/parts",
-    ]
-    for _ in ("made", "there already"):
-        meta = partition_data.run(compose(["dataset_name=file", *arguments, *SPLIT]).partition)
-        assert len(meta.notes) == 1
-        assert f"note: {meta.notes[0]}\n" in capsys.readouterr().out
-    assert meta.notes[0].endswith("weight")
 
 
 def test_what_is_refused_has_a_remedy(tmp_path: Path) -> None:

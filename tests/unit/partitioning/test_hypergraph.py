@@ -106,7 +106,7 @@ def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
     graph, training = cora()
     mask = training if balanced else None
     parts = hypergraph.partition(graph, mask, 4, np.random.default_rng(0))
-    others = metis(graph, mask, 4, "vol", np.random.default_rng(0))
+    others = metis(graph, mask.astype(np.int64), 4, "vol", np.random.default_rng(0))
     chance = np.random.default_rng(0).integers(4, size=graph.num_nodes)
     assert halo_rows(graph, parts) <= 1.03 * halo_rows(graph, others)
     assert halo_rows(graph, parts) <= 0.15 * halo_rows(graph, chance)
