@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from partitioning.datasets import frames
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.raw import read_npy
 from partitioning.errors import InputError
-from partitioning.features.roles import NAMELESS, find_usual, matches
+from partitioning.features.roles import NAMELESS, find_usual, matches, requested_role
 from partitioning.graph_data import MASKS
+from partitioning.node_names import hash_names
 from partitioning.partition_settings import ColumnSettings
 
 log = logging.getLogger(__name__)
@@ -28,8 +31,7 @@ Ends = list[tuple[Path, tuple[str, ...]]]
 
 
 def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> ColumnSettings:
-    """Return the settings with columns.id set, where a column of the node tables is found to be the
-    id.
+    """Find the id column of node tables, and return the settings with columns.id set.
 
     Raises:
         InputError: two columns may be the id.
@@ -73,7 +75,9 @@ def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> l
     found = []
     for name in names:
         cells = head[name]
-        if not len(cells) or name in taken or matches(name, columns.label) or cells.isna().any():
+        if name in taken or matches(name, columns.label) or requested_role(name, columns, table):
+            continue
+        if not len(cells) or cells.isna().any():
             continue
         is_text = isinstance(cells.iloc[0], str)
         if (is_text or cells.dtype.kind in "iu") and cells.is_unique:
@@ -105,22 +109,24 @@ def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> 
 
 
 def _is_referred_to(table: Path, name: str, ends: list[str]) -> bool:
-    """Whether a column is unique, and at least as many ends are among its values as are row
-    numbers.
+    """Whether a column is unique, and has at least as many of the ends as there are row numbers
+    among them.
     """
-    values: set[str] = set()
-    num_rows = 0
-    for frame in read_frames(table, text=[name], only=[name]):
-        cells = frame[name].dropna()
-        num_rows += len(frame)
-        values.update(_normalise(str(cell)) for cell in cells)
-        if len(values) < num_rows:
-            return False
     if not ends:
         return False
-    num_values = sum(end in values for end in ends)
-    num_rows_named = sum(end.isdecimal() and int(end) < num_rows for end in ends)
-    return num_values >= max(num_rows_named, len(ends) / 2)
+    wanted = set(ends)
+    found: set[str] = set()
+    keys = []
+    for frame in read_frames(table, text=[name], only=[name]):
+        texts = frame[name].fillna("").astype(str).to_numpy(object)
+        keys.append(hash_names(texts))
+        found |= wanted & {_normalise(text) for text in texts}
+    num_rows = sum(map(len, keys))
+    if len(np.unique(np.concatenate(keys))) < num_rows:
+        return False
+    num_found = sum(end in found for end in ends)
+    num_row_numbers = sum(end.isdecimal() and int(end) < num_rows for end in ends)
+    return num_found >= max(num_row_numbers, len(ends) / 2)
 
 
 def _normalise(text: str) -> str:

@@ -23,14 +23,6 @@ SCAN_CHUNK_VALUES = 1 << 20
 """Values per chunk when zeros are counted. Dense rows are recognised after few chunks."""
 MAX_SPARSE_DENSITY = 0.15
 """Maximum share of nonzero values of rows that are kept sparse."""
-_ONEDNN_BUILT = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-USE_ONEDNN = _ONEDNN_BUILT and torch.backends.cpu.get_cpu_capability() == "AVX512"
-"""Whether `matmul` may use oneDNN for float32. Without it, commands on PubMed and an eighth of
-ogbn-products took 1.09 and 1.06 times the CPU seconds on an AMD EPYC with AVX-512 (minimum of
-three alternating runs)."""
-ROWS_PER_IMAGE = 128
-"""Rows per image in `_onednn_product`. The gradient of the weights takes 0.75 to 0.95 of the time
-it takes with one long image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +124,6 @@ def to_dense(matrix: Matrix) -> Tensor:
 
 def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """[R, F] @ [F, D] + [D] -> [R, D]"""
-    if isinstance(matrix, Tensor) and USE_ONEDNN and _pays_off_with_onednn(matrix, weight):
-        return _onednn_product(matrix, weight, bias)
     if bias is None:
         return matrix @ weight
     return (
@@ -141,34 +131,6 @@ def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor
         if isinstance(matrix, SparseMatrix)
         else torch.addmm(bias, matrix, weight)
     )
-
-
-def _pays_off_with_onednn(matrix: Tensor, weight: Tensor) -> bool:
-    """Return whether the product is large enough to outweigh oneDNN's overhead."""
-    return (
-        len(matrix) >= 512
-        and matrix.numel() * weight.shape[1] >= 1 << 22
-        and matrix.device.type == "cpu"
-        and matrix.dtype == weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")  # torch uses oneDNN for bfloat16 anyway
-    )
-
-
-def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute the product as a 1x1 convolution over images of ROWS_PER_IMAGE x 1 pixels.
-
-    torch multiplies float32 with MKL, which does not use AVX-512 on processors other than
-    Intel's, and convolves with oneDNN, which takes a quarter to a half of the time there. The
-    dilation has no effect on a 1x1 kernel; without it torch would not choose oneDNN in
-    single-threaded processes.
-    """
-    num_rows, (num_in, num_out) = len(matrix), weight.shape
-    length = ROWS_PER_IMAGE if num_rows % ROWS_PER_IMAGE == 0 else num_rows
-    # channels last, the layout of the rows
-    pixels = matrix.reshape(-1, length, 1, num_in).permute(0, 3, 1, 2)
-    kernel = weight.T.reshape(num_out, num_in, 1, 1)
-    out = torch.nn.functional.conv2d(pixels, kernel, bias, dilation=2)
-    return out.permute(0, 2, 3, 1).reshape(num_rows, num_out)
 
 
 def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:

@@ -52,5 +52,6 @@ def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: Gra
     if graph_info.num_edge_features and not conv.attention_heads and trainer != "lazy":
         raise InputError(
             f"trainer={trainer}: the edges have features, which model={settings.model.name} reads only "
-            "with trainer=lazy; use that, or model=gat, or partition the graph without `edge_feat`"
+            "with trainer=lazy; use that, or model=gat, or partition the graph without `edge_feat` (of tables: "
+            "columns.ignore=[NAME])"
         )
