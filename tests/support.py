@@ -45,12 +45,12 @@ from partitioning.partition_settings import (
     SplitSettings,
     SyntheticSettings,
 )
-from retexo.comm.message_format import bytes_of
+from retexo.comm.message_format import as_bytes
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
 from retexo.launch.interfaces import loopback
-from retexo.launch.worker_streams import with_local_streams
+from retexo.launch.worker_streams import add_local_streams
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
@@ -139,7 +139,7 @@ def over_sockets(
 ) -> list[Future[Any]]:
     """work(transport) in a thread for each rank, over pairs of sockets; by rank what came of it, when all ended."""
     with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
-        streams = with_local_streams(range(world), {}, stack)
+        streams = add_local_streams(range(world), {}, stack)
         return [
             pool.submit(work, SocketTransport(rank, streams[rank], timeout))
             for rank in range(world)
@@ -152,8 +152,8 @@ def swap(
     """An all-to-all of tensors over a transport alone; what a rank has for itself stays."""
     own = to_peers[transport.rank]
     received = [torch.empty(size, dtype=own.dtype) for size in from_sizes]
-    outgoing: list[Pieces] = [[bytes_of(each)] for each in to_peers]
-    incoming: list[Pieces] = [[bytes_of(each)] for each in received]
+    outgoing: list[Pieces] = [[as_bytes(each)] for each in to_peers]
+    incoming: list[Pieces] = [[as_bytes(each)] for each in received]
     outgoing[transport.rank] = incoming[transport.rank] = ()
     transport.swap(outgoing, incoming)
     received[transport.rank] = own

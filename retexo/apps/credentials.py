@@ -31,11 +31,11 @@ from partitioning.file_io import open_regular, read_bytes, reading
 from retexo.sites.credentials import (
     import_serialization,
     import_x509,
+    naming_file,
     number_of,
     read_key,
     read_pem,
     read_revocations,
-    refused_by_name,
     revocation_number,
 )
 
@@ -116,7 +116,7 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     x509 = import_x509()
     key, issuer = _authority(folder)
     asked = read_pem(request, x509.load_pem_x509_csr)
-    with refused_by_name(request):
+    with naming_file(request):
         names = asked.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
         name = str(names[0].value) if names else ""
         _check_name(name)
@@ -157,7 +157,7 @@ def revoke(folder: Path, name: str) -> None:
     certificate = _issued(folder, name, issuer)
     before = read_revocations(folder, issuer)
     number = revocation_number(folder / "revoked.pem", before) + 1
-    with refused_by_name(folder / "revoked.pem"):
+    with naming_file(folder / "revoked.pem"):
         revoked = _revocations(key, issuer, number, (*before, _revoked(certificate)))
     _write(folder / "revoked.pem", revoked)
     (folder / "issued" / f"{name}.pem").rename(
@@ -283,7 +283,7 @@ def _authority(folder: Path) -> tuple[Any, Any]:
             f"{path}: a key of another kind than RSA and elliptic curves; get it again from the authority"
         )
     certificate = read_pem(folder / "authority.pem", import_x509().load_pem_x509_certificate)
-    with refused_by_name(folder / "authority.pem"):
+    with naming_file(folder / "authority.pem"):
         if certificate.public_key() != key.public_key():
             raise InputError(
                 f"{folder / 'authority.pem'}: does not belong to {path}; take both of one authority"
@@ -298,7 +298,7 @@ def _issued(folder: Path, name: str, issuer: Any) -> Any:
     if not path.exists():
         raise InputError(f"{path}: {name} has no certificate that is not revoked; sign its request")
     certificate = read_pem(path, import_x509().load_pem_x509_certificate)
-    with refused_by_name(path):
+    with naming_file(path):
         certificate.verify_directly_issued_by(issuer)
     return certificate
 

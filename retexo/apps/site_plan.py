@@ -22,7 +22,7 @@ from retexo.models.hetero_stage import HeteroArchitecture, build_network
 from retexo.plan.traffic import network_of
 from retexo.results.atomic_write import write_json
 from retexo.settings.run_settings import TrainSettings
-from retexo.sites.ledger import most_nodes
+from retexo.sites.ledger import max_nodes
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.worker.graph import Part, read_part
 
@@ -94,7 +94,7 @@ class _Table:
     def count_own_nodes(self, peer: int, limit: float | None) -> int:
         """Return the number of own nodes whose rows a site may ask for."""
         nodes = len(set(self.targets[self.src_owner == peer].tolist()))
-        return nodes if limit is None else min(nodes, most_nodes(limit, self.num_inner))
+        return nodes if limit is None else min(nodes, max_nodes(limit, self.num_inner))
 
 
 def _make_tables(part: Part) -> list[_Table]:

@@ -259,7 +259,7 @@ def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return f"terminated ({start_workers.name_of_signal(error)})"
+        return f"terminated ({start_workers.signal_name(error)})"
     return str(error) or type(error).__name__
 
 

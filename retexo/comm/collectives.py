@@ -18,7 +18,7 @@ from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic_meter import KINDS, ROUND_KINDS, MessageTag, TrafficMeter
-from retexo.comm.transport import PeerLost, Pieces, SumMasks, Transport, joined
+from retexo.comm.transport import PeerLost, Pieces, SumMasks, Transport, join_pieces
 
 MAX_ROOT_BYTES = 1 << 16
 """Bytes that one worker may send to add up a whole sum; they take 5 ms at 100 Mbit/s."""
@@ -86,7 +86,7 @@ class Communicator:
             raise ValueError("this rank's own message has another size than announced")
         if self.replay_log is not None and tag.kind not in ROUND_KINDS:
             self.replay_log.check_size(sum(from_sizes) * element_size)
-        outgoing: list[Pieces] = [[message_format.bytes_of(tensor)] for tensor in to_peers]
+        outgoing: list[Pieces] = [[message_format.as_bytes(tensor)] for tensor in to_peers]
         received = list(
             torch.split(
                 torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)
@@ -95,7 +95,7 @@ class Communicator:
         received[self.rank].copy_(to_peers[self.rank].detach())
         if consume:
             to_peers.clear()
-        incoming: list[Pieces] = [[message_format.bytes_of(tensor)] for tensor in received]
+        incoming: list[Pieces] = [[message_format.as_bytes(tensor)] for tensor in received]
         self._swap(outgoing, incoming, tag, is_large=consume)
         return received
 
@@ -213,7 +213,9 @@ class Communicator:
             message_format.encode(summand.tensor.detach().cpu(), summand.wire_format),
             summand.tensor.numel(),
         )
-        return message_format.decode(joined(encoded), summand.wire_format, count).to(summand.tensor)
+        return message_format.decode(join_pieces(encoded), summand.wire_format, count).to(
+            summand.tensor
+        )
 
     def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 the bytes of every worker, with this message: int64 [W, K, L + 1, W].
@@ -257,7 +259,7 @@ class _ChunkedSum:
         ]
         """First the shares of all ranks in the own chunk, then the sums of all chunks."""
         if rank not in summand.zero_ranks:
-            self._buffers[rank] = joined(self._chunk(rank))
+            self._buffers[rank] = join_pieces(self._chunk(rank))
 
     def share(self, rank: int) -> Pieces:
         """This worker's share of the chunk that a rank sums."""
@@ -284,7 +286,7 @@ class _ChunkedSum:
             self._buffers = [piece for rank in self._everyone for piece in self._chunk(rank)]
         else:
             self._buffers = [np.empty(self._num_bytes(rank), np.uint8) for rank in self._everyone]
-            self._buffers[self._rank] = joined(encoded)
+            self._buffers[self._rank] = join_pieces(encoded)
         return encoded
 
     def finish(self) -> None:

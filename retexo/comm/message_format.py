@@ -28,13 +28,13 @@ ByteArray = npt.NDArray[np.uint8]
 def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
     """The bytes of values [n] on the host; for codes, the bytes of the codes and of the scales."""
     if isinstance(wire_format, torch.dtype):
-        return [bytes_of(values.to(wire_format))]
+        return [as_bytes(values.to(wire_format))]
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
     codes, scales = to_int8(blocks, LARGEST[wire_format], SCALE[wire_format])
-    packed = bytes_of(codes.view(-1))
+    packed = as_bytes(codes.view(-1))
     if wire_format == "int6":
         packed = _pack(packed)
-    return [packed[: _code_bytes(wire_format, len(values))], bytes_of(scales)]
+    return [packed[: _code_bytes(wire_format, len(values))], as_bytes(scales)]
 
 
 def chunk(
@@ -101,7 +101,7 @@ def _unpack(packed: ByteArray) -> npt.NDArray[np.int8]:
     return signed
 
 
-def bytes_of(tensor: Tensor) -> ByteArray:
+def as_bytes(tensor: Tensor) -> ByteArray:
     """The memory of a 1-D tensor on the host; of a copy if it is not contiguous."""
     flat = (
         tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))

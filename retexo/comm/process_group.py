@@ -15,7 +15,14 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from retexo.comm.socket_transport import SocketTransport, Streams, socket_transport
-from retexo.comm.transport import PeerLost, Pieces, StreamSecurity, Transport, fill, joined
+from retexo.comm.transport import (
+    PeerLost,
+    Pieces,
+    StreamSecurity,
+    Transport,
+    fill_pieces,
+    join_pieces,
+)
 from retexo.errors import TrainingError
 
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
@@ -126,13 +133,13 @@ class GlooTransport:
             ]
             for peer, pieces in enumerate(outgoing):
                 if any(map(len, pieces)):
-                    pending.append(dist.isend(torch.from_numpy(joined(pieces)), peer))
+                    pending.append(dist.isend(torch.from_numpy(join_pieces(pieces)), peer))
             outgoing.clear()
             for work in filter(None, pending):  # None: of processes outside the group
                 work.wait()
         for pieces, buffer in zip(incoming, buffers, strict=True):
             if len(pieces) != 1:
-                fill(pieces, buffer)
+                fill_pieces(pieces, buffer)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from partitioning.file_io import open_regular, why_unwritten
-from retexo.comm.transport import Pieces, fill
+from retexo.comm.transport import Pieces, fill_pieces
 from retexo.errors import TrainingError
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class ReplayLog:
         _, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
         if sent != sent_before or size != sum(map(len, received)):
             raise self._other_run()
-        fill(received, np.frombuffer(self._file.read(size), np.uint8))
+        fill_pieces(received, np.frombuffer(self._file.read(size), np.uint8))
         self._position += 1
         return True
 

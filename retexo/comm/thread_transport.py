@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.transport import PeerLost, Pieces, fill, joined
+from retexo.comm.transport import PeerLost, Pieces, fill_pieces, join_pieces
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class ThreadTransport:
         self._group.messages[self.rank] = outgoing
         self._wait()
         for pieces, sent in zip(incoming, self._group.messages, strict=True):
-            fill(pieces, joined(sent[self.rank]))
+            fill_pieces(pieces, join_pieces(sent[self.rank]))
         self._wait()
 
     def _wait(self) -> None:

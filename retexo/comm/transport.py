@@ -65,12 +65,12 @@ class SumMasks(Protocol):
         ...
 
 
-def joined(pieces: Pieces) -> ByteArray:
+def join_pieces(pieces: Pieces) -> ByteArray:
     """A message in one piece; a copy unless it has only one."""
     return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.empty(0, np.uint8)])
 
 
-def fill(pieces: Pieces, content: ByteArray) -> None:
+def fill_pieces(pieces: Pieces, content: ByteArray) -> None:
     """Write a message into the pieces."""
     expected = sum(map(len, pieces))
     if len(content) != expected:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from retexo.launch.control_channel import Channel, ChannelClosed, printable
+from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
 from retexo.launch.protocols import Listener, Tls
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,9 @@ class AcceptedConnections:
         self._num_rejected += 1
         if self._num_rejected <= MAX_WARNINGS:
             last = "; further refusals are not logged" if self._num_rejected == MAX_WARNINGS else ""
-            logger.warning("refused a connection from %s: %s%s", channel.peer, printable(why), last)
+            logger.warning(
+                "refused a connection from %s: %s%s", channel.peer, make_printable(why), last
+            )
         with suppress(ChannelClosed):
             channel.send({"refused": why} if reply is None else reply)
         self._forget(channel)

@@ -73,7 +73,7 @@ class Channel:
         answer = self.receive_one(timeout)  # the other end accepts this node's certificate
         if "welcome" not in answer:
             raise ChannelClosed(
-                f"it refused this node's certificate: {printable(answer.get('refused'))}"
+                f"it refused this node's certificate: {make_printable(answer.get('refused'))}"
             )
 
     def send(self, message: dict[str, Any]) -> None:
@@ -162,7 +162,7 @@ def decode(line: bytes) -> dict[str, Any]:
     return message
 
 
-def printable(text: object) -> str:
+def make_printable(text: object) -> str:
     """Received text, safe to show: control characters as \\x1b, at most MAX_SHOWN characters."""
     shown = str(text)
     cut = " ..." if len(shown) > MAX_SHOWN else ""

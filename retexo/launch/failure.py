@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from retexo.launch.control_channel import printable
+from retexo.launch.control_channel import make_printable
 
 KINDS = ("ended", "death", "lost", "input", "disk", "failure", "error", "stopped", "peer")
 """Kinds of failures. One that comes first here is the cause of those after it. ended: a node
@@ -39,4 +39,4 @@ def read_failure(content: Any) -> Failure:
         or not isinstance(content.get("rank"), int)
     ):
         return Failure("error", -1, "another node failed and sent no reason")
-    return Failure(content["kind"], content["rank"], printable(content.get("message")))
+    return Failure(content["kind"], content["rank"], make_printable(content.get("message")))

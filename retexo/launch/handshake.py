@@ -18,7 +18,7 @@ from partitioning.file_io import check_types
 from retexo import __version__
 from retexo.launch.accepted_connections import AcceptedConnections
 from retexo.launch.addresses import split_address
-from retexo.launch.control_channel import Channel, ChannelClosed, printable
+from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
 from retexo.launch.protocols import Listener, Tls
 
 PROTOCOL = 1
@@ -68,10 +68,10 @@ class NodeInfo:
 
     @property
     def name(self) -> str:
-        return name_of(self.node, self.ranks)
+        return describe_node(self.node, self.ranks)
 
 
-def name_of(node: int, ranks: list[int] | range) -> str:
+def describe_node(node: int, ranks: list[int] | range) -> str:
     """A node with its ranks, for messages."""
     return f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
 
@@ -88,7 +88,7 @@ def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
     return info if message.get("retexo") == PROTOCOL and fits else None
 
 
-def mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
+def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
     """Why a node cannot run together with node 0; None if it can."""
     if other.code != first.code:
         return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same version"
@@ -229,7 +229,7 @@ class Coordinator:
             )
             self._accepted.reject(channel, f"it claims to be node {info.node}, and has {whose}")
         elif info.run_key != self._own.run_key:
-            other_run = printable(info.run_key) or "no launcher"
+            other_run = make_printable(info.run_key) or "no launcher"
             self._accepted.reject(channel, f"it belongs to another run ({other_run})")
         elif not self._knows_its_nodes and has_nothing_in_common(self._own, info):
             self._accepted.reject(
@@ -239,14 +239,14 @@ class Coordinator:
             self._admit(info, channel)
 
     def _admit(self, info: NodeInfo, channel: Channel) -> None:
-        difference = mismatch(self._own, info, self._partition_mismatch)
+        difference = find_mismatch(self._own, info, self._partition_mismatch)
         problem = difference or self._wrong_node_rank(info)
         if problem is None:
             self.joined[info.node] = channel
             self.addresses[str(info.node)] = info.address
             self._mismatches.pop(info.node, None)
             return
-        problem = printable(problem)
+        problem = make_printable(problem)
         if difference is None or info.node not in self.joined:
             self._mismatches.setdefault(info.node, (time.monotonic() + MISMATCH_WAIT, problem))
         self._accepted.reject(channel, problem, {"mistake": problem})

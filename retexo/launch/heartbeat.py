@@ -21,7 +21,7 @@ BEATS_PER_TIMEOUT = 5
 """Fewest heartbeats within distributed.heartbeat_timeout. There is at least one per second."""
 
 
-def interval(timeout: float) -> float:
+def heartbeat_interval(timeout: float) -> float:
     """Seconds between two heartbeats."""
     return min(1.0, timeout / BEATS_PER_TIMEOUT)
 
@@ -32,22 +32,22 @@ class Progress:
     def __init__(
         self,
         report: Callable[[str], None] | None = None,
-        say: Callable[[str], None] = logger.info,
+        log: Callable[[str], None] = logger.info,
         fail: Callable[[str], None] = logger.error,
     ) -> None:
         """Args:
         report: sends the phase to the parent.
-        say: logs a line in the parent.
+        log: logs a line in the parent.
         fail: ends the worker from any thread, with a message for the parent.
         """
-        self._report, self.say, self.fail = report, say, fail
+        self._report, self.log, self.fail = report, log, fail
         self._phase, self._layer, self._round = "start", -1, -1
 
     def enter(self, phase: str) -> None:
         self._phase = phase
         self.beat()
 
-    def at(self, layer: int, number: int = -1) -> None:
+    def set_round(self, layer: int, number: int = -1) -> None:
         """Set the layer and, once rounds begin, the round."""
         self._layer, self._round = layer, number
 
@@ -81,7 +81,7 @@ class ParentPipe:
             self._die,
         )
         threading.Thread(
-            target=_beat_forever, args=(progress, interval(timeout)), daemon=True
+            target=_beat_forever, args=(progress, heartbeat_interval(timeout)), daemon=True
         ).start()
         return progress
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from retexo.errors import Interrupted, TrainingError
-from retexo.launch.control_channel import Channel, ChannelClosed, printable
+from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
 from retexo.launch.failure import CURABLE, KINDS, ROOT_CAUSES, Failure, read_failure
-from retexo.launch.handshake import name_of
-from retexo.launch.heartbeat import ProcessMonitor, Stopwatch, interval
+from retexo.launch.handshake import describe_node
+from retexo.launch.heartbeat import ProcessMonitor, Stopwatch, heartbeat_interval
 from retexo.launch.rendezvous import Node
 from retexo.launch.ticker import ticker
 
@@ -75,7 +75,7 @@ def _oom_kills() -> int:
     return 0
 
 
-class Watch:
+class NodeMonitor:
     """The loop of a parent. It reads its workers' and the other nodes' messages and sends its own."""
 
     def __init__(
@@ -107,12 +107,12 @@ class Watch:
             Interrupted: a process or connection failed, and all nodes restart.
             TrainingError: another failure; both as soon as it is known.
         """
-        stopwatch = Stopwatch(interval(self._timeout))
+        stopwatch = Stopwatch(heartbeat_interval(self._timeout))
         next_beat = 0.0
         while not self._all_done:
             if time.monotonic() >= next_beat:
                 self._send_heartbeat()
-                next_beat = time.monotonic() + interval(self._timeout)
+                next_beat = time.monotonic() + heartbeat_interval(self._timeout)
             self._read(min(next_beat, self._deadline) - time.monotonic())
             self._check_heartbeats(stopwatch.elapsed())
             self._check_done()
@@ -178,7 +178,7 @@ class Watch:
 
     def _handle(self, other: int, message: dict[str, Any]) -> None:
         if "beat" in message:
-            self._phases[other] = printable(message["beat"])
+            self._phases[other] = make_printable(message["beat"])
         if "done" in message:
             self._done.add(other)
         if "finished" in message:
@@ -275,7 +275,7 @@ class Watch:
         message = causes[0].message if causes else ""
         restart = self._may_restart and causes[:1] != [] and causes[0].kind in CURABLE
         if self._decision is not None:
-            message = printable(self._decision["end"])
+            message = make_printable(self._decision["end"])
             restart = self._may_restart and self._decision.get("restart") is True
         elif self._own == 0:
             self._send({"end": causes[0].for_others().message, "restart": restart})
@@ -288,7 +288,7 @@ class Watch:
         raise TrainingError("\n".join([message, *details[:1]]))
 
     def _name(self, node: int) -> str:
-        return name_of(node, self._node.cluster.ranks_of(node))
+        return describe_node(node, self._node.cluster.ranks_of(node))
 
     def _in_phase(self, node: int) -> str:
         return f"; phase: {self._phases.get(node, 'start')}"

@@ -35,7 +35,7 @@ from retexo.launch.control_channel import (
     connect_with,
     decode,
     encode,
-    printable,
+    make_printable,
 )
 from retexo.launch.handshake import (
     PROTOCOL,
@@ -43,7 +43,7 @@ from retexo.launch.handshake import (
     NodeInfo,
     RunInfo,
     code_version,
-    name_of,
+    describe_node,
 )
 from retexo.launch.interfaces import loopback
 from retexo.launch.protocols import Hub, Listener, Security
@@ -249,7 +249,9 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
         coordinator.send_reply({"mistake": coordinator.problem})
         raise InputError(coordinator.problem)
     if coordinator.missing:
-        absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in coordinator.missing)
+        absent = " and ".join(
+            describe_node(node, cluster.ranks_of(node)) for node in coordinator.missing
+        )
         message = f"{absent} did not come within {participant.limit}"
         coordinator.send_reply({"absent": message})
         raise TrainingError(message)
@@ -276,9 +278,11 @@ def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> st
         try:
             answer = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
         except ChannelClosed as error:
-            return f"{name_of(node, cluster.ranks_of(node))} ended before the run began: {error}"
+            return (
+                f"{describe_node(node, cluster.ranks_of(node))} ended before the run began: {error}"
+            )
         if "ready" not in answer:
-            return printable(answer.get("problem"))
+            return make_printable(answer.get("problem"))
     return None
 
 
@@ -334,7 +338,7 @@ def _ask_to_join(participant: Participant) -> tuple[Channel, dict[str, Any], str
             if time.monotonic() + RETRY_INTERVAL < deadline:
                 continue
             raise TrainingError(
-                f"{name_of(0, cluster.ranks_of(0))} was not reached at {where} within {limit}: "
+                f"{describe_node(0, cluster.ranks_of(0))} was not reached at {where} within {limit}: "
                 f"{error}; start it, or, if it runs, it had all its nodes already or a firewall is "
                 "in between"
             ) from error
@@ -356,7 +360,7 @@ def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[int, tuple[st
             split_address(reply["store"])
         return str(reply["run"]), reply["store"], addresses
     except (KeyError, ValueError, AttributeError) as error:
-        raise ChannelClosed(f"not a reply of node 0: {printable(reply)}") from error
+        raise ChannelClosed(f"not a reply of node 0: {make_printable(reply)}") from error
 
 
 def _check_reply(reply: Mapping[str, Any], own: NodeInfo, where: str) -> None:
@@ -364,14 +368,14 @@ def _check_reply(reply: Mapping[str, Any], own: NodeInfo, where: str) -> None:
     if "refused" in reply:
         raise InputError(
             f"distributed.master_port: the program at {where} refused {own.name}: "
-            f"{printable(reply['refused'])}; choose another port for this run"
+            f"{make_printable(reply['refused'])}; choose another port for this run"
         )
     if "mistake" in reply:
-        raise InputError(printable(reply["mistake"]))
+        raise InputError(make_printable(reply["mistake"]))
     if "absent" in reply:
-        raise TrainingError(printable(reply["absent"]))
+        raise TrainingError(make_printable(reply["absent"]))
     if "problem" in reply:
-        raise Interrupted(printable(reply["problem"]))
+        raise Interrupted(make_printable(reply["problem"]))
 
 
 def _connect_peers(
@@ -405,7 +409,7 @@ def _connect_peers(
                 found[(other, *key[1:])] = channel
                 channel.send({"proof": _proof(secret, key), "from": key})
         except OSError as error:
-            them = name_of(other, cluster.ranks_of(other))
+            them = describe_node(other, cluster.ranks_of(other))
             return found, (
                 f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
             )
@@ -437,7 +441,7 @@ def _accept(
     absent = sorted({key[0] for key in expected - found.keys()})
     if not absent:
         return found, None
-    names = ", ".join(name_of(node, participant.cluster.ranks_of(node)) for node in absent)
+    names = ", ".join(describe_node(node, participant.cluster.ranks_of(node)) for node in absent)
     return found, f"{names} did not reach {participant.own.name} within {CONNECT_TIMEOUT:g} s"
 
 

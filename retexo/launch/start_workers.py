@@ -12,10 +12,10 @@ from typing import Any
 
 from retexo.launch import fork_server, rendezvous
 from retexo.launch.handshake import RunInfo
-from retexo.launch.monitor import STOP_TIMEOUT, Watch, Worker
+from retexo.launch.monitor import STOP_TIMEOUT, NodeMonitor, Worker
 from retexo.launch.protocols import Security
 from retexo.launch.rendezvous import Node
-from retexo.launch.worker_streams import with_local_streams
+from retexo.launch.worker_streams import add_local_streams
 from retexo.settings.cluster_settings import ClusterSettings
 
 
@@ -47,19 +47,19 @@ def run_workers(
     processes have ended when this function returns or raises.
 
     Args:
-        may_restart: see Watch.
+        may_restart: see NodeMonitor.
 
     Returns:
         Results by rank.
 
     Raises:
-        Interrupted, TrainingError: see Watch.run. They name rank, node and phase.
+        Interrupted, TrainingError: see NodeMonitor.run. They name rank, node and phase.
     """
     context = multiprocessing.get_context("forkserver")
     pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
     handed_over = ExitStack()
     streams = (
-        with_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
+        add_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
     )
     processes = [
         context.Process(
@@ -83,11 +83,11 @@ def run_workers(
             sender.close()
         started = zip(processes, pipes.items(), strict=True)
         workers = {rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}
-        watch = Watch(workers, node, may_restart=may_restart)
+        watch = NodeMonitor(workers, node, may_restart=may_restart)
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:
-            watch.announce_stop(name_of_signal(error))
+            watch.announce_stop(signal_name(error))
             raise
 
 
@@ -122,7 +122,7 @@ def terminate_as_exit() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def name_of_signal(error: BaseException) -> str:
+def signal_name(error: BaseException) -> str:
     """The signal that raised KeyboardInterrupt or, in `terminate_as_exit`, SystemExit."""
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return signal.Signals(error.code - 128).name

@@ -20,7 +20,7 @@ StreamsByRank = dict[int, dict[int, socket.socket]]
 """The streams of each worker of this node, by its rank."""
 
 
-def with_local_streams(
+def add_local_streams(
     ranks: Sequence[int], remote: StreamsByRank, stack: ExitStack
 ) -> dict[int, Streams]:
     """Add the streams between the workers of this node; `stack` closes all streams.

@@ -82,7 +82,7 @@ class RunLog:
     ) -> None:
         """Log round `number` of a layer. train_loss is measured before the next step, None at the
         end."""
-        self._progress.at(layer, number)
+        self._progress.set_round(layer, number)
         if self._file is None:
             return
         now = time.perf_counter()
@@ -104,7 +104,7 @@ class RunLog:
             said = ", ".join(
                 f"{name} {value:.4f}" for name, value in known.items() if value is not None
             )
-            self._progress.say(
+            self._progress.log(
                 f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}"
             )
 

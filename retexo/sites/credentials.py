@@ -139,12 +139,12 @@ def read_key(path: Path) -> Any:
 
 def read_pem(path: Path, load: Callable[[bytes], T]) -> T:
     """The result of `load` for the content of a regular file; InputError names the file."""
-    with refused_by_name(path):
+    with naming_file(path):
         return load(read_bytes(path))
 
 
 @contextmanager
-def refused_by_name(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Turn the errors of a damaged file, also when it is first used, into an InputError."""
     x509 = import_x509()
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -167,7 +167,7 @@ def read_revocations(folder: Path, authority: Any) -> Any:
     """The list of revoked certificates; InputError unless this authority has signed it."""
     path = folder / "revoked.pem"
     revoked = read_pem(path, import_x509().load_pem_x509_crl)
-    with refused_by_name(path):
+    with naming_file(path):
         if not revoked.is_signature_valid(authority.public_key()):
             raise InputError(
                 f"{path}: was not signed by authority.pem; get it again from the authority"
@@ -178,7 +178,7 @@ def read_revocations(folder: Path, authority: Any) -> Any:
 def revocation_number(path: Path, revoked: Any) -> int:
     """The number of a list of revoked certificates; InputError without one."""
     x509 = import_x509()
-    with refused_by_name(path):
+    with naming_file(path):
         for extension in revoked.extensions:
             if isinstance(extension.value, x509.CRLNumber):
                 return int(extension.value.crl_number)

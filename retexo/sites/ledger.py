@@ -63,7 +63,7 @@ def _check_limit(
     after: Mapping[str, IntArray],
     path: Path,
 ) -> None:
-    most = most_nodes(limit, num_nodes)
+    most = max_nodes(limit, num_nodes)
     over = [
         f"{name} asks for {len(ids)}, {len(after[name])} with those of earlier runs"
         for name, ids in asked.items()
@@ -76,7 +76,7 @@ def _check_limit(
         )
 
 
-def most_nodes(limit: float, num_nodes: int) -> int:
+def max_nodes(limit: float, num_nodes: int) -> int:
     """The number of nodes that sites.max_rows_shared allows; below 1 it is a share."""
     return int(limit * num_nodes if limit < 1 else limit)
 

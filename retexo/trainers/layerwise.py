@@ -78,7 +78,7 @@ def run_layer(
     logits: bool = True,
 ) -> Any:
     """Exchange, aggregate, `fit`, exchange, embed; logits: whether the stage's own are needed."""
-    context.clock.progress.at(layer)
+    context.clock.progress.set_round(layer)
     exchanges = given.open_exchanges(context, layer, stage)
     with context.phase("exchange"):
         received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}

@@ -102,7 +102,7 @@ def struck(
 ) -> None:
     """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of layer 1."""
     if rank == victim(phase):
-        enter, at = Progress.enter, Progress.at
+        enter, at = Progress.enter, Progress.set_round
 
         def strike() -> None:
             when.touch()
@@ -118,7 +118,7 @@ def struck(
             if phase == "round" and (layer, number) == (1, 3) and not when.exists():
                 strike()
 
-        Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
+        Progress.enter, Progress.set_round = enters, is_at  # type: ignore[method-assign]
     if keys:  # as if each worker were a node
         credentials = read_credentials(keys[rank], rank, WORLD)
         security = StreamTls(credentials)

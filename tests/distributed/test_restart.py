@@ -55,7 +55,7 @@ COMMON = (
 )
 TASKS = {
     "classes": (),
-    "links": ("task=link_prediction", "task.dim=4", "batch_size=20"),
+    "links": ("task=link_prediction", "task.dim=4", "num_rounds=9"),
     "types": ("model=rgcn", "hidden_dim=8"),
 }
 LONG = pytest.mark.long("another phase, victim, task or transport, of which some are in the sample")
@@ -82,7 +82,7 @@ def settings_of(base: Path, task: str, *more: str) -> list[str]:
     options = [*COMMON, *TASKS[task], f"partition_dir={parts}", *more]
     if task != "classes":
         data = {
-            "links": ["dataset_name=file", f"dataset_file={base}/links.npz", "split=links"],
+            "links": ["dataset_name=file", f"dataset_file={base}/links.npz"],
             "types": ["dataset_name=synthetic_hetero"],
         }[task]
         options = [one for one in options if not one.startswith("dataset_")] + data

@@ -18,7 +18,7 @@ from support import over_sockets, swap
 from retexo.comm.socket_transport import HEADER, SocketTransport
 from retexo.comm.transport import PeerLost
 from retexo.errors import TrainingError
-from retexo.launch.worker_streams import with_local_streams
+from retexo.launch.worker_streams import add_local_streams
 
 
 def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:
@@ -105,7 +105,7 @@ def test_streams_of_many_workers_are_closed_by_the_parent() -> None:
     gc.collect()  # sockets of the tests before
     before = psutil.Process(os.getpid()).num_fds()
     with ExitStack() as stack:
-        streams = with_local_streams(range(64), {}, stack)
+        streams = add_local_streams(range(64), {}, stack)
         assert all(
             list(own) == [peer for peer in range(64) if peer != rank]
             for rank, own in streams.items()

@@ -415,7 +415,7 @@ def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
     second = handshake.NodeInfo("", 1, [1], 2, "", {}, "", "sockets", "", old.numbers)
     assert (
         "other lists of the authority than node 0: members 1, revoked 1, not members 1, revoked 2"
-        in str(handshake.mismatch(first, second))
+        in str(handshake.find_mismatch(first, second))
     )
 
 

@@ -46,7 +46,7 @@ def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = No
 
 
 def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
-    progress.at(1, 17)
+    progress.set_round(1, 17)
     progress.enter("round")
     if (
         what == "hold"
@@ -110,7 +110,7 @@ def run_node(node: Node, what: str) -> Any:
     sender.close()
     workers = {node.rank: monitor.Worker(process, receiver)}
     try:
-        return monitor.Watch(workers, node).run()[node.rank]
+        return monitor.NodeMonitor(workers, node).run()[node.rank]
     except TrainingError as error:
         return str(error)
     finally:
@@ -306,7 +306,7 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
         link = next(iter(pair[victim].links.values()))
         while link.receive_one(60.0) != {"beat": "evaluation"}:
             pass
-        monitor.Watch({}, pair[victim]).announce_stop(why)
+        monitor.NodeMonitor({}, pair[victim]).announce_stop(why)
         next(iter(pair[victim].links.values())).close()
         message = outcome.result(60)
     assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")
@@ -323,7 +323,7 @@ def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
         pair[1].links[0].send(message)
         outcome = pool.submit(run_node, pair[0], "return")
         pair[1].links[0].send({"done": True})
-        assert outcome.result(20) in ({"rank": 0}, "another node failed and sent no reason")
+        assert outcome.result(60) in ({"rank": 0}, "another node failed and sent no reason")
 
 
 # --- the monitor of a process --------------------------------------------------------------------------------------------

@@ -73,4 +73,4 @@ def test_bytes_whatever_the_strides(count: int) -> None:
     """A tensor of one value, or none, may have a stride of 0."""
     one, every_second = torch.arange(1).expand(count), torch.arange(2 * count)[::2]
     for values in (one, every_second):
-        assert message_format.bytes_of(values).tobytes() == values.numpy().tobytes()
+        assert message_format.as_bytes(values).tobytes() == values.numpy().tobytes()

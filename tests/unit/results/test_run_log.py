@@ -61,7 +61,7 @@ def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for seconds, expected in ((3600.0, [1, 2]), (0.0, [0, 1, 2, 3])):
         said: list[str] = []
         monkeypatch.setattr(run_log, "LINE_INTERVAL", seconds)
-        with RunLog(tmp_path, 0, train_settings("log_every=1"), Progress(say=said.append)) as log:
+        with RunLog(tmp_path, 0, train_settings("log_every=1"), Progress(log=said.append)) as log:
             for layer, number, loss, metric in ROUNDS:
                 log.round(layer, number, loss, metric)
         lines = [
