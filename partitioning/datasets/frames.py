@@ -51,7 +51,7 @@ def kind_of(path: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """Return the file name without suffixes: "nodes" for nodes.csv.gz."""
+    """Return the file name without .gz and the one suffix before it: "a.b" for a.b.csv.gz."""
     return (path.with_suffix("") if path.suffix == ".gz" else path).stem
 
 
@@ -200,7 +200,7 @@ def numbers(
 
 
 def _parse_numbers(cells: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Parse each cell as int64 or float64; NaN where it is no number."""
+    """Return the cells as one numeric series: integers if all are, else float64, NaN for no number."""
     import pandas as pd
 
     try:

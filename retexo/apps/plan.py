@@ -131,9 +131,10 @@ def _of_formulas(
 def _dry_run(
     settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Part]
 ) -> tuple[TrafficEstimate, dict[str, TrafficEstimate]]:
-    """Return the estimate, and estimates with each of OPTIONS.
+    """Return the estimate, and the estimate with each of OPTIONS that changes something, by name.
 
-    The first dry run serves gradient options, too, which do not change the rows.
+    Options of gradients need no further dry run, except gradient.secure. The others are left out
+    where the first run took more than SLOW seconds.
     """
     start = time.perf_counter()
     changed = _changed(settings)

@@ -87,7 +87,10 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
 
 
 def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
-    """Note on another node than 0 that the run is finished. The same command then ends at once."""
+    """Write DONE_FILE on nodes other than 0, so that the same command ends at once.
+
+    Not where the directory is shared with node 0, which wrote summary.json.
+    """
     if not (run_dir / "summary.json").exists():  # nodes may share a directory
         write_json(run_dir / DONE_FILE, summary)
 
@@ -120,7 +123,10 @@ def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
 
 
 def count_saved(resume: str | None, run_dir: Path, ranks: range) -> int | None:
-    """The states saved by the worker with the fewest; None without a description of the run."""
+    """Return the smallest number of saved states of a worker among `ranks`.
+
+    None where nothing is resumed, or the run to resume has no state/run.json.
+    """
     source = _source(resume, run_dir)
     if resume is None or not (source / RUN_FILE).is_file():
         return None

@@ -45,10 +45,13 @@ class StreamSecurity(Protocol):
     def secure(
         self, stream: socket.socket, node: int, timeout: float, *, accepted: bool
     ) -> socket.socket:
-        """The encrypted stream to a worker of `node`; PeerLost where the handshake fails.
+        """Encrypt a stream within `timeout` seconds, and check that the other end is `node`.
 
         Args:
-            accepted: whether the other end opened the connection.
+            accepted: whether the other end opened the connection; this end is then the server.
+
+        Raises:
+            PeerLost: the handshake fails, or the certificate is another node's; the stream is closed.
         """
         ...
 

@@ -446,7 +446,7 @@ def _accept(
 
 
 def _key_of(message: Mapping[str, Any], secret: str) -> Key:
-    """The key in a connection's first message; () without the proof of this run."""
+    """Return the key in a connection's first message; () if malformed, or its HMAC is wrong."""
     key, proof = message.get("from"), message.get("proof")
     if not (
         isinstance(key, list) and len(key) in (1, 3) and all(type(each) is int for each in key)

@@ -364,11 +364,11 @@ class NumberedEdges:
 
 
 def gather_source_rows(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
-    """Return the rows [num_unprojected, F] of a block's sources, then the projected rows, D wide.
+    """Return two tensors: rows [num_unprojected, F] of sources, and rows after the weights [m, D].
 
     Args:
         own: [I, F] rows of the inner nodes.
-        sources: the vectors that the block was cut with.
+        sources: as given to cut_block.
     """
     nodes, projected = block.nodes[: block.num_unprojected], block.nodes[block.num_unprojected :]
     num_own = int((nodes < len(own)).sum())  # own rows come first

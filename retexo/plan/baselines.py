@@ -125,7 +125,10 @@ def hetero_baseline_bytes(
 
 
 def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
-    """Return bytes by baseline, for as many epochs as the longest layer has rounds.
+    """Return the bytes of a whole run by name of the baseline.
+
+    Full graph and boundary sampling run as many epochs as the longest layer has rounds; plain lazy
+    exchange runs the rounds of each layer; shipping all parts to one worker depends on none.
 
     Args:
         plain: Traffic of this configuration with exchange=plain.

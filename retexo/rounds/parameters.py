@@ -79,7 +79,11 @@ class FlatParameters:
 def flatten_parameters(
     objective: Objective, comm: Communicator, settings: GradientSettings
 ) -> FlatParameters:
-    """Flatten a module's parameters, with the rows that can have a gradient on any worker."""
+    """Make the parameters and gradients of the objective's module views of two new vectors [P].
+
+    Input weights whose inputs are zero on all workers are marked as unused, none with
+    `settings.secure`. All workers call it.
+    """
     module, (weights, chunks) = objective.module, objective.first_inputs()
     if settings.secure:  # which inputs are zero would reveal features of a worker's nodes
         used = {weight: torch.ones(weight.shape[0], dtype=torch.bool) for weight in weights}

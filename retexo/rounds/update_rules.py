@@ -60,7 +60,12 @@ class UpdateRule(Protocol):
     """One way to update parameters: `compute`, then the sum over all workers, then `apply`."""
 
     def compute(self) -> float:
-        """Write this worker's summand to flat.gradient [P]; return its summed training loss."""
+        """Write what is summed over workers to flat.gradient [P].
+
+        That is the gradient of the summed loss, or the change of the parameters in local steps,
+        weighted by this worker's training nodes. Returns the loss summed over these nodes, before
+        any step.
+        """
 
     def apply(self) -> None:
         """Update the parameters from flat.gradient, which now holds the sum over all workers."""

@@ -133,7 +133,7 @@ OPTIONS: dict[tuple[str, str], type] = {
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:
-    """Like `schema.default`, including settings of one model only."""
+    """Return the value that a stored run had if it lacks this setting, also one of a model only."""
     own = OPTIONS.get(("model", settings.get("model.name", "")))
     defined = next((each for each, _ in definitions(own) if each.key == key), None) if own else None
     if defined is not None:

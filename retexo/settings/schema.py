@@ -164,7 +164,7 @@ def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) ->
     made: dict[str, Any] = {}
     for each in fields(cls):  # type: ignore[arg-type]
         if "setting" in each.metadata:
-            made[each.name] = _value(each.metadata["setting"], values)
+            made[each.name] = _convert_value(each.metadata["setting"], values)
         elif is_dataclass(hints[each.name]):
             made[each.name] = build(hints[each.name], values, others)
         elif each.name in others:
@@ -172,8 +172,11 @@ def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) ->
     return cls(**made)
 
 
-def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
-    """Return a value, lists as tuples; lists per layer are cut or extended by their last entry."""
+def _convert_value(defined: Setting, values: Mapping[str, Any]) -> Any:
+    """Return the given value of a setting, a list as a tuple.
+
+    Lists per layer are cut, or extended by their last entry. InputError for an empty or nested list.
+    """
     value = values[defined.key]
     if not isinstance(value, list):
         return value

@@ -195,7 +195,13 @@ def _target_inputs(
     means: Means,
     edges: Mapping[str, NumberedEdges] | None,
 ) -> Inputs:
-    """The input of a stage at some of the target's nodes, int64 [n]; means: over its relations."""
+    """Return the inputs of a layer's stage for nodes of the target type, int64 [n].
+
+    Args:
+        means: [n, width] by relation, the means over the in-edges of these nodes; layer 0 also
+            stores them in `given.means`.
+        edges: in-edges by relation for attention, which then replace the means; else None.
+    """
     schema, device = context.schema, context.device
     if layer == 0:
         for name, rows in given.means.items():

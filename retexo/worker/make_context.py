@@ -99,7 +99,7 @@ def task_of(settings: TrainSettings) -> LinkPrediction | None:
 def make_layer_saver(
     run_dir: Path, comm: Communicator, clock: Clock
 ) -> Callable[[int, nn.Module], None]:
-    """Context.save_layer of a run directory."""
+    """Return a function that writes a layer to run_dir/checkpoint on rank 0, and nothing elsewhere."""
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:

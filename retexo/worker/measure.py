@@ -73,7 +73,7 @@ class MemoryWatch:
         self.private = max(self.private, status_bytes("RssAnon"))
 
     def peaks(self) -> tuple[int, int]:
-        """Resident and private."""
+        """Return the peak memory of this process so far, bytes: resident, and private as sampled."""
         self.sample()
         return status_bytes("VmHWM"), self.private
 

@@ -249,7 +249,7 @@ class Engine(Client):
 
     @property
     def memory(self) -> Sequence[int]:
-        """Peak memory of the server and the extra trainers, see TrainResult."""
+        """[resident, private] bytes: sums of the peaks of the server and the extra trainers."""
         return [
             sum(each)
             for each in zip(
