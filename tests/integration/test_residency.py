@@ -334,23 +334,6 @@ def change(folder: Path, **arrays: Any) -> None:
     np.savez(folder / ARRAYS, **{**kept, **arrays})
 
 
-@pytest.mark.long("test_resolve_halo.py has the refusal, test_watch.py the end of all nodes")
-def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
-    folders = alone(tmp_path)
-    src, owner = np.load(folders[1] / ARRAYS)["src"], np.load(folders[1] / ARRAYS)["src_owner"]
-    src[np.flatnonzero(owner == 2)[0]] = 987654321  # no time or port looks like it
-    change(folders[1], src=src)
-    north, east, south = run_sites(folders, tmp_path)
-    assert (north.rc, east.rc, south.rc) == (1, 1, 1)
-    assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 987654321;" in east.stderr
-    for ended in (north, south):
-        assert (
-            "found wrong ids, and names them" in ended.stderr
-            or "rank 1 (node 1) refused its input" in ended.stderr
-        )
-        assert "987654321" not in ended.stderr
-
-
 def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:
     folders = alone(tmp_path)
     settings = ("num_partitions=3", "parts_per_node=1", "node_rank=1", f"dataset_file={folders[0]}")
