@@ -5,7 +5,6 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -326,12 +325,6 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
     assert snapshot(tmp_path / "sites") == before  # a dry run gives nothing, and notes nothing
     limited = plan.run(compose([*alone, "sites.max_rows_shared=2"]), tmp_path / "limited")
     assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
-
-
-def change(folder: Path, **arrays: Any) -> None:
-    with np.load(folder / ARRAYS) as before:
-        kept = dict(before)
-    np.savez(folder / ARRAYS, **{**kept, **arrays})
 
 
 def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:
