@@ -88,6 +88,8 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
     if kind == "none":
         nobody = np.zeros(graph.num_nodes, np.bool_)
         return Split(nobody, nobody, nobody, {"kind": kind})
+    if kind != "given" and recipe.kind == "given" and graph.train_mask is not None:
+        log.warning("split=%s: the split of the data is not used; split=given uses it", kind)
     if kind == "given":
         masks = _take_given(graph)
     elif kind == "files":

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from partitioning.features.roles import NAMELESS, find_usual, matches, requested
 from partitioning.graph_data import MASKS
 from partitioning.node_names import hash_names
 from partitioning.partition_settings import ColumnSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +67,7 @@ def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> 
 
 
 def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> list[str]:
-    """Columns of integers or texts without blanks and duplicates in the first rows."""
+    """Columns that may be ids, by their first rows."""
     taken = [
         *MASKS,
         columns.split,
@@ -71,18 +75,25 @@ def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> l
         *find_usual("label", names),
         *find_usual("split", names),
     ]
-    head = next(read_frames(table, cells=HEAD * len(names)))
+    text = names if frames.kind_of(table) == "csv" else []  # numbers of a csv could lose digits
+    head = next(read_frames(table, text=text, cells=HEAD * len(names)))
     found = []
     for name in names:
         cells = head[name]
         if name in taken or matches(name, columns.label) or requested_role(name, columns, table):
             continue
-        if not len(cells) or cells.isna().any():
-            continue
-        is_text = isinstance(cells.iloc[0], str)
-        if (is_text or cells.dtype.kind in "iu") and cells.is_unique:
+        if len(cells) and not cells.isna().any() and _may_be_ids(cells):
             found.append(name)
     return found
+
+
+def _may_be_ids(cells: "pd.Series[Any]") -> bool:
+    """Whether cells are unique, and integers or names."""
+    if cells.dtype.kind not in "iuf" and not isinstance(cells.iloc[0], str):
+        return False
+    texts = [_normalise(str(cell)) for cell in cells]
+    are_integers = all(text.lstrip("-").isdecimal() for text in texts)
+    return len(set(texts)) == len(texts) and (are_integers or frames.is_text(cells))
 
 
 def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> Iterator[str]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from partitioning.array_checks import MANY_CLASSES
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
+from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, read_json
 from partitioning.graph_data import MASKS
 
@@ -187,6 +188,7 @@ class Meta:
             check_types(meta)
             meta.check()
             _check_links(meta.links)
+            check_states(meta.features)
             check_class_names(meta.class_names, meta.num_classes)
             for counts in parts:
                 check_types(counts)

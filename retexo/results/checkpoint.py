@@ -16,6 +16,7 @@ from torch import nn
 
 from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError
+from partitioning.features.schema import check_states
 from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
@@ -106,6 +107,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         names = content.get("class_names", [])
         if not isinstance(names, list):
             raise TypeError(f"class_names is {names!r}, no list")
+        check_states(content.get("features", {}))
         is_of_links = bool(getattr(architecture, "scorer", ""))
         check_class_names(names, len(names) if is_of_links else architecture.num_classes)
         return Checkpoint(

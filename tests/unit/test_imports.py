@@ -112,6 +112,7 @@ def test_only_its_trainer_loads_dgls_engine() -> None:
 def test_retexo_takes_little_of_partitioning() -> None:
     taken = (
         "directory",
+        "features.schema",
         "graph_data",
         "links",
         "errors",

@@ -17,6 +17,7 @@ from partitioning.datasets import read_graph
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables, stored_columns
 from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.node_split import SplitRecipe, draw
 
 NUM_NODES = 12
 LABELS = np.arange(NUM_NODES) % 2
@@ -136,16 +137,28 @@ def test_classes_of_any_kind(tmp_path: Path, labels: Any, names: Any, num_blank:
         assert graph.class_names == names
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.random.default_rng(0).permutation(NUM_NODES),
+        np.random.default_rng(0).permutation(NUM_NODES) + 0.0,
+        HASHES,
+        CHINESE,
+    ],
+    ids=["permutation", "floats", "hashes", "names"],
+)
 def test_an_id_column_is_found_whatever_its_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ids: Any
 ) -> None:
     caplog.set_level(logging.INFO)
-    order = np.random.default_rng(0).permutation(NUM_NODES)
-    write(tmp_path, NODES.assign(id=order).rename(columns={"id": "paper_id"}))
+    nodes, edges = with_ids(ids)
+    write(tmp_path, nodes.rename(columns={"id": "paper_id"}), edges)
     graph = load(tmp_path)
-    assert graph.node_ids.tolist() == order.tolist()
     assert graph.num_features == 1
-    assert order[graph.src].tolist() == EDGES.src.tolist()
+    assert [str(shown) for shown in graph.shown_ids] == [
+        str(each).removesuffix(".0") for each in ids
+    ]
+    assert graph.src.tolist() == EDGES.src.tolist()
     assert "column `paper_id` is taken as id" in caplog.text
 
 
@@ -187,6 +200,8 @@ def test_a_split_column_and_masks_without_validation(
     graph = load(tmp_path)
     assert graph.val_mask is not None
     assert np.flatnonzero(graph.val_mask).tolist() == [1, 5, 9]
+    draw(graph, split_settings("fraction", train=0.5, val=0.25, test=0.25), SplitRecipe("given"))
+    assert "split=fraction: the split of the data is not used" in caplog.text
     masks = NODES.assign(train_mask=NODES.id < 6, test_mask=NODES.id > 8)
     write(tmp_path, masks)
     graph = load(tmp_path)

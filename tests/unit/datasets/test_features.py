@@ -14,7 +14,7 @@ from partitioning.array_checks import Array
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures, apply, fit
-from partitioning.features.schema import Schema, describe
+from partitioning.features.schema import Schema, check_states, describe
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import FeatureSettings
 
@@ -102,6 +102,32 @@ def test_the_stored_state_encodes_another_table_by_name(
     without = read(tmp_path / "less", "id,label,city,vip,zip\n7,0,Rome,no,0100\n")
     with pytest.raises(InputError, match=r"nodes\.csv: there is no column `age`"):
         apply(state, without.features, without.schema)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"roles": 3},
+        {"ignored": {"x": 1}},
+        {"columns": [{}]},
+        {"columns": None},
+        {"columns": ("fill", ["x"])},
+        {"columns": ("width", 0)},
+        {"columns": ("scale", None)},
+        {"columns": ("role", "matrices")},
+    ],
+)
+def test_a_damaged_state_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+    graph = read(tmp_path, TABLE)
+    states = json.loads(json.dumps(encode_tables(graph, settings(), TRAIN)[1]))
+    check_states(states)
+    ((name, value),) = damage.items()
+    if isinstance(value, tuple):
+        states["nodes"]["columns"][0][value[0]] = value[1]
+    else:
+        states["nodes"][name] = value
+    with pytest.raises(ValueError, match=r"features\.nodes is no feature pipeline"):
+        check_states(states)
 
 
 def test_rare_categories_share_a_column(tmp_path: Path) -> None:
