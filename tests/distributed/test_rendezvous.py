@@ -188,21 +188,6 @@ def test_other_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "source bb" in first[1]
 
 
-def test_the_code_version_changes_with_the_source(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    for package in ("retexo", "partitioning"):
-        (tmp_path / package / "inner").mkdir(parents=True)
-        (tmp_path / package / "inner" / "module.py").write_text("a = 1\n")
-    monkeypatch.setattr(
-        handshake, "__file__", str(tmp_path / "retexo" / "cluster" / "handshake.py")
-    )
-    before = handshake.code_version()
-    assert before == handshake.code_version()
-    (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
-    assert handshake.code_version() != before
-
-
 def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
     """But for those of one node, which are made with the workers."""
     port = free_port()

@@ -362,22 +362,6 @@ def test_who_computes_is_not_silent() -> None:
         assert silence(process, observe) == 0
 
 
-def test_who_sleeps_is_silent_until_it_is_heard() -> None:
-    with program("print(flush=True)\nimport time; time.sleep(100)") as process:
-        wait_until(
-            lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 20, "asleep"
-        )
-
-        def observe(monitor: ProcessMonitor) -> None:
-            monitor.add(1.0)
-            monitor.add(2.0)
-            assert monitor.idle_seconds == 3.0
-            assert str(monitor).startswith("hangs")
-            monitor.reset()
-
-        assert silence(process, observe) == 0
-
-
 def test_who_is_stopped_is_silent() -> None:
     with program("print(flush=True)\nwhile True: pass") as process:
         process.send_signal(signal.SIGSTOP)

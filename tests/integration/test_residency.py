@@ -5,7 +5,6 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -326,29 +325,6 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
     assert snapshot(tmp_path / "sites") == before  # a dry run gives nothing, and notes nothing
     limited = plan.run(compose([*alone, "sites.max_rows_shared=2"]), tmp_path / "limited")
     assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
-
-
-def change(folder: Path, **arrays: Any) -> None:
-    with np.load(folder / ARRAYS) as before:
-        kept = dict(before)
-    np.savez(folder / ARRAYS, **{**kept, **arrays})
-
-
-@pytest.mark.long("test_resolve_halo.py has the refusal, test_watch.py the end of all nodes")
-def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
-    folders = alone(tmp_path)
-    src, owner = np.load(folders[1] / ARRAYS)["src"], np.load(folders[1] / ARRAYS)["src_owner"]
-    src[np.flatnonzero(owner == 2)[0]] = 987654321  # no time or port looks like it
-    change(folders[1], src=src)
-    north, east, south = run_sites(folders, tmp_path)
-    assert (north.rc, east.rc, south.rc) == (1, 1, 1)
-    assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 987654321;" in east.stderr
-    for ended in (north, south):
-        assert (
-            "found wrong ids, and names them" in ended.stderr
-            or "rank 1 (node 1) refused its input" in ended.stderr
-        )
-        assert "987654321" not in ended.stderr
 
 
 def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ import itertools
 import json
 import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -243,55 +241,3 @@ def test_a_cut_link_that_comes_back(
     assert cut.parameters == whole.parameters
     assert cut.summary["restarts"]["count"] == restarts
     assert (cut.summary["resumed"] or {"round": 5})["round"] >= 5
-
-
-# --- the networks themselves -------------------------------------------------------------------------------------------
-
-
-HOLD = """
-import namespaces, sys
-with namespaces.network(1) as (node,):
-    print(node.namespace, flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_network_is_gone_after_a_failure_with_what_ran_in_it() -> None:
-    def fail_within() -> None:
-        with namespaces.network(2) as nodes:
-            mine.extend(node.namespace for node in nodes)
-            assert set(mine) <= set(namespaces.left())
-            processes.append(
-                subprocess.Popen([*nodes[0].prefix, "sleep", "1000"], start_new_session=True)
-            )
-            wait_until(lambda: namespaces.pids(mine[0]), 10, "it runs on the node")
-            raise ZeroDivisionError
-
-    mine: list[str] = []
-    processes: list[subprocess.Popen[bytes]] = []
-    with pytest.raises(ZeroDivisionError):
-        fail_within()
-    assert processes[0].wait(timeout=10) == -signal.SIGKILL
-    assert not set(mine) & set(namespaces.left())
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
-    command = [sys.executable, "-c", HOLD]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT / "tests", text=True, **pipes) as holder:
-        assert holder.stdout is not None
-        namespace = holder.stdout.readline().strip()
-        with namespaces.network(1):
-            assert namespace in namespaces.left(), "a network in use was removed"
-        holder.kill()
-    with namespaces.network(1):
-        assert namespace not in namespaces.left()
-
-
-def test_nodes_reach_each_other_and_nothing_else() -> None:
-    with namespaces.network(2) as nodes:
-        routes = subprocess.run(
-            [*nodes[0].prefix, "ip", "route"], capture_output=True, text=True, check=True
-        ).stdout
-        assert routes.split()[:3] == ["10.0.0.0/24", "dev", "eth0"]
-        assert len(routes.splitlines()) == 1

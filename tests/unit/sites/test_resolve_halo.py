@@ -73,10 +73,6 @@ def test_rows_at_their_owners() -> None:
     assert ask(parts) == [[0, 3, 0], [2], []]
 
 
-def test_one_site_asks_nobody() -> None:
-    assert ask([part(0, [4, 7], [], 1)]) == [[]]
-
-
 def test_dangling_ids_are_named_where_they_are_known() -> None:
     parts = [
         part(0, [5, 8], [(1, 1), (1, 2), (1, 3), (1, 4), (1, 9)], 3),
