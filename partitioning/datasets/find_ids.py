@@ -35,7 +35,9 @@ Ends = list[tuple[Path, tuple[str, ...]]]
 
 
 def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> ColumnSettings:
-    """Find the id column of node tables, and return the settings with columns.id set.
+    """Return the settings with columns.id set to the column that the edges refer to.
+
+    They stay as they are where a table has a usual id column, or none is found.
 
     Raises:
         InputError: two columns may be the id.

@@ -331,7 +331,10 @@ def _encode_shared_weights(
 
 
 def _summable_edges(boundary: Boundary) -> Mask:
-    """Return the edges whose target has several edges, bool [E]."""
+    """Return the edges whose target has several edges in this boundary, bool [E].
+
+    Only there can one sum replace several rows.
+    """
     return np.repeat(boundary.num_edges > 1, boundary.num_edges)
 
 

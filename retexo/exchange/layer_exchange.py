@@ -231,7 +231,7 @@ class LayerExchange:
             yield _Batch(messages, outgoing, incoming)
 
     def _missing_edges(self, boundary: Boundary, peer: int, phase: int) -> EdgeSubset:
-        """Return a phase's edges of rows that the peer does not hold yet."""
+        """Return the edges into a peer's targets of this phase whose source row it lacks so far."""
         ends = self._rows_and_targets(boundary, phase)
         targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         edges, counts = boundary.edge_range(targets), boundary.num_edges[targets]

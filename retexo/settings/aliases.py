@@ -89,7 +89,10 @@ def _is_features_group(value: Any) -> bool:
 
 
 def rename_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings that any version stored, by their current names, without REMOVED."""
+    """Return nested settings of a file of any version under their current names.
+
+    Settings that no longer exist (REMOVED) are left out.
+    """
     return without(rename_settings(settings), REMOVED)
 
 

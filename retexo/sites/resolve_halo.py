@@ -41,15 +41,17 @@ def resolve_halo(
     comm: Communicator,
     max_rows_shared: float | None = None,
 ) -> Part:
-    """Fill in halo_index, and the nodes that other sites have asked for.
+    """Ask the owners for the rows of the halo nodes there (halo_index).
+
+    It keeps the rows that other sites ask for here. All workers call it.
 
     Args:
         partition: a partition, or the nodes of one type.
         max_rows_shared: see retexo.sites.ledger.
 
     Raises:
-        InputError: a site asks for too many rows, or this site can name wrong ids.
-        PeerLost: another site can name wrong ids.
+        InputError: a site asks for too many rows; or ids are wrong, and this site knows which.
+        PeerLost: ids are wrong, and only another site knows which.
     """
     unresolved = partition.unresolved_halo
     assert unresolved is not None

@@ -27,7 +27,7 @@ class WeightedNeighbours:
 
     @classmethod
     def of(cls, partition: Partition, num_nodes: int) -> "WeightedNeighbours":
-        """num_nodes: N"""
+        """Build the weights [I, N] from partition.links; num_nodes: N, of the whole graph."""
         assert partition.links is not None
         node, neighbour, weight = partition.links["neighbours"].numpy().T
         shape = (partition.num_inner, num_nodes)

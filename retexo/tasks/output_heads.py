@@ -62,7 +62,10 @@ def choose_heads(
 
 
 def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propagate) -> Tensor:
-    """The logits [I, C] of heads that were chosen before; logits: [I, C] of each stage."""
+    """Average the logits of the chosen heads, and smooth them: [I, C].
+
+    logits: [I, C] of each stage.
+    """
     start = average_heads(logits, heads, len(logits))
     if heads.alpha == 1:
         return start

@@ -49,7 +49,11 @@ class Endpoints:
     """[R, F] the rows that skip connections of later layers read, too, by their name."""
 
     def receive(self, context: Context, layer: int, rows: Tensor) -> Tensor:
-        """The endpoints' rows, [R, F], from the rows [I, F] of every worker."""
+        """Exchange rows; return those of this worker's endpoints, [R, F].
+
+        It sends, of its own `rows` [I, F], those that other workers' endpoints need. All workers
+        call it.
+        """
         precision = layerwise.PRECISIONS[context.settings.exchange.precision[layer]]
         local = LocalRows.unprojected(rows.to(context.features.dtype), None, precision)
         received = LayerExchange(self.plan, layer, local, context.comm).run(TRAIN_PHASE)

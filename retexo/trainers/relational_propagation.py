@@ -73,7 +73,10 @@ class SumOverRelations:
 
 
 def propagate_along_paths(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """V_0 ... V_K, [I, C] each; V_0 alone where there are no paths. NaN where V_0 is."""
+    """Yield `start` [I, C], then the result of each of `steps` averagings along relation paths.
+
+    The paths begin and end at the target type; without paths only `start` comes. NaN where it is.
+    """
     yield start
     relations, target = PathRelations.of(context.schema), context.schema.target
     if not relations.leaving:
