@@ -58,7 +58,12 @@ STATUSES = {
 """What a signal may end with; {0, 1} where it is not said: it may come too late to matter."""
 LATE = ("evaluation", "checkpoint")
 """Phases in which rank 1 may have ended before a signal reaches it."""
-RUN = (*OURS, "distributed.heartbeat_timeout=8", "distributed.init_timeout=40")
+RUN = (
+    *OURS,
+    "distributed.heartbeat_timeout=8",
+    "distributed.init_timeout=40",
+    "distributed.max_restarts=0",
+)
 
 
 def signalled(number: int, base: Path) -> Input:
@@ -113,9 +118,9 @@ def struck(sent: signal.Signals, target: str, phase: str) -> int:
     here, parent = Path("..").resolve(), os.getpid()
     enter, at, opened, write_summary = (
         Progress.enter,
-        Progress.at,
+        Progress.set_round,
         train.open_local,
-        train._write_summary,
+        train.Training._write_summary,
     )
 
     def strike() -> None:
@@ -161,13 +166,14 @@ def struck(sent: signal.Signals, target: str, phase: str) -> int:
             strike()
         return opened(*arguments)
 
-    def writes(cluster: Any, run_dir: Path, summary: dict[str, Any]) -> None:
-        if phase == "summary" and summary["status"] == "done":
+    def writes(training: train.Training, **changes: Any) -> None:
+        if phase == "summary" and changes.get("status") == "done":
             strike()
-        write_summary(cluster, run_dir, summary)
+        write_summary(training, **changes)
 
-    Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
-    train.open_local, train._write_summary = opens, writes  # type: ignore[assignment]
+    Progress.enter, Progress.set_round = enters, is_at  # type: ignore[method-assign]
+    train.open_local = opens  # type: ignore[assignment]
+    train.Training._write_summary = writes  # type: ignore[method-assign]
     if sent == signal.SIGSTOP and target == "parent" and phase in ("verify", "summary"):
         fork(continues, parent)
     return alone(RUN)

@@ -112,7 +112,7 @@ def make_bases(base: Path) -> None:
         )
     )
     trained.append(main((*PREDICT, "checkpoint_dir=run", "hydra.run.dir=predicted")))
-    at = Progress.at
+    at = Progress.set_round
 
     def dies(self: Progress, layer: int, number: int = -1) -> None:
         at(self, layer, number)
@@ -120,9 +120,10 @@ def make_bases(base: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     fork_server.kill()
-    with mock.patch.object(Progress, "at", dies):
+    with mock.patch.object(Progress, "set_round", dies):
         fork_server.warm_up()
-        trained.append(main((*OURS, "hydra.run.dir=interrupted")) - 1)
+        options = ("distributed.max_restarts=0", "hydra.run.dir=interrupted")
+        trained.append(main((*OURS, *options)) - 1)
     assert not any(trained), trained
 
 

@@ -31,7 +31,7 @@ def test_statements_count_without_docstrings_by_folder() -> None:
     sources = dict.fromkeys((*paths, "benchmarks/scale.py"), SOURCE)
     assert count_statements.count_by_folder(sources) == {
         "main.py": 5,
-        "retexo/nn": 5,
+        "retexo/models": 5,
         "retexo": 5,
         "tests/unit": 5,
         "product, in all": 15,
