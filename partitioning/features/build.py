@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
 Mask = NDArray[np.bool_]
+STORED_ROLES = ("numeric", "categorical", "date")
+"""Roles of columns that a stored pipeline fixes when a later table is read."""
 States = dict[str, State]
 """The fitted pipelines by the names of their tables: nodes and edges; nodes/TYPE of several types.
 """
@@ -68,7 +70,7 @@ def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Settings by which a later table is read for the stored states: each column in its stored
     role.
     """
-    roles: dict[str, list[str]] = {"numeric": [], "categorical": [], "date": []}
+    roles: dict[str, list[str]] = {role: [] for role in STORED_ROLES}
     for state in states.values():
         for column in state["columns"]:
             if column["role"] in roles:

@@ -94,8 +94,16 @@ def requested_role(name: str, columns: ColumnSettings, path: Path) -> str | None
     return found[0] if found else None
 
 
+class MissingColumn(InputError):
+    """`columns.ROLE` names a column that no table has."""
+
+    def __init__(self, role: str, message: str) -> None:
+        super().__init__(message)
+        self.role = role
+
+
 def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[str]]]) -> None:
-    """InputError for a name or pattern of `columns.*` that no table has; tables: files, names."""
+    """MissingColumn for a name or pattern of `columns.*` that no table has; tables: files, names."""
     asked = {role: getattr(columns, role) for role in ("label", "split", "time", *FEATURE_ROLES)}
     if not any(asked.values()):
         return
@@ -105,8 +113,10 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[s
         for pattern in (value,) if isinstance(value, str) else value or ():
             if not any(matches(name, [pattern]) for name in names):
                 files = ", ".join(map(str, known)) or "none of the tables"
-                raise InputError(
-                    f"columns.{role}={pattern}: no table has such a column: {files} have {', '.join(names[:40])}"
+                raise MissingColumn(
+                    role,
+                    f"columns.{role}={pattern}: no table has such a column: {files} have "
+                    f"{', '.join(names[:40])}",
                 )
 
 

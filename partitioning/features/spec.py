@@ -6,6 +6,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.features.encoder import VERSION
+from partitioning.features.schema import check_states
 from partitioning.file_io import UNREADABLE, check_path, read_text
 
 PLACES = ("checkpoint/model.json", "model.json", "meta.json")
@@ -39,9 +40,8 @@ def read_spec(setting: str) -> dict[str, Any]:
     try:
         content = json.loads(read_text(file))
         states = content["features"]
-        versions = {int(state["version"]) for state in states.values()}
-        columns = [column for state in states.values() for column in state["columns"]]
-        well_formed = all({"name", "role", "width"} <= set(column) for column in columns)
+        check_states(states)
+        versions = {state.get("version") for state in states.values()}
     except KeyError as error:
         raise InputError(
             f"features.spec={file}: has no field {error}: it was written before feature pipelines "
@@ -49,8 +49,9 @@ def read_spec(setting: str) -> dict[str, Any]:
         ) from error
     except UNREADABLE as error:
         raise InputError(f"features.spec={file}: damaged: {error}") from error
-    if versions - {VERSION} or not well_formed:
+    if versions - {VERSION}:
         raise InputError(
-            f"features.spec={file}: has pipelines of version {sorted(versions)}; expected {VERSION}"
+            f"features.spec={file}: has pipelines of version {sorted(map(str, versions))}; "
+            f"expected {VERSION}"
         )
     return dict(states)

@@ -27,12 +27,14 @@ from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write, writing
 from partitioning.errors import InputError
 from partitioning.features.build import (
+    STORED_ROLES,
     States,
     add_kinds,
     encode_tables,
     make_features,
     stored_columns,
 )
+from partitioning.features.roles import MissingColumn
 from partitioning.features.spec import read_spec
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
@@ -175,8 +177,8 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
 def _read_graph(settings: PartitionSettings, stored: States) -> AnyGraph:
     try:
         return datasets.read_graph(settings.dataset)
-    except InputError as error:
-        if stored and str(error).startswith("columns."):
+    except MissingColumn as error:
+        if stored and error.role in STORED_ROLES:
             raise InputError(
                 f"{error}; the model of features.spec={settings.dataset.features.spec} was trained "
                 "with this column"
