@@ -89,6 +89,32 @@ def run_layer(
     return given.embed_nodes(context, objective, exchanges, logits=logits)
 
 
+def make_layer_objective(
+    context: Context, layer: int, stage: Stage, labelled: Callable[[Tensor], LabelledNodes]
+) -> LayerObjective:
+    """Return what the rounds of a layer train; labelled: mask [I] -> its nodes, with inputs."""
+    return LayerObjective(
+        layer=layer,
+        stage=stage,
+        task=context.task,
+        train=labelled(context.partition.train_mask),
+        val=labelled(context.partition.val_mask),
+        graph_info=context.graph_info,
+        batch_size=context.batch_size,
+        val_stride=context.val_stride,
+    )
+
+
+def find_other_nodes(objective: LayerObjective, required_layers: Tensor) -> Tensor:
+    """Return the nodes that need the layer's output but are not in its rounds, int64 [n].
+
+    required_layers: [I] number of layers whose output each node needs.
+    """
+    others = required_layers > objective.layer
+    others[torch.cat((objective.train.nodes, objective.val.nodes))] = False
+    return others.nonzero()[:, 0]
+
+
 @dataclass(frozen=True, eq=False)
 class LayerOutput:
     """A layer's output at this worker's nodes; NaN where no worker needs it."""
@@ -150,16 +176,7 @@ class LayerInput:
             nodes = (mask & in_rounds).nonzero()[:, 0]
             return labelled_nodes(context, stage, nodes, self, received[PLAIN_NODE])
 
-        return LayerObjective(
-            layer=layer,
-            stage=stage,
-            task=context.task,
-            train=labelled(context.partition.train_mask),
-            val=labelled(context.partition.val_mask),
-            graph_info=context.graph_info,
-            batch_size=context.batch_size,
-            val_stride=context.val_stride,
-        )
+        return make_layer_objective(context, layer, stage, labelled)
 
     @torch.no_grad()
     def embed_nodes(
@@ -173,9 +190,7 @@ class LayerInput:
         """See AnyLayerInput."""
         stage, train, val = objective.stage, objective.train, objective.val
         stage.eval()
-        others = context.plan.required_layers > objective.layer
-        others[torch.cat((train.nodes, val.nodes))] = False
-        nodes = others.nonzero()[:, 0]
+        nodes = find_other_nodes(objective, context.plan.required_layers)
         is_linear = isinstance(stage.conv, LinearConvolution)
         inputs_of = (_inputs_from_sums if is_linear else _inputs_from_rows)(
             context, stage, nodes, self, exchanges[PLAIN_NODE]

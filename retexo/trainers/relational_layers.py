@@ -28,7 +28,12 @@ from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context
-from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS
+from retexo.trainers.layerwise import (
+    NODES_PER_STEP,
+    PRECISIONS,
+    find_other_nodes,
+    make_layer_objective,
+)
 from retexo.trainers.network_pass import block_mean
 from retexo.trainers.out_edges import Means, RelationMeans
 
@@ -116,16 +121,7 @@ class RelationalInput:
             inputs = inputs_of(nodes) if len(nodes) else None
             return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
 
-        return LayerObjective(
-            layer=layer,
-            stage=stage,
-            task=context.task,
-            train=labelled(context.partition.train_mask),
-            val=labelled(context.partition.val_mask),
-            graph_info=context.graph_info,
-            batch_size=batch_size,
-            val_stride=context.val_stride,
-        )
+        return make_layer_objective(context, layer, stage, labelled)
 
     @torch.no_grad()
     def embed_nodes(
@@ -144,9 +140,7 @@ class RelationalInput:
             self.features.new_full((len(self.features), width), torch.nan)
             for width in stage.output_widths
         )
-        unlabelled = context.target.required_layers > layer
-        unlabelled[torch.cat((objective.train.nodes, objective.val.nodes))] = False
-        nodes = unlabelled.nonzero()[:, 0]
+        nodes = find_other_nodes(objective, context.target.required_layers)
         means, rows, received = _exchange_rest(context, objective, weights, self, exchanges, nodes)
         with context.phase("embed"):
             edges = _number_edges(context, stage, received)
