@@ -26,6 +26,13 @@ from retexo.worker.process import choose_device
 
 logger = logging.getLogger(__name__)
 
+GRAPH_FIELDS = {
+    "symmetrize": "symmetrize",
+    "duplicates": "duplicates",
+    "relations.reverse": "reverse",
+}
+"""Settings of the training graph that a new graph takes over, and their fields in DatasetSettings."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -111,10 +118,12 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
         dataset = replace(dataset, features=replace(dataset.features, spec=spec))
     if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
         dataset = replace(dataset, target=checkpoint.architecture.schema.target)
-    if "symmetrize" in checkpoint.graph and "symmetrize" not in given:
-        dataset = replace(dataset, symmetrize=bool(checkpoint.graph["symmetrize"]))
-    if "duplicates" in checkpoint.graph and "duplicates" not in given:
-        dataset = replace(dataset, duplicates=str(checkpoint.graph["duplicates"]))
+    taken = {
+        field: checkpoint.graph[name]
+        for name, field in GRAPH_FIELDS.items()
+        if name in checkpoint.graph and name not in given
+    }
+    dataset = replace(dataset, **taken)
     logger.info(
         "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline; split=%s",
         dataset.symmetrize,

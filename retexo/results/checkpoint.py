@@ -108,6 +108,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if not isinstance(names, list):
             raise TypeError(f"class_names is {names!r}, no list")
         check_states(content.get("features", {}))
+        graph = content.get("graph", {})
+        if not isinstance(graph, dict):
+            raise TypeError(f"graph is {graph!r}, no mapping")
         is_of_links = bool(getattr(architecture, "scorer", ""))
         check_class_names(names, len(names) if is_of_links else architecture.num_classes)
         return Checkpoint(
@@ -120,7 +123,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             content.get("trainer"),
             names,
             content.get("features", {}),
-            content.get("graph", {}),
+            graph,
         )
     except KeyError as error:
         raise InputError(
