@@ -113,9 +113,13 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
     dataset, given = settings.partition.dataset, settings.given
     if not any(name.split(".")[0] == "split" for name in given):
         dataset = replace(dataset, split=replace(dataset.split, kind="none"))
+    features = dataset.features
     if checkpoint.features and "features.spec" not in given:
-        spec = str(checkpoint.directory)
-        dataset = replace(dataset, features=replace(dataset.features, spec=spec))
+        features = replace(features, spec=str(checkpoint.directory))
+    kinds = checkpoint.graph.get("features")
+    if kinds is not None and "features.kind" not in given:
+        features = replace(features, kind=kinds if isinstance(kinds, dict) else tuple(kinds))
+    dataset = replace(dataset, features=features)
     if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
         dataset = replace(dataset, target=checkpoint.architecture.schema.target)
     taken = {

@@ -432,6 +432,19 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
 
 
+def test_a_new_graph_gets_the_kinds_of_features_of_training(
+    trained_on_tables: Path, tmp_path: Path
+) -> None:
+    """Degrees, which only the training command asked for."""
+    known = trained_on_tables / "known"
+    options = (f"dataset_file={known}", f"partition_dir={tmp_path}/parts", "features=degree")
+    split = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
+    train.run(compose([*TABLES, *options, *split, *SMALL]), tmp_path / "run")
+    found = predict_table(tmp_path, known, tmp_path / "out")
+    wanted = load_run(tmp_path / "run").predict(find([tmp_path / "parts/known-random-vol-2"], 2))
+    np.testing.assert_allclose(found["p0"], wanted.probabilities[:, 0], rtol=1e-5)
+
+
 def test_a_graph_that_was_made_in_another_way_is_refused(
     trained_on_tables: Path, tmp_path: Path
 ) -> None:
