@@ -1,4 +1,6 @@
-"""What pyproject.toml cannot say: besides the packages that are found, conf/ is one, by the name of retexo.conf."""
+"""What pyproject.toml cannot say: besides the packages that are found, conf/ is one, by the name of
+retexo.conf.
+"""
 
 from setuptools import find_packages, setup
 

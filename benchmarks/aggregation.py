@@ -81,8 +81,8 @@ def main() -> None:
     options = arguments.parse_args()
     dgl = import_dgl("DGL beside ours")
     print(
-        f"{common.machine()}, DGL {dgl.__version__}; {options.nodes:,} nodes, {options.edges:,} edges, "
-        f"{options.width} floats, {options.heads} heads"
+        f"{common.machine()}, DGL {dgl.__version__}; {options.nodes:,} nodes, {options.edges:,}"
+        f" edges, {options.width} floats, {options.heads} heads"
     )
     print(f"{'':24}{'ours: seconds':>24}{'first':>8}{'DGL: seconds':>24}{'first':>8}{'ratio':>8}")
     for name, works in sides(options.nodes, options.edges, options.width, options.heads).items():

@@ -123,9 +123,9 @@ def measure(run: Run) -> dict[str, Any]:
     watched = common.run_watched(command, environment)
     if watched["status"] or not result.exists():
         return {
-            "error": watched["errors"][-1]
-            if watched["errors"]
-            else f"exit status {watched['status']}"
+            "error": (
+                watched["errors"][-1] if watched["errors"] else f"exit status {watched['status']}"
+            )
         }
     return {
         **json.loads(result.read_text(encoding="utf-8")),
@@ -148,15 +148,16 @@ def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
     }
     for method in found.keys() - done.keys():
         print(
-            f"{method:<21} not run: {next((run['error'] for run in found[method] if 'error' in run), 'no seed')}"
+            f"{method:<21} not run:"
+            f" {next((run['error'] for run in found[method] if 'error' in run), 'no seed')}"
         )
     if done:
         loads, cutting = zip(
             *((run["load"], run["cutting"]) for runs in done.values() for run in runs), strict=True
         )
         print(
-            f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning before "
-            f"that: {np.median(cutting):.1f} s (median)"
+            f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f};"
+            f" partitioning before that: {np.median(cutting):.1f} s (median)"
         )
         print(
             pd.DataFrame.from_dict(

@@ -234,7 +234,7 @@ def _tree(process: psutil.Popen) -> list[psutil.Process]:
     return []
 
 
-# --- figures of several runs, from their summary.json ---------------------------------------------
+# --- figures of several runs, from their summary.json ----------
 
 
 def accuracies(summaries: Sequence[dict[str, Any]], split: str) -> np.ndarray:

@@ -177,7 +177,8 @@ def compare(args: argparse.Namespace) -> None:
         for name in [each for each in METHODS if each in found and each != "end to end"]:
             pairs = list(zip(found[name], found["end to end"], strict=True))
             less = [
-                f"{measure} {common.interval([one[measure] - other[measure] for one, other in pairs])}"
+                f"{measure}"
+                f" {common.interval([one[measure] - other[measure] for one, other in pairs])}"
                 for measure in MEASURES
             ]
             print(f"{name}, less end to end, seed by seed: {', '.join(less)}")
@@ -243,8 +244,8 @@ def rank(num_nodes: int, threads: int) -> None:
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
     print(
-        f"{len(pairs):,} pairs among {num_nodes:,} nodes, 64 wide: {seconds:.1f} s, {after - before:.0f} MiB beside "
-        f"the {rows.numel() * 4 / 2**20:.0f} MiB of embeddings"
+        f"{len(pairs):,} pairs among {num_nodes:,} nodes, 64 wide: {seconds:.1f} s,"
+        f" {after - before:.0f} MiB beside the {rows.numel() * 4 / 2**20:.0f} MiB of embeddings"
     )
 
 

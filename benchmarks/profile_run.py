@@ -9,7 +9,8 @@ functions. Prints means over workers: wall and CPU seconds (without gloo's own t
 milliseconds per round for repeated parts.
 """
 
-# Not profile.py: that would take the place of the standard library's module, which torch imports by way of cProfile.
+# Not profile.py: that would take the place of the standard library's module, which torch imports by
+# way of cProfile.
 import json
 import os
 import tempfile

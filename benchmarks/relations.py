@@ -267,7 +267,8 @@ def sent(graph_file: Path, seeds: range, model: str) -> None:
         }
         f1 = np.mean([run["test"]["macro_f1"] for run in runs])
         print(
-            f"{name:<6} {common.megabytes(runs):8.2f} MB  rounds {rounds}  macro-F1 {f1:.4f}  {kinds}",
+            f"{name:<6} {common.megabytes(runs):8.2f} MB  rounds {rounds}  macro-F1 {f1:.4f} "
+            f" {kinds}",
             flush=True,
         )
 
@@ -283,8 +284,9 @@ def scale(model: str) -> None:
         summary = common.train(settings, folder)
     seconds, memory = summary["seconds"], sum(summary["peak_memory_bytes"]) / 2**30
     print(
-        f"{model}: trained in {seconds['train']:.0f} s, {memory:.1f} GiB, rounds {summary['rounds']}, accuracy "
-        f"{summary['test']['accuracy']:.4f}, {summary['bytes']['total'] / 1e6:.0f} MB, "
+        f"{model}: trained in {seconds['train']:.0f} s, {memory:.1f} GiB, rounds"
+        f" {summary['rounds']}, accuracy {summary['test']['accuracy']:.4f},"
+        f" {summary['bytes']['total'] / 1e6:.0f} MB, "
         + ", ".join(f"{name} {spent:.1f} s" for name, spent in seconds["phase"].items())
     )
 

@@ -181,8 +181,8 @@ def main() -> None:
         rounds = median[f"rounds {backend}"]
         floor = median["products"]
         print(
-            f"{backend}: {2 * ROUNDS / rounds:.0f} rounds a second, {rounds / floor:.2f} of the products, "
-            f"{rounds / (floor + messages):.2f} of products and messages"
+            f"{backend}: {2 * ROUNDS / rounds:.0f} rounds a second, {rounds / floor:.2f} of the"
+            f" products, {rounds / (floor + messages):.2f} of products and messages"
         )
         if backend != first:
             print(f"{backend} / {first}: rounds {rounds / median[f'rounds {first}']:.2f}")

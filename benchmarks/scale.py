@@ -97,7 +97,7 @@ SWEEPS: dict[str, list[dict[str, int | None]]] = {
 PHASES = ("plan", "exchange", "aggregate + embed", "rounds")
 
 
-# --- floors ---------------------------------------------------------------------------------------
+# --- floors ----------
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,8 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
     widths = [(FEATURES, point.width), (point.width, CLASSES)]
     inputs = 2 if point.model == "sage" else 1
     heads = [point.width * CLASSES, 0]
-    # Forward and for the weights' gradient, that of the head's input besides; validation rows only forward.
+    # Forward and for the weights' gradient, that of the head's input besides; validation rows only
+    # forward.
     one = [
         2 * (inputs * f * d * (2 * TRAIN + VAL) + head * (3 * TRAIN + VAL)) * point.nodes
         for (f, d), head in zip(widths, heads, strict=True)
@@ -165,7 +166,7 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
     }
 
 
-# --- runs -----------------------------------------------------------------------------------------
+# --- runs ----------
 
 
 def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Path]:
@@ -185,9 +186,10 @@ def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Pa
         "+experiment=retexo",
         f"hidden_dim={point.width}",
     ]
-    return found | run_main(
-        *model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"
-    ), run_dir
+    return (
+        found | run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"),
+        run_dir,
+    )
 
 
 def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
@@ -210,7 +212,8 @@ def show(point: Point, found: dict[str, Any]) -> None:
     if "partition" in found:
         made = found["partition"]
         print(
-            f"  partition_data, {point.parts} parts: {made['seconds']:.0f} s, {made['memory'] / 2**30:.2f} GiB"
+            f"  partition_data, {point.parts} parts: {made['seconds']:.0f} s,"
+            f" {made['memory'] / 2**30:.2f} GiB"
         )
     phase, floor = found["phase"], found["floor"]
     beside = {
@@ -223,9 +226,10 @@ def show(point: Point, found: dict[str, Any]) -> None:
     )
     rows = found["bytes"]["features"] + found["bytes"]["embeddings"]
     print(
-        f"{point.model:<4} {point.edges:>11,} edges {point.parts:>2} parts {point.width:>3} wide: "
-        f"{found['seconds']:6.1f} s, {found['memory'] / 2**30:5.2f} GiB, {rows / 1e6:7,.0f} MB of rows, rounds "
-        f"{'+'.join(map(str, found['rounds']))}, test {found['test']:.4f} | {seconds}",
+        f"{point.model:<4} {point.edges:>11,} edges {point.parts:>2} parts {point.width:>3} wide:"
+        f" {found['seconds']:6.1f} s, {found['memory'] / 2**30:5.2f} GiB, {rows / 1e6:7,.0f} MB of"
+        f" rows, rounds {'+'.join(map(str, found['rounds']))}, test {found['test']:.4f} |"
+        f" {seconds}",
         flush=True,
     )
 

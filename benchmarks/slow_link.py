@@ -123,8 +123,8 @@ def main() -> None:
     graph, data = list(common.graphs(options.pubmed).items())[-1]
     parts = options.nodes * options.parts_per_node
     print(
-        f"{common.machine()}, Python {platform.python_version()}, Linux {platform.release()}; {options.nodes} nodes, "
-        f"{parts} random parts, {options.repeats} repeats"
+        f"{common.machine()}, Python {platform.python_version()}, Linux {platform.release()};"
+        f" {options.nodes} nodes, {parts} random parts, {options.repeats} repeats"
     )
     with tempfile.TemporaryDirectory() as folder:
         data = [*data, f"num_partitions={parts}", f"partition_dir={folder}/parts"]

@@ -179,8 +179,9 @@ def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | Csr
     missing = [name for name in CSR if name not in arrays]
     if missing:
         raise InputError(
-            f"{path}: there is no array `{missing[0] if csr else 'feat'}`; expected `feat`, or all of {', '.join(CSR)}"
-            "; for nodes without features save some, [nodes, 1] of their degrees for instance"
+            f"{path}: there is no array `{missing[0] if csr else 'feat'}`; expected `feat`, or all"
+            f" of {', '.join(CSR)}; for nodes without features save some, [nodes, 1] of their"
+            " degrees for instance"
         )
     return CsrParts(*(arrays[name] for name in CSR))
 
@@ -231,7 +232,8 @@ def check_dense(
         if wrong.any():
             row, column = np.argwhere(wrong)[0] + (rows.start, 0)
             raise InputError(
-                f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32"
+                f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite"
+                " float32"
             )
     return np.ascontiguousarray(features)
 
@@ -262,8 +264,8 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(
-            f"{at('feat_shape')} is {shape}; expected [{num_nodes}, features], one row per node and at most "
-            f"{MAX_FEATURES:,} features"
+            f"{at('feat_shape')} is {shape}; expected [{num_nodes}, features], one row per node and"
+            f" at most {MAX_FEATURES:,} features"
         )
     indptr = check_integers(parts.indptr, at("feat_indptr"))
     indices = check_integers(parts.indices, at("feat_indices"))
@@ -272,8 +274,8 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
     if len(wrong):
         row = int(np.searchsorted(indptr, wrong[0], side="right")) - 1
         raise InputError(
-            f"{at('feat_indices')}: entry {wrong[0]} (node {row}) is {indices[wrong[0]]}; expected a feature in "
-            f"[0, {shape[1]})"
+            f"{at('feat_indices')}: entry {wrong[0]} (node {row}) is {indices[wrong[0]]}; expected"
+            f" a feature in [0, {shape[1]})"
         )
     data = check_dense(parts.data.reshape(-1, 1), len(indices), at("feat_data"))[:, 0]
     matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
@@ -296,7 +298,8 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
         )
     if indptr[0] != 0 or indptr[-1] != stored:
         raise InputError(
-            f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored values"
+            f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored"
+            " values"
         )
     falls = np.flatnonzero(np.diff(indptr) < 0)
     if len(falls):
@@ -324,8 +327,8 @@ def check_masks(
     missing = [name for name in MASKS if name not in masks]
     if missing not in ([], ["val_mask"]):
         raise InputError(
-            f"{at(missing[0])}: `{missing[0]}` is missing, {', '.join(masks)} is there; expected `train_mask`, "
-            "`val_mask` and `test_mask`, or none"
+            f"{at(missing[0])}: `{missing[0]}` is missing, {', '.join(masks)} is there; expected"
+            " `train_mask`, `val_mask` and `test_mask`, or none"
         )
     made = {
         name: check_mask(_take_split(array, index, at(name)), num_nodes, at(name))
@@ -343,11 +346,13 @@ def _take_split(array: Array, index: int | None, where: str) -> Array:
         return array  # one mask serves every split
     if index is None:
         raise InputError(
-            f"{where} has {array.shape[1]} masks; set split.index to one of 0 ... {array.shape[1] - 1}"
+            f"{where} has {array.shape[1]} masks; set split.index to one of 0 ..."
+            f" {array.shape[1] - 1}"
         )
     if index >= array.shape[1]:
         raise InputError(
-            f"split.index={index}: {where} has {array.shape[1]} masks, counted from 0; choose a lower one"
+            f"split.index={index}: {where} has {array.shape[1]} masks, counted from 0; choose a"
+            " lower one"
         )
     return array[:, index]
 

@@ -99,9 +99,9 @@ def check_memory(method: str, num_edges: int, available: int) -> None:
         )
     if needed > 1.25 * available:
         raise InputError(
-            f"partition_method={method}: {num_edges:,} edges need about {needed / 2**30:.1f} GiB of memory, "
-            f"{available / 2**30:.1f} GiB are available; use partition_method=random, a machine with more memory, or "
-            "partition_method=file with an assignment made there"
+            f"partition_method={method}: {num_edges:,} edges need about {needed / 2**30:.1f} GiB of"
+            f" memory, {available / 2**30:.1f} GiB are available; use partition_method=random, a"
+            " machine with more memory, or partition_method=file with an assignment made there"
         )
 
 
@@ -125,8 +125,8 @@ def metis(
     assignment = partition(graph, groups if has_groups else None, num_parts, objective, rng)
     if assignment is None:
         raise InputError(
-            f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into num_partitions={num_parts}; "
-            "use fewer parts or partition_method=random"
+            f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into"
+            f" num_partitions={num_parts}; use fewer parts or partition_method=random"
         )
     return assignment
 
@@ -197,15 +197,15 @@ def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
     values = _read_integers(path)
     if values.shape != (num_nodes,):
         raise InputError(
-            f"partition_file={path}: has shape {list(values.shape)}, the graph needs one partition for each of its "
-            f"{num_nodes} nodes"
+            f"partition_file={path}: has shape {list(values.shape)}, the graph needs one partition"
+            f" for each of its {num_nodes} nodes"
         )
     outside = np.flatnonzero((values < 0) | (values >= num_parts))
     if outside.size:
         row = int(outside[0])
         raise InputError(
-            f"partition_file={path}: row {row} is {values[row]}, outside [0, {num_parts}); correct it or set "
-            f"num_partitions (the largest value is {values.max()})"
+            f"partition_file={path}: row {row} is {values[row]}, outside [0, {num_parts}); correct"
+            f" it or set num_partitions (the largest value is {values.max()})"
         )
     return values
 
@@ -222,7 +222,8 @@ def _read_integers(path: Path) -> NDArray[np.int64]:
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu":
         raise InputError(
-            f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each node"
+            f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each"
+            " node"
         )
     return values.astype(np.int64)
 
@@ -231,8 +232,8 @@ def _read_folder(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[s
     """Read the assignment of a heterogeneous graph from TYPE.npy or TYPE.csv for each node type."""
     if not folder.is_dir():
         raise InputError(
-            f"partition_file={folder}: no such folder; expected one with TYPE.npy or TYPE.csv, an integer "
-            f"for each node, of {', '.join(graph.nodes)}"
+            f"partition_file={folder}: no such folder; expected one with TYPE.npy or TYPE.csv, an"
+            f" integer for each node, of {', '.join(graph.nodes)}"
         )
     files = {
         file.name: file for file in sorted(folder.iterdir()) if file.suffix in (".npy", ".csv")
@@ -240,8 +241,8 @@ def _read_folder(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[s
     unknown = [name for name in files if name[:-4] not in graph.nodes]
     if unknown:
         raise InputError(
-            f"partition_file={folder}: {unknown[0]} belongs to no node type of the graph, which has "
-            f"{', '.join(graph.nodes)}; rename it to one of them, or remove it"
+            f"partition_file={folder}: {unknown[0]} belongs to no node type of the graph, which has"
+            f" {', '.join(graph.nodes)}; rename it to one of them, or remove it"
         )
     assignment = {}
     for name, table in graph.nodes.items():
@@ -252,8 +253,8 @@ def _read_folder(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[s
             )
         if not found and table.num_nodes:
             raise InputError(
-                f"partition_file={folder}: has no {name}.npy or {name}.csv, the partition of each of the "
-                f"{table.num_nodes} nodes of type {name}"
+                f"partition_file={folder}: has no {name}.npy or {name}.csv, the partition of each"
+                f" of the {table.num_nodes} nodes of type {name}"
             )
         assignment[name] = (
             read_assignment(found[0], table.num_nodes, num_parts)

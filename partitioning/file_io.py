@@ -122,8 +122,9 @@ def check_unpacked_size(path: Path, max_gib: float) -> None:
     growth = unpacked - sum(member.compress_size for member in members)
     if growth > max_gib * GIB:
         raise InputError(
-            f"{path}: grows by {growth / GIB:.3g} GiB, to {unpacked / GIB:.3g} GiB, when it is unpacked; if it should "
-            f"hold so much, set dataset_max_gib={math.ceil(growth / GIB)}, which is {max_gib:g}"
+            f"{path}: grows by {growth / GIB:.3g} GiB, to {unpacked / GIB:.3g} GiB, when it is"
+            f" unpacked; if it should hold so much, set dataset_max_gib={math.ceil(growth / GIB)},"
+            f" which is {max_gib:g}"
         )
 
 
@@ -150,7 +151,8 @@ def reading(
     except UNREADABLE as error:
         if "allow_pickle" in str(error):
             raise InputError(
-                f"{where}: not a readable {kind}, or it holds Python objects, which are never loaded; save numbers"
+                f"{where}: not a readable {kind}, or it holds Python objects, which are never"
+                " loaded; save numbers"
             ) from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{where}: not a readable {kind} ({reason}); {remedy}") from None

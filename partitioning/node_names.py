@@ -78,7 +78,8 @@ def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:
             names[row].encode()
         except UnicodeError:
             raise InputError(
-                f"{where}: row {row} is {name!a}; expected Unicode text: write it as UTF-8, without lone surrogates"
+                f"{where}: row {row} is {name!a}; expected Unicode text: write it as UTF-8, without"
+                " lone surrogates"
             ) from None
     return names
 

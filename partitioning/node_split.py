@@ -130,11 +130,13 @@ def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[st
     others = ("kind", "seed", "drop_unlabelled", "stratify", "index", *PAIR_SETTINGS)
     if settings.stratify and kind != "fraction":
         raise InputError(
-            f"split.stratify=true has no meaning with split={kind}: remove it, or set split=fraction"
+            f"split.stratify=true has no meaning with split={kind}: remove it, or set"
+            " split=fraction"
         )
     if settings.index is not None and kind != "given":
         raise InputError(
-            f"split.index={settings.index} has no meaning with split={kind}: remove it, or set split=given"
+            f"split.index={settings.index} has no meaning with split={kind}: remove it, or set"
+            " split=given"
         )
     names = [field.name for field in fields(settings) if field.name not in others]
     if any(getattr(settings, name) is not None for name in PAIR_SETTINGS):
@@ -149,7 +151,8 @@ def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[st
         name = useless[0]
         kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
         raise InputError(
-            f"split.{name}={given[name]} has no meaning with split={kind}: remove it, or set {kinds}"
+            f"split.{name}={given[name]} has no meaning with split={kind}: remove it, or set"
+            f" {kinds}"
         )
     published = {
         name: getattr(recipe, name, None) if kind == recipe.kind else None for name in USED_BY[kind]
@@ -190,23 +193,25 @@ def _draw_per_class(
     """
     if graph.multilabel:
         raise InputError(
-            "split=per_class needs one class per node, and these nodes have several: set split=fraction"
+            "split=per_class needs one class per node, and these nodes have several: set"
+            " split=fraction"
         )
     count, num_val, num_test = (values[name] for name in USED_BY["per_class"])
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
     if sizes.min() < count:
         smallest = int(sizes.argmin())
         raise InputError(
-            f"split.train_per_class={count}: class {smallest} has {sizes[smallest]} labelled nodes; "
-            f"set it to {sizes[smallest]} or less, or set split=fraction"
+            f"split.train_per_class={count}: class {smallest} has {sizes[smallest]} labelled nodes;"
+            f" set it to {sizes[smallest]} or less, or set split=fraction"
         )
     members = [np.flatnonzero(graph.labels == label) for label in range(graph.num_classes)]
     train = np.concatenate([rng.permutation(nodes)[:count] for nodes in members])
     rest = rng.permutation(np.flatnonzero(graph.labelled & ~_mask(graph.num_nodes, train)))
     if num_val + num_test > len(rest):
         raise InputError(
-            f"split.num_val={num_val} and split.num_test={num_test}: only {len(rest)} labelled nodes are left "
-            f"after {len(train)} training nodes; lower them or split.train_per_class={count}"
+            f"split.num_val={num_val} and split.num_test={num_test}: only {len(rest)} labelled"
+            f" nodes are left after {len(train)} training nodes; lower them or"
+            f" split.train_per_class={count}"
         )
     return [
         _mask(graph.num_nodes, ids)
@@ -217,7 +222,8 @@ def _draw_per_class(
 def _share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InputError(
-            f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in [0, 1]"
+            f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in"
+            " [0, 1]"
         )
     return float(value)
 
@@ -246,15 +252,16 @@ def _nodes_in_order(
 def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
     if graph.node_time is None:
         raise InputError(
-            f"split=time: {graph.name} has no times of nodes; set columns.time to the column of nodes that has them"
+            f"split=time: {graph.name} has no times of nodes; set columns.time to the column of"
+            " nodes that has them"
         )
     times = graph.node_time[nodes]
     blank = np.isnan(times)
     if blank.any():
         node = graph.shown_ids[int(nodes[blank].min())]
         raise InputError(
-            f"split=time: {int(blank.sum())} labelled nodes have no time, node {node} for instance; fill it, or take "
-            "their labels out"
+            f"split=time: {int(blank.sum())} labelled nodes have no time, node {node} for instance;"
+            " fill it, or take their labels out"
         )
     return times
 
@@ -301,12 +308,14 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
     if path is not None:
         if not isinstance(path, str):
             raise InputError(
-                f"split.{name}={path}: with split=files this is the path of an index file (npy or csv)"
+                f"split.{name}={path}: with split=files this is the path of an index file (npy or"
+                " csv)"
             )
         return Path(path)
     if folder is None:
         raise InputError(
-            f"split=files needs split.{name}=PATH (npy or csv of node positions), or split.dir=FOLDER"
+            f"split=files needs split.{name}=PATH (npy or csv of node positions), or"
+            " split.dir=FOLDER"
         )
     if not Path(folder).is_dir():
         raise InputError(f"split.dir={folder}: there is no such folder")

@@ -280,7 +280,8 @@ class FeatureSettings(Checked):
     spec: str | None = setting(
         "features.spec",
         None,
-        "a run directory whose fitted pipeline encodes the columns, as its model expects them; null: fit one",
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them;"
+        " null: fit one",
         of_partitioner=True,
     )
 
@@ -486,7 +487,8 @@ class PartitionSettings(Checked):
         super().__post_init__()
         if self.method == "file" and self.file is None:
             raise InputError(
-                "partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv"
+                "partition_method=file needs partition_file=PATH: an integer array [nodes], npy"
+                " or csv"
             )
 
 

@@ -34,7 +34,8 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
             log.info("relation %s: added, the reverse of %s", "__".join(back), "__".join(each))
         else:
             skipped.append(
-                f"{'__'.join(each)} ({'it is symmetric' if reverse == each else '__'.join(reverse)})"
+                f"{'__'.join(each)}"
+                f" ({'it is symmetric' if reverse == each else '__'.join(reverse)})"
             )
     if skipped:
         log.warning("relations without an added reverse, because it exists: %s", ", ".join(skipped))

@@ -156,8 +156,8 @@ def _group_by_owner(site: Site, types: SiteTypes) -> dict[str, dict[str, Array]]
         owner, _, name = key.rpartition("/")
         if owner not in grouped:
             raise InputError(
-                f"{site.folder / ARRAYS}: array `{key}` has no meaning here; expected TYPE/ARRAY or "
-                f"SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {', '.join(grouped)}"
+                f"{site.folder / ARRAYS}: array `{key}` has no meaning here; expected TYPE/ARRAY or"
+                f" SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {', '.join(grouped)}"
             )
         grouped[owner][name] = array
     return grouped
@@ -217,7 +217,8 @@ def _read_edges(arrays: Mapping[str, Array], site: Site, path: Path | str) -> _E
     for name, array in (("dst", dst), ("src_owner", owner)):
         if len(array) != len(src):
             raise InputError(
-                f"{_describe_array(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge"
+                f"{_describe_array(path, name)} has {len(array)} rows, `src` has {len(src)};"
+                " expected one per edge"
             )
     refuse(
         owner,
@@ -240,7 +241,8 @@ def _read_relation(
     _check_names(arrays, (*EDGE_ENDS, "edge_weight") if is_weighted else EDGE_ENDS, where)
     if arrays and is_weighted and "edge_weight" not in arrays:
         raise InputError(
-            f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is weighted"
+            f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is"
+            " weighted"
         )
     edges = _read_edges(arrays or dict.fromkeys(EDGE_ENDS, np.empty(0, np.int64)), site, where)
     source, _, destination = relation.split(SEPARATOR)
@@ -362,7 +364,8 @@ def _read_type_features(
     )
     if features.shape[1] != width:
         raise InputError(
-            f"{where}: its features are {features.shape[1]} wide, `types` of {DESCRIPTION} says {width}"
+            f"{where}: its features are {features.shape[1]} wide, `types` of {DESCRIPTION} says"
+            f" {width}"
         )
     return features
 
@@ -373,7 +376,8 @@ def _check_num_rows(
     for name in names:
         if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != num_nodes):
             raise InputError(
-                f"{_describe_array(path, name)} has shape {arrays[name].shape}; `node_id` has {num_nodes} rows"
+                f"{_describe_array(path, name)} has shape {arrays[name].shape}; `node_id` has"
+                f" {num_nodes} rows"
             )
 
 
@@ -395,7 +399,8 @@ def _read_labels(
     if "label" not in arrays or num_nodes == 0:
         if num_nodes:
             log.warning(
-                "%s: there is no array `label`; this site's nodes have no part in training or scores",
+                "%s: there is no array `label`; this site's nodes have no part in training or"
+                " scores",
                 path,
             )
         if is_multilabel:
@@ -408,7 +413,8 @@ def _read_labels(
         return check_classes(label, site.num_classes or max(num_nodes, MANY_CLASSES), where)
     if label.shape[1] != site.num_classes:
         raise InputError(
-            f"{where} has {label.shape[1]} columns; num_classes of {DESCRIPTION} is {site.num_classes}"
+            f"{where} has {label.shape[1]} columns; num_classes of {DESCRIPTION} is"
+            f" {site.num_classes}"
         )
     return check_multilabel(label, where)
 
@@ -420,6 +426,7 @@ def _read_masks(
     masks = check_masks(given, num_nodes, partial(_describe_array, path))
     if not masks and "label" in arrays and num_nodes:
         raise InputError(
-            f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and test"
+            f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and"
+            " test"
         )
     return masks or {name: np.zeros(num_nodes, np.bool_) for name in MASKS}

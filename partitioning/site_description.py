@@ -113,7 +113,8 @@ class Site:
             )
         if fields.get("version") != VERSION:
             raise InputError(
-                f"{path}: version is {fields.get('version')!r}; this program reads version {VERSION}"
+                f"{path}: version is {fields.get('version')!r}; this program reads version"
+                f" {VERSION}"
             )
         name, sites = fields.get("site"), fields.get("sites")
         if not isinstance(sites, list) or not all(
@@ -135,7 +136,8 @@ class Site:
         integer = type(classes) is int and 1 <= classes <= MAX_CLASSES
         if not integer and not (classes is None and task == "multiclass"):
             raise InputError(
-                f"{path}: num_classes is {classes!r}; expected an integer in [1, {MAX_CLASSES:,}] (multilabel needs it)"
+                f"{path}: num_classes is {classes!r}; expected an integer in [1, {MAX_CLASSES:,}]"
+                " (multilabel needs it)"
             )
         types = SiteTypes.parse(fields, path) if fields.keys() & set(TYPE_KEYS) else None
         return cls(folder, name, tuple(sites), task, classes, types)

@@ -124,9 +124,9 @@ class SiteFolders(PartitionDirectory):
                 return site
         there = ", ".join(f"{site.name} (rank {site.rank})" for site in self.local_sites)
         raise InputError(
-            f"dataset_file={self.path}: has no folder of site {self.local_sites[0].sites[part]} (rank {part}), only of "
-            f"{there}; set node_rank to the rank of this site, and parts_per_node to the number of sites on this "
-            "machine (app=plan needs all)"
+            f"dataset_file={self.path}: has no folder of site {self.local_sites[0].sites[part]}"
+            f" (rank {part}), only of {there}; set node_rank to the rank of this site, and"
+            " parts_per_node to the number of sites on this machine (app=plan needs all)"
         )
 
 
@@ -165,8 +165,8 @@ def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFol
         raise InputError(f"dataset_file={path}: holds several folders of one site; keep one")
     if len(local_sites[0].sites) != num_parts:
         raise InputError(
-            f"{folders[0] / DESCRIPTION}: names {len(local_sites[0].sites)} sites, num_partitions={num_parts}; "
-            f"set num_partitions={len(local_sites[0].sites)}"
+            f"{folders[0] / DESCRIPTION}: names {len(local_sites[0].sites)} sites,"
+            f" num_partitions={num_parts}; set num_partitions={len(local_sites[0].sites)}"
         )
     return SiteFolders(path, num_parts, None, [], None, local_sites)
 

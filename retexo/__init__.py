@@ -18,8 +18,8 @@ def run(
     """Run an app, as the command `retexo` does, and return its result.
 
     Args:
-        settings: Settings of the command line: a list, ["dataset_name=cora", "num_rounds=[200]"], or a
-            dictionary, {"dataset_name": "cora", "stopping": {"patience": 10}}.
+        settings: Settings of the command line: a list, ["dataset_name=cora", "num_rounds=[200]"],
+            or a dictionary, {"dataset_name": "cora", "stopping": {"patience": 10}}.
         config_name: Option --config-name.
         config_dir: Option --config-dir.
 
@@ -76,7 +76,9 @@ def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", **options
 
 
 def from_pandas(nodes: Any, edges: Any, path: str | Path = "graph", **options: Any) -> str:
-    """Write two pandas data frames as tables for dataset_name=file, and return the path of their folder."""
+    """Write two pandas data frames as tables for dataset_name=file, and return the path of their
+    folder.
+    """
     return str(_objects().from_pandas(nodes, edges, path, **options))
 
 

@@ -58,7 +58,8 @@ def run_jobs() -> int:
         sys.argv[1:] = options_first(sys.argv[1:])
         job()
     except Exception as error:
-        # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors for it, too.
+        # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors
+        # for it, too.
         if statuses and not isinstance(error, REFUSALS):
             raise
         print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)

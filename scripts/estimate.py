@@ -4,9 +4,10 @@
     python scripts/estimate.py --nodes N --edges E --features F --classes C [--workers W] [...]
     python scripts/estimate.py --one-node-a-client dataset_name=cora [--offline 0 0.3]
 
-The formulas are in retexo/plan/random_graph.py. They know the published algorithm, +experiment=retexo, without
-compression. "network, at least" is the time in which a node's link carries the node's own bytes, at --bandwidth; nothing
-else is counted. --one-node-a-client: docs/one-node-a-client.md.
+The formulas are in retexo/plan/random_graph.py. They know the published algorithm,
++experiment=retexo, without compression. "network, at least" is the time in which a node's link
+carries the node's own bytes, at --bandwidth; nothing else is counted. --one-node-a-client:
+docs/one-node-a-client.md.
 """
 
 import argparse

@@ -3,12 +3,13 @@
 
     python scripts/launch.py [options] HOSTFILE ARGUMENTS OF main.py
 
-    python scripts/launch.py hosts.txt --config-name node_classification_gcn app=train dataset_name=cora
+    python scripts/launch.py hosts.txt --config-name node_classification_gcn app=train
+    dataset_name=cora
 
-HOSTFILE has one host per line, as ssh knows it (HOST or USER@HOST); the first is node 0. Each gets an equal share of
-the partitions, in that order, and rsync copies what a host lacks. Then all nodes are started; each line of their output
-begins with the host. When one fails, or on Ctrl-C, all are ended. Every host needs the project and its environment in
-the same folder (docs/cluster.md).
+HOSTFILE has one host per line, as ssh knows it (HOST or USER@HOST); the first is node 0. Each gets
+an equal share of the partitions, in that order, and rsync copies what a host lacks. Then all nodes
+are started; each line of their output begins with the host. When one fails, or on Ctrl-C, all are
+ended. Every host needs the project and its environment in the same folder (docs/cluster.md).
 """
 
 import argparse
@@ -34,7 +35,8 @@ from retexo.settings.compose import compose  # noqa: E402
 END_TIMEOUT = 30.0
 """seconds within which a node has to end once it is told to"""
 SSH = ("ssh", "-o", "BatchMode=yes")
-# The program runs as long as ssh's standard input is open, so it ends with this launcher, even a killed one.
+# The program runs as long as ssh's standard input is open, so it ends with this launcher, even a
+# killed one.
 REMOTE_SCRIPT = """cd {folder} || exit 2
 exec 3<&0
 {command} &
@@ -72,8 +74,9 @@ def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     cluster = replace(cluster, parts_per_node=-(-cluster.num_partitions // len(hosts)))
     if cluster.num_nodes < len(hosts):
         raise InputError(
-            f"{hostfile}: {len(hosts)} hosts for {cluster.num_partitions} partitions, {cluster.parts_per_node} each, "
-            f"so {cluster.num_nodes} host(s) would have them all; name {cluster.num_nodes}, or partition again"
+            f"{hostfile}: {len(hosts)} hosts for {cluster.num_partitions} partitions,"
+            f" {cluster.parts_per_node} each, so {cluster.num_nodes} host(s) would have them all;"
+            f" name {cluster.num_nodes}, or partition again"
         )
     own = {
         "distributed.master_addr": hosts[0].rpartition("@")[2],
@@ -110,7 +113,9 @@ def split_arguments(arguments: list[str]) -> tuple[dict[str, str | None], list[s
 
 
 def copy_parts(launch: Launch, folder: Path) -> None:
-    """Copy each host's partitions to the same path there; rsync sends only what is missing. Raises InputError."""
+    """Copy each host's partitions to the same path there; rsync sends only what is missing. Raises
+    InputError.
+    """
     source = launch.directory.path
     there = folder / source  # an absolute one stays as it is
     make = f"mkdir -p {shlex.quote(str(there))} && rsync"
@@ -138,7 +143,9 @@ def copy_parts(launch: Launch, folder: Path) -> None:
 
 
 def run(launch: Launch, folder: Path, python: str) -> int:
-    """Run the program on all hosts until all have ended with status 0, or one has not; its exit status, or 0."""
+    """Run the program on all hosts until all have ended with status 0, or one has not; its exit
+    status, or 0.
+    """
     environment = f"RETEXO_RUN_KEY={secrets.token_hex(8)}"
     processes: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(len(launch.hosts)) as pool:
@@ -162,7 +169,8 @@ def run(launch: Launch, folder: Path, python: str) -> int:
                 status = ended.result()
                 if status != 0:
                     print(
-                        f"error: {following[ended]} ended with status {status}; the others are ended",
+                        f"error: {following[ended]} ended with status {status}; the others are"
+                        " ended",
                         file=sys.stderr,
                     )
                     return status if status in (1, 2) else 1
@@ -193,7 +201,9 @@ def follow(host: str, process: subprocess.Popen[str]) -> int:
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:
-    """Close the standard input of every ssh, which ends its program; kill an ssh that does not end in time."""
+    """Close the standard input of every ssh, which ends its program; kill an ssh that does not end
+    in time.
+    """
     for process in processes:
         assert process.stdin is not None
         process.stdin.close()

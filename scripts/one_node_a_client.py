@@ -1,9 +1,11 @@
-"""One node a client: every user keeps their own node, its features, its label and its edges, on a device of their own.
+"""One node a client: every user keeps their own node, its features, its label and its edges, on a
+device of their own.
 
-The method's first paper (arXiv 2302.13053, its first version): stage 0 is a network on a client's own features; each of
-the K stages after it reads these, and the mean of what the neighbours sent after the stage before: class scores (C
-wide) or embeddings (D wide). A stage is trained in R rounds; in each of them a random group of G clients with training
-labels takes one step from the same weights and averages. docs/one-node-a-client.md has the assumptions.
+The method's first paper (arXiv 2302.13053, its first version): stage 0 is a network on a client's
+own features; each of the K stages after it reads these, and the mean of what the neighbours sent
+after the stage before: class scores (C wide) or embeddings (D wide). A stage is trained in R
+rounds; in each of them a random group of G clients with training labels takes one step from the
+same weights and averages. docs/one-node-a-client.md has the assumptions.
 
 N clients, E directed edges without repeats and self loops, F features, P weights of a stage.
 """
@@ -63,7 +65,9 @@ class Clients:
         )
 
     def agreed(self, width: int) -> tuple[float, float]:
-        """Bytes of weights that all clients send, and that are sent to them: in the rounds, and of what was trained."""
+        """Bytes of weights that all clients send, and that are sent to them: in the rounds, and of
+        what was trained.
+        """
         each = sum(self.weights(stage, width) for stage in range(self.stages + 1))
         up = float(self.rounds * min(self.group, self.train) * each)
         return up, up + self.nodes * each
@@ -71,8 +75,9 @@ class Clients:
     def full_graph(self) -> tuple[float, float]:
         """Bytes of rows, and of weights both ways, of end-to-end training of K layers for R rounds.
 
-        Features once; between layers rows forward and their gradients back in each round, rows once more at the end.
-        All clients with training labels take part in each round, and all clients get what was trained.
+        Features once; between layers rows forward and their gradients back in each round, rows once
+        more at the end. All clients with training labels take part in each round, and all clients
+        get what was trained.
         """
         passes = (self.stages - 1) * (2 * self.rounds + 1) * self.hidden
         widths = [self.features, *[self.hidden] * (self.stages - 1), self.classes]
@@ -108,7 +113,9 @@ class Stage(nn.Module):
 
 
 def received(rows: Tensor, src: Tensor, dst: Tensor, online: Tensor) -> Tensor:
-    """The mean of what each client was sent, [N, W]; 0 for nothing. A message needs both ends, bool [N] online."""
+    """The mean of what each client was sent, [N, W]; 0 for nothing. A message needs both ends, bool
+    [N] online.
+    """
     kept = online[src] & online[dst]
     total = torch.zeros_like(rows).index_add_(0, dst[kept], rows[src[kept]])
     return total / torch.bincount(dst[kept], minlength=len(rows)).clamp(min=1)[:, None]
@@ -125,7 +132,8 @@ def simulate(
     rate: float,
     dropout: float,
 ) -> tuple[list[float], int]:
-    """Test accuracy after each stage, and the bytes of rows that were sent; all clients of a group at once.
+    """Test accuracy after each stage, and the bytes of rows that were sent; all clients of a group
+    at once.
 
     offline: the share of clients that are not there, drawn anew for each round and each exchange.
     """
@@ -162,12 +170,12 @@ def simulate(
 def lines(sizes: Clients) -> Iterator[str]:
     """The counts, in the two forms of what crosses, beside full-graph training."""
     yield (
-        f"{sizes.nodes:,} clients, {sizes.edges:,.0f} directed edges; {sizes.stages} stages of {sizes.rounds} "
-        f"rounds, D = {sizes.hidden}, G = {sizes.group}"
+        f"{sizes.nodes:,} clients, {sizes.edges:,.0f} directed edges; {sizes.stages} stages of"
+        f" {sizes.rounds} rounds, D = {sizes.hidden}, G = {sizes.group}"
     )
     yield (
-        f"{'':<12} {'B a client: mean':>18} {'median':>12} {'99 %':>12} {'most':>14} {'rows, MB':>12} "
-        f"{'weights, MB':>22}"
+        f"{'':<12} {'B a client: mean':>18} {'median':>12} {'99 %':>12} {'most':>14}"
+        f" {'rows, MB':>12} {'weights, MB':>22}"
     )
     for name, width in (("scores", sizes.classes), ("embeddings", sizes.hidden)):
         each = sizes.rows(width)
@@ -183,8 +191,8 @@ def lines(sizes: Clients) -> Iterator[str]:
         )
     rows, weights = sizes.full_graph()
     yield (
-        f"{'full graph':<12} {rows / sizes.nodes:>18,.0f} {'':>12} {'':>12} {'':>14} {rows / 1e6:>12,.1f} "
-        f"{f'{weights / 1e6:,.1f} both ways':>22}"
+        f"{'full graph':<12} {rows / sizes.nodes:>18,.0f} {'':>12} {'':>12} {'':>14}"
+        f" {rows / 1e6:>12,.1f} {f'{weights / 1e6:,.1f} both ways':>22}"
     )
 
 
@@ -225,7 +233,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if not options.one_node_a_client:
         if None in (options.nodes, options.edges, options.features, options.classes):
             parser.error(
-                "--one-node-a-client: needs dataset_name=..., or --nodes, --edges, --features and --classes"
+                "--one-node-a-client: needs dataset_name=..., or --nodes, --edges, --features and"
+                " --classes"
             )
         degree = np.array([options.edges / options.nodes])
         of_graph = {
@@ -247,7 +256,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             parser.error(str(error))
         if graph.multilabel:
             parser.error(
-                "--one-node-a-client: counts one class of each node, and this graph has several labels"
+                "--one-node-a-client: counts one class of each node, and this graph has several"
+                " labels"
             )
         if not seed:
             degree = torch.bincount(neighbours(graph)[0], minlength=graph.num_nodes).numpy()
@@ -271,7 +281,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
                     dropout=options.dropout,
                 )
                 print(
-                    f"seed {seed}: {offline:.0%} away, {'scores' if scores else 'embeddings'}, test after each stage "
-                    f"{', '.join(f'{accuracy:.4f}' for accuracy in found)}; rows {sent:,} B",
+                    f"seed {seed}: {offline:.0%} away, {'scores' if scores else 'embeddings'}, test"
+                    f" after each stage {', '.join(f'{accuracy:.4f}' for accuracy in found)}; rows"
+                    f" {sent:,} B",
                     flush=True,
                 )

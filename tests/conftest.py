@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# A shell has SIGINT ignored in what it starts in its background; the processes of the tests would inherit that.
+# A shell has SIGINT ignored in what it starts in its background; the processes of the tests would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported: where there are more threads than cores, none waits by computing.
@@ -20,8 +21,9 @@ STUCK = 900.0
 """Seconds from a test's start to that of the next: more than the limit of any."""
 STDERR = pytest.StashKey[int]()
 
-# An example can take long where other work has the cores. The usual run takes the same few examples each time, so that
-# a change is judged by what it changed; --all takes new ones, a hundred of each test.
+# An example can take long where other work has the cores. The usual run takes the same few examples
+# each time, so that a change is judged by what it changed; --all takes new ones, a hundred of each
+# test.
 settings.register_profile("usual", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("all", deadline=None)
 settings.load_profile("usual")
@@ -29,7 +31,9 @@ settings.load_profile("usual")
 
 @pytest.fixture
 def fork_server() -> None:
-    """The workers' fork server runs: DGL's reader is tried in a child of it, not in a program that takes seconds."""
+    """The workers' fork server runs: DGL's reader is tried in a child of it, not in a program that
+    takes seconds.
+    """
     from retexo.launch.fork_server import warm_up
 
     warm_up()
@@ -44,7 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--namespaces",
         choices=("optional", "required"),
         default="optional",
-        help="whether tests that need network namespaces are skipped, or fail, where there are none",
+        help=(
+            "whether tests that need network namespaces are skipped, or fail, where there are none"
+        ),
     )
 
 
@@ -59,7 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test's own limit ends only what lets Python run; this ends the process, and says where each thread is."""
+    """A test's own limit ends only what lets Python run; this ends the process, and says where each
+    thread is.
+    """
     faulthandler.dump_traceback_later(STUCK, exit=True, file=item.config.stash[STDERR])
 
 

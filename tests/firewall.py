@@ -1,4 +1,5 @@
-"""A firewall in a network namespace: nothing comes in but answers. Rules of nftables, over netlink; no program of them.
+"""A firewall in a network namespace: nothing comes in but answers. Rules of nftables, over netlink;
+no program of them.
 
 table inet closed { chain in { type filter hook input priority 0; policy drop;
     ct state established,related accept
@@ -88,7 +89,7 @@ def _inside(namespace: str) -> Iterator[None]:
             libc.setns(own.fileno(), CLONE_NEWNET)
 
 
-# --- messages of netlink, as in linux/netfilter/nf_tables.h ----------------------------------------------------------
+# --- messages of netlink, as in linux/netfilter/nf_tables.h ----------
 
 
 def _attribute(kind: int, content: bytes) -> bytes:

@@ -39,7 +39,9 @@ def random_hetero(
     multi: bool = False,
     weighted: Sequence[EdgeType] = (),
 ) -> HeteroGraphData:
-    """Random edges, some of them twice, a self loop where the ends are of one type; ids from 1000, 2000 ... on."""
+    """Random edges, some of them twice, a self loop where the ends are of one type; ids from 1000,
+    2000 ... on.
+    """
     rng = np.random.default_rng(seed)
     target, number = next(iter(sizes)), next(iter(sizes.values()))[0]
     labels = np.arange(number) // 3 % num_classes
@@ -185,7 +187,9 @@ def write_hetero_sites(
 def partitioned_by_dgl(
     folder: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
 ) -> PartitionDirectory:
-    """The parts of random_assignment, by DGL's partition_graph in place of METIS; weights of the relation WEIGHTED."""
+    """The parts of random_assignment, by DGL's partition_graph in place of METIS; weights of the
+    relation WEIGHTED.
+    """
     counts = {name: table.num_nodes for name, table in graph.nodes.items()}
     ends = {
         each: tuple(map(torch.from_numpy, (edges.src, edges.dst)))

@@ -1,10 +1,12 @@
-"""Several nodes on one machine: a network namespace each, joined by a bridge in a namespace of its own.
+"""Several nodes on one machine: a network namespace each, joined by a bridge in a namespace of its
+own.
 
     node0 [eth0 10.0.0.1] --veth--+
     node1 [eth0 10.0.0.2] --veth--+-- bridge        a node has an eth0 and a loopback device, and reaches nothing else
     node2 [eth0 10.0.0.3] --veth--+
 
-Two networks cannot meet, so all of them have the same addresses, and any port is free. Needs root and iproute2.
+Two networks cannot meet, so all of them have the same addresses, and any port is free. Needs root
+and iproute2.
 """
 
 import contextlib
@@ -36,7 +38,9 @@ class Node:
         return ["ip", "netns", "exec", self.namespace]
 
     def sent(self) -> tuple[int, int]:
-        """Bytes and packets that left this node so far, link headers included; loopback does not count."""
+        """Bytes and packets that left this node so far, link headers included; loopback does not
+        count.
+        """
         (device,) = json.loads(
             _run("ip", "-n", self.namespace, "-json", "-stats", "link", "show", DEVICE)
         )
@@ -53,7 +57,8 @@ class Node:
 
 @contextlib.contextmanager
 def network(num_nodes: int, rate: str | None = None) -> Iterator[list[Node]]:
-    """Nodes that reach each other, each sending at most at `rate` (of tc, such as 100mbit); all removed at the end.
+    """Nodes that reach each other, each sending at most at `rate` (of tc, such as 100mbit); all
+    removed at the end.
 
     Raises subprocess.CalledProcessError or OSError where the system does not permit it.
     """

@@ -1,4 +1,6 @@
-"""What several tests need: workers as processes, small graphs and their partition directories, the command line."""
+"""What several tests need: workers as processes, small graphs and their partition directories, the
+command line.
+"""
 
 import contextlib
 import dataclasses
@@ -56,7 +58,9 @@ from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
 
 THREADS = 2
-"""Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one shall be seen."""
+"""Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one
+shall be seen.
+"""
 torch.set_num_threads(THREADS)
 ROOT = Path(__file__).resolve().parents[1]
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -84,7 +88,7 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- workers -----------------------------------------------------------------------------------------------------------
+# --- workers ----------
 
 
 def _worker(
@@ -107,9 +111,11 @@ def _send(sender: Connection, outcome: tuple[str, Any]) -> None:
 def run_workers(
     world_size: int, target: Callable[..., Any], folder: Path, *args: Any, timeout: float = 90.0
 ) -> list[Any]:
-    """Run target(rank, world_size, *args) in world_size processes that form a process group; their results by rank.
+    """Run target(rank, world_size, *args) in world_size processes that form a process group; their
+    results by rank.
 
-    `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit fail the test.
+    `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit
+    fail the test.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["retexo.worker.train"])
@@ -137,7 +143,9 @@ def run_workers(
 def over_sockets(
     world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0
 ) -> list[Future[Any]]:
-    """work(transport) in a thread for each rank, over pairs of sockets; by rank what came of it, when all ended."""
+    """work(transport) in a thread for each rank, over pairs of sockets; by rank what came of it,
+    when all ended.
+    """
     with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
         streams = add_local_streams(range(world), {}, stack)
         return [
@@ -182,7 +190,7 @@ def _results(workers: list[Any], deadline: float) -> list[Any]:
     return [results[rank] for rank in range(len(workers))]
 
 
-# --- graphs and their partitions ---------------------------------------------------------------------------------------
+# --- graphs and their partitions ----------
 
 
 def make_graph(
@@ -288,7 +296,9 @@ def need_dgl() -> None:
 
 
 class _LazyDGL:
-    """The package dgl, imported when it is first used: it takes half a second, and may not be there."""
+    """The package dgl, imported when it is first used: it takes half a second, and may not be
+    there.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_", "pytest")):  # pytest looks for these in what a test module imports
@@ -451,7 +461,7 @@ def snapshot(folder: Path) -> dict[str, str]:
     }
 
 
-# --- the command line --------------------------------------------------------------------------------------------------
+# --- the command line ----------
 
 
 @dataclass(frozen=True)
@@ -468,7 +478,8 @@ class Ended:
 
 
 def _environment(extra: dict[str, str] | None) -> dict[str, str]:
-    # The server that workers are forked from looks for packages in its working directory and in PYTHONPATH only.
+    # The server that workers are forked from looks for packages in its working directory and in
+    # PYTHONPATH only.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {
         **os.environ,
@@ -482,7 +493,9 @@ def _environment(extra: dict[str, str] | None) -> dict[str, str]:
 def start_cli(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Start main.py in a process group of its own; `prefix` is a command that runs another, such as `ip netns exec`."""
+    """Start main.py in a process group of its own; `prefix` is a command that runs another, such as
+    `ip netns exec`.
+    """
     return subprocess.Popen(
         [*prefix, sys.executable, str(ROOT / "main.py"), *arguments],
         cwd=cwd,
@@ -514,7 +527,9 @@ def run_cli(
 def run_main(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, script: str = "main.py"
 ) -> Ended:
-    """As run_cli, but within this process, without the seconds that imports take; what workers print is not kept."""
+    """As run_cli, but within this process, without the seconds that imports take; what workers
+    print is not kept.
+    """
     stdout, stderr, status = io.StringIO(), io.StringIO(), None
     with (
         contextlib.chdir(cwd),
@@ -534,7 +549,9 @@ def run_main(
 
 @contextlib.contextmanager
 def _hydra_alone() -> Iterator[None]:
-    """Hydra finds nothing of an earlier command, and leaves nothing: its own state, the handlers of the log."""
+    """Hydra finds nothing of an earlier command, and leaves nothing: its own state, the handlers of
+    the log.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     GlobalHydra.instance().clear()

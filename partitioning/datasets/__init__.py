@@ -104,7 +104,8 @@ def canonical_name(name: str) -> str:
             f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(NAMES)};"
         )
         raise InputError(
-            f"dataset_name={name}: no such data set; {hint} A graph of your own is dataset_name=file"
+            f"dataset_name={name}: no such data set; {hint} A graph of your own is"
+            " dataset_name=file"
         )
     return name
 
@@ -146,15 +147,16 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         for defined, value in _table_settings(settings):
             if value != defined.default:
                 raise InputError(
-                    f"{defined.key}={value} has no meaning with dataset_name={settings.name}: remove it"
+                    f"{defined.key}={value} has no meaning with dataset_name={settings.name}:"
+                    " remove it"
                 )
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
     if isinstance(graph, HeteroGraphData):
         if settings.symmetrize:
             raise InputError(
-                "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
-                "the reverse of each relation"
+                "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true"
+                " adds the reverse of each relation"
             )
         return add_reverse_relations(graph) if settings.reverse else graph
     kind = settings.features.kind

@@ -93,12 +93,15 @@ def csv_frames(
 
 
 def _read_chunks(frames: Iterator["pd.DataFrame"], path: Path) -> Iterator["pd.DataFrame"]:
-    """Yield the frames; InputError for a number that no float64 holds, at which some pandas overflow."""
+    """Yield the frames; InputError for a number that no float64 holds, at which some pandas
+    overflow.
+    """
     try:
         yield from frames
     except OverflowError as error:
         raise InputError(
-            f"{path}: row 0 or later is a number of more than 300 digits; expected a number below 1e308"
+            f"{path}: row 0 or later is a number of more than 300 digits; expected a number below"
+            " 1e308"
         ) from error
 
 
@@ -123,8 +126,9 @@ def _read_decimal_commas(
         if separator != ";":
             row = int(written.str.contains(",").to_numpy().argmax())
             raise InputError(
-                f"{path}: column `{name}`, row {cells.index[row]} is {written.iloc[row]!r}, a decimal comma or a list; "
-                "write the number with a point, or separate columns by semicolons"
+                f"{path}: column `{name}`, row {cells.index[row]} is {written.iloc[row]!r}, a"
+                " decimal comma or a list; write the number with a point, or separate columns by"
+                " semicolons"
             )
         frame[name] = pd.to_numeric(frame[name].astype("str").str.replace(",", "."))
 
@@ -145,7 +149,8 @@ def layout_of(path: Path, header: bool | None) -> Layout:
         raise ValueError("empty")
     if len(second) > len(first):  # pandas would silently use the first cells as an index
         raise InputError(
-            f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected as many"
+            f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected"
+            " as many"
         )
     if header is None and comments:  # such as SNAP's: # FromNodeId ToNodeId
         named = next(_cells([comments[-1][1:].strip()], separator), [])

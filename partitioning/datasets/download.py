@@ -58,12 +58,15 @@ class Archive:
         missing = [name for name in self.needed if not (self.folder / name).is_file()]
         if missing:
             raise InputError(
-                f"dataset_name={self.dataset}: {self.folder} lacks {', '.join(missing)}; remove the folder and "
-                f"{self.by_hand()}"
+                f"dataset_name={self.dataset}: {self.folder} lacks {', '.join(missing)}; remove the"
+                f" folder and {self.by_hand()}"
             )
 
     def by_hand(self) -> str:
-        return f"fetch {self.url} and put it at {self.zip}, or unpack it so that {self.folder / self.needed[0]} exists"
+        return (
+            f"fetch {self.url} and put it at {self.zip}, or unpack it so that"
+            f" {self.folder / self.needed[0]} exists"
+        )
 
     def _unpack(self, max_gib: float) -> None:
         """Unpack beside the folder, then rename it, so that no incomplete folder remains."""
@@ -187,7 +190,8 @@ def library(dataset: str, folder: Path) -> Iterator[None]:
     ) as error:  # a damaged file can raise any error
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         raise InputError(
-            f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); remove them and fetch them again"
+            f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); remove them"
+            " and fetch them again"
         ) from error
     finally:
         log.debug("%s: %s", dataset, printed.getvalue())

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNNAMED = "expected a number, a node's position; ids that are names need a column `id` in nodes, features or labels"
+UNNAMED = (
+    "expected a number, a node's position; ids that are names need a column `id` in nodes, features"
+    " or labels"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +78,15 @@ class _EdgeColumns:
         self.ends = [name for name in found if name is not None]
         if len(self.ends) < 2:
             raise InputError(
-                f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src, columns.dst); put "
-                "the line src,dst before it if this is no header"
+                f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
+                " columns.dst); put the line src,dst before it if this is no header"
             )
         self.weight = find_column("weight", names, columns, path)
         self.time = columns.time if columns.time in names else None
         if columns.weight is not None and self.weight is None:
             raise InputError(
-                f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
+                f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set"
+                " one of them"
             )
         others = [name for name in names if name not in (*self.ends, self.weight, self.time)]
         if others and not with_features:
@@ -173,7 +177,8 @@ def _join(
         begin += len(src)
     if num_dropped:
         log.warning(
-            "%s: %d of %d edges have an end that is no node, the first in row %d: left out (edges.unknown=drop)",
+            "%s: %d of %d edges have an end that is no node, the first in row %d: left out"
+            " (edges.unknown=drop)",
             path,
             num_dropped,
             begin,
@@ -225,7 +230,8 @@ def _npy_edges(path: Path) -> Iterator[EdgePiece]:
     edges = read_npy(path)
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(
-            f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge"
+            f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per"
+            " edge"
         )
     for row in range(0, len(edges), frames.CELLS // 2):
         src, dst = (

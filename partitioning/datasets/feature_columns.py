@@ -33,7 +33,10 @@ TOO_MANY_TEXTS = 1 << 20
 BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 TRUE = {"true", "yes", "y", "t"}
 DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?")
-REMEDY = "expected a number; columns.categorical={name} takes texts as categories, columns.ignore={name} leaves it out"
+REMEDY = (
+    "expected a number; columns.categorical={name} takes texts as categories, columns.ignore={name}"
+    " leaves it out"
+)
 
 
 @dataclass(eq=False)
@@ -118,9 +121,10 @@ class _ColumnReader:
         number = len(self.places)
         if self.requested is None and number > FEW and 2 * number > self.num_cells:
             raise InputError(
-                f"{self.path}: column `{self.name}`: {number} different texts in {self.num_cells} rows, "
-                f"`{next(iter(self.places))[:40]}` for instance: no categories; columns.ignore={self.name} leaves it "
-                f"out, columns.id={self.name} takes it as ids, columns.categorical={self.name} as categories"
+                f"{self.path}: column `{self.name}`: {number} different texts in {self.num_cells}"
+                f" rows, `{next(iter(self.places))[:40]}` for instance: no categories;"
+                f" columns.ignore={self.name} leaves it out, columns.id={self.name} takes it as"
+                f" ids, columns.categorical={self.name} as categories"
             )
 
     def _read_lists(self, frame: "pd.DataFrame") -> Array:
@@ -132,12 +136,13 @@ class _ColumnReader:
             values = blank if cell is None or cell is np.nan else np.asarray(cell)
             if values.ndim != 1 or values.dtype.kind not in "biuf":
                 raise InputError(
-                    f"{where}, row {begin + row} is {str(cell)[:60]}; expected a list of numbers, or "
-                    f"columns.ignore={self.name}"
+                    f"{where}, row {begin + row} is {str(cell)[:60]}; expected a list of numbers,"
+                    f" or columns.ignore={self.name}"
                 )
             if len(values) != self.width:
                 raise InputError(
-                    f"{where}, length: row {begin + row} is {len(values)}; expected {self.width}, as before"
+                    f"{where}, length: row {begin + row} is {len(values)}; expected {self.width},"
+                    " as before"
                 )
             rows.append(values)
         return np.stack(rows).astype(np.float64) if rows else np.empty((0, self.width))
@@ -155,8 +160,9 @@ class _ColumnReader:
         if len(wrong):
             row, at = wrong[0]
             raise InputError(
-                f"{self.path}: column `{self.name}`, row {begin + row} is {values[row, at]}; expected a finite float32: "
-                f"mend it, or columns.ignore={self.name} leaves the column out"
+                f"{self.path}: column `{self.name}`, row {begin + row} is {values[row, at]};"
+                f" expected a finite float32: mend it, or columns.ignore={self.name} leaves the"
+                " column out"
             )
         return narrow
 
@@ -250,8 +256,9 @@ def read_times(cells: "pd.Series[Any]", path: Path, name: str, begin: int) -> Ar
     wrong = np.flatnonzero(times.isna() & cells.notna())
     if len(wrong):
         raise InputError(
-            f"{path}: column `{name}`, row {begin + wrong[0]} is {str(cells.iloc[wrong[0]])[:60]!r}; expected a date, "
-            "such as 2024-01-31 or 2024-01-31T12:00:00"
+            f"{path}: column `{name}`, row {begin + wrong[0]} is"
+            f" {str(cells.iloc[wrong[0]])[:60]!r}; expected a date, such as 2024-01-31 or"
+            " 2024-01-31T12:00:00"
         )
     seconds: Array = (times - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(np.float64)
     return seconds
@@ -268,6 +275,7 @@ def _booleans(cells: "pd.Series[Any]", path: Path, name: str, begin: int) -> Arr
     wrong = np.flatnonzero(np.isnan(values) & cells.notna())
     if len(wrong):
         raise InputError(
-            f"{path}: column `{name}`, row {begin + wrong[0]} is {str(cells.iloc[wrong[0]])[:60]!r}; expected true or false"
+            f"{path}: column `{name}`, row {begin + wrong[0]} is"
+            f" {str(cells.iloc[wrong[0]])[:60]!r}; expected true or false"
         )
     return values

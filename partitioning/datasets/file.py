@@ -1,8 +1,9 @@
-"""Reads a user's graph, `dataset_name=file dataset_file=PATH`, in one of three forms (docs/data.md).
+"""Reads a user's graph, `dataset_name=file dataset_file=PATH`, in one of three forms
+(docs/data.md).
 
-N nodes, E directed edges, F features, K features of an edge, C classes. Each direction of an undirected
-edge is a row (or set `symmetrize=true`). Labels are classes, blank or -1 where unknown, or 0/1 [N, C].
-Nothing is unpickled.
+N nodes, E directed edges, F features, K features of an edge, C classes. Each direction of an
+undirected edge is a row (or set `symmetrize=true`). Labels are classes, blank or -1 where unknown,
+or 0/1 [N, C]. Nothing is unpickled.
 
 (a) PATH.npz, written by numpy.savez or savez_compressed; nodes are 0 ... N-1:
 
@@ -24,15 +25,15 @@ Nothing is unpickled.
     labels      csv, parquet: id, label, or 0/1 columns; or npy [N] or [N, C]
     train, val (or valid), test         npy, csv, optional: node positions, or an npy mask
 
-    Only edges and labels are required. Nodes are the rows of nodes, features or labels. If a table has
-    ids, edges use these ids, and the other tables are joined by them; a node without a row has no label
-    or features. partitioning/features/roles.py finds the role of each column.
+    Only edges and labels are required. Nodes are the rows of nodes, features or labels. If a table
+    has ids, edges use these ids, and the other tables are joined by them; a node without a row has
+    no label or features. partitioning/features/roles.py finds the role of each column.
 
     A folder with the folders nodes/ and edges/ is a heterogeneous graph: hetero_tables.py.
 
-(c) PATH.bin or PATH.dgl, one graph saved by dgl.save_graphs, with ndata `label` and optionally `feat`,
-    masks and `node_id`, and edata `edge_weight` (`weight`, `w`) and `edge_feat` (`feat`, `edge_attr`).
-    DGL has no checksums: damage is found only where values are impossible.
+(c) PATH.bin or PATH.dgl, one graph saved by dgl.save_graphs, with ndata `label` and optionally
+    `feat`, masks and `node_id`, and edata `edge_weight` (`weight`, `w`) and `edge_feat` (`feat`,
+    `edge_attr`). DGL has no checksums: damage is found only where values are impossible.
 """
 
 import logging
@@ -59,8 +60,8 @@ OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
 KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA, "edge_time")
 TABLES = ("csv", "txt", "parquet", "npy")
 FORMS = (
-    "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy), or a DGL graph file "
-    "(.bin, .dgl)"
+    "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy),"
+    " or a DGL graph file (.bin, .dgl)"
 )
 OF_PYG = "retexo.from_pyg(data) writes such an .npz"
 DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
@@ -146,7 +147,8 @@ def _raw_graph(
         found = ", ".join(sorted(arrays)) or "nothing"
         renamed = f"; with PyG's names, {OF_PYG}" if "edge_index" in arrays else ""
         raise InputError(
-            f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found {found}{renamed}"
+            f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found"
+            f" {found}{renamed}"
         )
     check_axes(arrays, KNOWN, str(path))
     return RawGraph(

@@ -55,13 +55,14 @@ def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> 
     found = [name for name, table in candidates.items() if _is_referred_to(table, name, ends)]
     if len(found) > 1:
         raise InputError(
-            f"{candidates[found[0]]}: the edges may refer to `{found[0]}` or to `{found[1]}`; set columns.id to one of "
-            "them"
+            f"{candidates[found[0]]}: the edges may refer to `{found[0]}` or to `{found[1]}`; set"
+            " columns.id to one of them"
         )
     if not found:
         return columns
     log.info(
-        "%s: column `%s` is taken as id: its values are unique and the edges refer to them (columns.id)",
+        "%s: column `%s` is taken as id: its values are unique and the edges refer to them"
+        " (columns.id)",
         candidates[found[0]],
         found[0],
     )

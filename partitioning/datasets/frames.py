@@ -62,7 +62,8 @@ def column_names(path: Path, header: bool | None = None) -> list[str]:
     for part, names in zip(_parts(path)[1:], others, strict=True):
         if sorted(names) != sorted(first):
             raise InputError(
-                f"{part}: has the columns {', '.join(names)}; expected {', '.join(first)}, as in the first part of {path}"
+                f"{part}: has the columns {', '.join(names)}; expected {', '.join(first)}, as in"
+                f" the first part of {path}"
             )
     twice = [name for name in first if first.count(name) > 1]
     if twice:
@@ -90,8 +91,8 @@ def _parts(path: Path) -> list[Path]:
     for part in parts:
         if not part.is_file() or kind_of(part) != kind_of(path):
             raise InputError(
-                f"{part}: expected a {kind_of(path)} file, a part of the table {path}; write it without partitionBy, "
-                "or take out what is no part"
+                f"{part}: expected a {kind_of(path)} file, a part of the table {path}; write it"
+                " without partitionBy, or take out what is no part"
             )
     if not parts:
         raise InputError(f"{path}: an empty folder; expected a table, or its part files")
@@ -168,7 +169,7 @@ def has_odd_numbers(path: Path) -> bool:
         return any(csv_files.has_odd_numbers(part) for part in _parts(path))
 
 
-# --- columns --------------------------------------------------------------------------------------
+# --- columns ----------
 
 
 def first_row(frame: "pd.DataFrame") -> int:

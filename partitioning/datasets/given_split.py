@@ -31,8 +31,8 @@ def masks_of(
             shared = np.flatnonzero(taken[nodes])
             if len(shared):
                 raise InputError(
-                    f"{where}: row {shared[0]} is {nodes[shared[0]]}, which {lists[other][1]} has, too; "
-                    "expected each node in one list"
+                    f"{where}: row {shared[0]} is {nodes[shared[0]]}, which {lists[other][1]} has,"
+                    " too; expected each node in one list"
                 )
         masks[mask] = np.zeros(num_nodes, np.bool_)
         masks[mask][nodes] = True

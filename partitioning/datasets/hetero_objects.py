@@ -98,7 +98,8 @@ def write(path: str | Path, overwrite: bool, types: Types, relations: Relations)
     folder = Path(path).with_suffix("") if Path(path).suffix == ".npz" else Path(path)
     if not any("label" in arrays for arrays in types.values()):
         raise InputError(
-            "the graph has no labels, which are what is learned: give each node of a type a class, or -1"
+            "the graph has no labels, which are what is learned: give each node of a type a class,"
+            " or -1"
         )
     names = {*types, *(name for each in relations for name in each)}
     for name in sorted(names):

@@ -109,7 +109,8 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
     if not files:
         raise InputError(
-            f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy"
+            f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
+            " or npy"
         )
     columns = replace(settings.columns, time=None)  # heterogeneous graphs have no edge times
     relations = {}
@@ -171,7 +172,8 @@ def _node_types(folder: Path) -> list[str]:
         check_name(name, f"{folder}/{name}")
     if not stems:
         raise InputError(
-            f"{folder}: there is no table; expected TYPE.parquet, csv, npy or npz for each type of nodes"
+            f"{folder}: there is no table; expected TYPE.parquet, csv, npy or npz for each type of"
+            " nodes"
         )
     return list(dict.fromkeys(stems))
 
@@ -180,7 +182,8 @@ def _edge_type(file: Path) -> EdgeType:
     names = stem_of(file).split(SEPARATOR)
     if len(names) != 3:
         raise InputError(
-            f"{file}: expected SOURCE__RELATION__DESTINATION.{kind_of(file)}, three names with __ between"
+            f"{file}: expected SOURCE__RELATION__DESTINATION.{kind_of(file)}, three names with __"
+            " between"
         )
     for name in names:
         check_name(name, str(file))
@@ -197,8 +200,8 @@ def check_name(name: str, where: str) -> None:
         or len(name) > 100
     ):
         raise InputError(
-            f"{where}: {name!r} cannot be the name of a type or relation: without __ and /, not beginning "
-            "with a dot, at most 100 letters; rename it"
+            f"{where}: {name!r} cannot be the name of a type or relation: without __ and /, not"
+            " beginning with a dot, at most 100 letters; rename it"
         )
 
 
@@ -267,7 +270,8 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
         ids = decode_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
-            f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"
+            f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row"
+            " a node"
         )
     first = ids if ids is not None else next(iter(found.values()))[0]
     rows = len(first) if isinstance(first, np.ndarray) else len(first.indptr) - 1
@@ -340,8 +344,8 @@ def _find_target(types: Mapping[str, RawNodes], asked: str | None) -> str:
         )
     if asked is None and len(labelled) > 1:
         raise InputError(
-            f"several types of nodes have labels: {', '.join(labelled)}; set target={labelled[0]}, or "
-            "another: one type is learned"
+            f"several types of nodes have labels: {', '.join(labelled)}; set target={labelled[0]},"
+            " or another: one type is learned"
         )
     target = asked or labelled[0]
     for other in labelled:
@@ -365,7 +369,8 @@ def _relation(
 ) -> Relation:
     if len(raw.src) != len(raw.dst):
         raise InputError(
-            f"{raw.where}: {len(raw.src)} sources, {len(raw.dst)} destinations; expected one of each"
+            f"{raw.where}: {len(raw.src)} sources, {len(raw.dst)} destinations; expected one of"
+            " each"
         )
     for ends, name, column in ((raw.src, each[0], "src"), (raw.dst, each[2], "dst")):
         number = nodes[name].num_nodes

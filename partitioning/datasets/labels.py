@@ -49,7 +49,8 @@ def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
         array = array[:, 0]
     if array.ndim == 1 and kind == "multilabel":
         raise InputError(
-            f"labels=multilabel: {where} has one column; expected a column of 0 and 1 for each class"
+            f"labels=multilabel: {where} has one column; expected a column of 0 and 1 for each"
+            " class"
         )
     labels = (
         _check_multilabel_rows(array, where, kind)
@@ -93,7 +94,8 @@ def parse_label_texts(pieces: list[Coded], where: str) -> Array:
             other = spelled[number]
             first = int((codes == places[other]).argmax())
             raise InputError(
-                f"{where}: row {first} is {other}, row {row} is {text}, the same number in two spellings; expected one"
+                f"{where}: row {first} is {other}, row {row} is {text}, the same number in two"
+                " spellings; expected one"
             )
         spelled[number] = text
     limits = np.iinfo(np.int64)
@@ -156,7 +158,8 @@ def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
         return Labels(np.where(labelled, several.argmax(axis=1), -1), several.shape[1])
     if several.shape[1] > 1 and (ones[labelled] == 1).all():
         log.warning(
-            "%s: a single 1 in every row, read as multi-label; labels=multiclass takes it as one class",
+            "%s: a single 1 in every row, read as multi-label; labels=multiclass takes it as one"
+            " class",
             where,
         )
     return Labels(several, several.shape[1])
@@ -195,8 +198,8 @@ def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
     )
     if len(names) > max(MANY_CLASSES, len(kept) // 2):
         raise InputError(
-            f"{where}: {len(names)} different labels of {len(kept)} nodes, {names[0]!r} for instance; expected classes:"
-            " set columns.label to the column that has them"
+            f"{where}: {len(names)} different labels of {len(kept)} nodes, {names[0]!r} for"
+            " instance; expected classes: set columns.label to the column that has them"
         )
     labels = np.full(len(array), -1)
     labels[~blank] = classes

@@ -25,7 +25,8 @@ def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
     made = as_arrays(arrays)
     if "label" not in made:
         raise InputError(
-            "the graph has no labels, which are what is learned: give each node a class, or -1 for none"
+            "the graph has no labels, which are what is learned: give each node a class, or -1 for"
+            " none"
         )
     np.savez(path, **made)
     return str(path)
@@ -40,7 +41,8 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
     """
     if isinstance(data, list | tuple):
         raise InputError(
-            f"a list of {len(data)} graphs; give one: torch_geometric.data.Batch.from_data_list(list) joins them"
+            f"a list of {len(data)} graphs; give one:"
+            " torch_geometric.data.Batch.from_data_list(list) joins them"
         )
     if hasattr(data, "node_types"):
         return hetero_objects.write(path, overwrite, *hetero_objects.of_pyg(data))
@@ -128,7 +130,8 @@ def from_networkx(
     wide = {len(one) for one in rows}
     if len(wide) > 1:
         raise InputError(
-            f"node attribute {feat!r} has {min(wide)} to {max(wide)} numbers; expected as many at each node"
+            f"node attribute {feat!r} has {min(wide)} to {max(wide)} numbers; expected as many at"
+            " each node"
         )
     blank = np.full(max(wide, default=0), np.nan)
     features = [blank if value is None else np.atleast_1d(value) for value in of_nodes[feat]]
@@ -144,15 +147,16 @@ def from_networkx(
     for node in () if integers else nodes:
         if str(node) in names:
             raise InputError(
-                f"nodes {names[str(node)]!r} and {node!r} have the same name; rename one (networkx.relabel_nodes)"
+                f"nodes {names[str(node)]!r} and {node!r} have the same name; rename one"
+                " (networkx.relabel_nodes)"
             )
         names[str(node)] = node
     arrays = {
         "src": ends[:, 0],
         "dst": ends[:, 1],
-        "edge_weight": None
-        if all(weight == 1 for weight in weights)
-        else np.array(weights, np.float64),
+        "edge_weight": (
+            None if all(weight == 1 for weight in weights) else np.array(weights, np.float64)
+        ),
         "feat": np.array(features, np.float32) if rows else None,
         "label": _as_labels(of_nodes[label]),
         "node_id": np.array(nodes if integers else list(names)),

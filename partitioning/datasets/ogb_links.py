@@ -101,7 +101,8 @@ def load(settings: DatasetSettings) -> GraphData:
 def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:
     """Read a split file: `part`, pairs int64 [n, 2], and `part`_neg, negative pairs int64 [m, 2].
 
-    m is n K where each source has its own K negative targets. InputError for ids not below num_nodes.
+    m is n K where each source has its own K negative targets. InputError for ids not below
+    num_nodes.
     """
     import torch  # takes a second to load; no other loader needs it
 

@@ -164,7 +164,8 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
             chunk = np.frombuffer(file.read(wanted * stored.itemsize), stored)
             if len(chunk) < wanted:
                 raise InputError(
-                    f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size} numbers"
+                    f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size}"
+                    " numbers"
                 )
             if limits is not None and (chunk.min() < limits.min or chunk.max() > limits.max):
                 raise InputError(f"{path}: array `{name}` has numbers beyond {array.dtype}")

@@ -63,8 +63,8 @@ def _as_text(column: Any, name: str, path: Path, begin: int) -> "pd.Series[Any]"
         known = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
         value = repr(column[int(known[0])].as_py())[:60] if len(known) else "blank"
         raise InputError(
-            f"{path}: column `{name}`, row {begin + int(known[0]) if len(known) else begin} is {value}, of type {kind}; "
-            "expected a number or a text: write it as one"
+            f"{path}: column `{name}`, row {begin + int(known[0]) if len(known) else begin} is"
+            f" {value}, of type {kind}; expected a number or a text: write it as one"
         )
     column = column.cast(kind)
     if pa.types.is_floating(kind) and are_whole(column.to_numpy(zero_copy_only=False)).all():

@@ -94,13 +94,14 @@ def build(
     )
     if len(src) != len(dst):
         raise InputError(
-            f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per edge"
+            f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per"
+            " edge"
         )
     weight, feat = raw.edge_weight, raw.edge_feat
     if merge and (feat is not None or raw.edge_time is not None):
         raise InputError(
-            "duplicates=merge: features or times of edges do not add up; leave it out, leave the columns out "
-            "(columns.ignore), or merge the edges yourself"
+            "duplicates=merge: features or times of edges do not add up; leave it out, leave the"
+            " columns out (columns.ignore), or merge the edges yourself"
         )
     if merge:
         src, dst, weight = merge_duplicates(src, dst, weight, num_nodes)
@@ -122,16 +123,20 @@ def build(
         node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
         node_names=names,
         featured=None if featured.all() else featured,
-        edge_weight=None
-        if weight is None
-        else check_edge_weight(weight, len(src), raw.at("edge_weight")),
-        edge_time=None
-        if raw.edge_time is None
-        else check_times(raw.edge_time, len(src), raw.at("edge_time")),
+        edge_weight=(
+            None if weight is None else check_edge_weight(weight, len(src), raw.at("edge_weight"))
+        ),
+        edge_time=(
+            None
+            if raw.edge_time is None
+            else check_times(raw.edge_time, len(src), raw.at("edge_time"))
+        ),
         edge_feat=_check_edge_feat(raw, len(src)),
-        node_time=None
-        if raw.node_time is None
-        else check_times(raw.node_time, num_nodes, raw.at("time"), may_be_blank=True),
+        node_time=(
+            None
+            if raw.node_time is None
+            else check_times(raw.node_time, num_nodes, raw.at("time"), may_be_blank=True)
+        ),
         schema=schema,
         edge_schema=raw.edge_schema,
         **masks,
@@ -271,7 +276,8 @@ def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) 
     for name in known:
         if name in arrays and arrays[name].ndim == 0:
             raise InputError(
-                f"{where}: array `{name}` is {arrays[name][()]}, a single value; expected a row for each node or edge"
+                f"{where}: array `{name}` is {arrays[name][()]}, a single value; expected a row for"
+                " each node or edge"
             )
 
 

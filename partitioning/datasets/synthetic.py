@@ -71,8 +71,8 @@ def generate(settings: SyntheticSettings) -> GraphData:
     """
     if settings.classes > settings.nodes:
         raise InputError(
-            f"synthetic.classes={settings.classes}: there are only synthetic.nodes={settings.nodes}; "
-            "every class needs a node"
+            f"synthetic.classes={settings.classes}: there are only"
+            f" synthetic.nodes={settings.nodes}; every class needs a node"
         )
     streams = [
         np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
@@ -137,9 +137,10 @@ def _edges(
     ):
         if wanted > room:
             raise InputError(
-                f"synthetic.edges={settings.edges}, synthetic.homophily={settings.homophily}: {wanted} edges {which} "
-                f"classes do not fit, {settings.nodes} nodes in {settings.classes} classes have {room} such pairs; "
-                "lower synthetic.edges or change synthetic.homophily"
+                f"synthetic.edges={settings.edges}, synthetic.homophily={settings.homophily}:"
+                f" {wanted} edges {which} classes do not fit, {settings.nodes} nodes in"
+                f" {settings.classes} classes have {room} such pairs; lower synthetic.edges or"
+                " change synthetic.homophily"
             )
     src, dst = (np.empty(2 * settings.edges, endpoint_dtype(settings.nodes)) for _ in range(2))
     for first, count, within in ((0, inside, True), (inside, settings.edges - inside, False)):
@@ -218,8 +219,9 @@ def _fill(model: _Model, keys: Ints, wanted: int, inside: bool, rng: np.random.G
     """Add pairs drawn uniformly from those not yet taken, which only a small graph can list."""
     if model.num_nodes > SMALL:
         raise InputError(
-            f"synthetic.edges: only {len(keys)} of {wanted} edges {'within' if inside else 'between'} classes were "
-            "found without duplicates; lower synthetic.edges or raise synthetic.nodes"
+            f"synthetic.edges: only {len(keys)} of {wanted} edges"
+            f" {'within' if inside else 'between'} classes were found without duplicates; lower"
+            " synthetic.edges or raise synthetic.nodes"
         )
     first, second = np.triu_indices(model.num_nodes, k=1)
     fits = (model.class_of(first) == model.class_of(second)) == inside

@@ -42,7 +42,8 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     least = settings.types * settings.classes
     if settings.nodes < least:
         raise InputError(
-            f"synthetic.nodes={settings.nodes}: every class of every type needs a node, {least} together"
+            f"synthetic.nodes={settings.nodes}: every class of every type needs a node, {least}"
+            " together"
         )
     streams = [
         np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)

@@ -87,7 +87,8 @@ def _read(
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
         raise InputError(
-            f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of edges"
+            f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of"
+            " edges"
         )
     found = [
         file
@@ -99,7 +100,8 @@ def _read(
         columns.id in frames.column_names(file) for file in named
     ):
         raise InputError(
-            f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column"
+            f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this"
+            " column"
         )
     check_requested(
         columns, ((file, frames.column_names(file)) for file in [*named, *_with_columns(edges)])
@@ -112,9 +114,10 @@ def _read(
     values = find_tables(tables)
     if "label" not in values and not unlabelled:
         raise InputError(
-            f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
-            f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}; "
-            "split=none partitions a graph without labels for app=predict"
+            f"{folder}: no labels: expected a column `label` in nodes or features"
+            " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
+            f" {', '.join(file.name for file in found) or 'no such table'}; split=none partitions a"
+            " graph without labels for app=predict"
         )
     nodes = (
         find_nodes(tables)
@@ -195,7 +198,8 @@ def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path
     ]
     if len(found) > 1:
         raise InputError(
-            f"dataset_file={folder}: found {', '.join(file.name for file in found)}; expected one of them"
+            f"dataset_file={folder}: found {', '.join(file.name for file in found)}; expected one"
+            " of them"
         )
     return found
 
@@ -207,14 +211,14 @@ def find_tables(tables: list[Table]) -> dict[str, Table]:
         for name in table.values:
             if name in values:
                 raise InputError(
-                    f"{table.path}: has {name}, and so has {values[name].path}; expected it in one of them "
-                    "(columns.label=NAME for another column)"
+                    f"{table.path}: has {name}, and so has {values[name].path}; expected it in one"
+                    " of them (columns.label=NAME for another column)"
                 )
             values[name] = table
     return values
 
 
-# --- nodes ----------------------------------------------------------------------------------------
+# --- nodes ----------
 
 
 def find_nodes(tables: list[Table]) -> Nodes:
@@ -277,7 +281,7 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
     return masks
 
 
-# --- columns --------------------------------------------------------------------------------------
+# --- columns ----------
 
 
 def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
@@ -343,7 +347,8 @@ def _roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
     masks = [name for name in MASKS if name in names]
     if split is not None and masks:
         raise InputError(
-            f"{path}: has both `{split}` and `{masks[0]}`; take one out, or set columns.ignore={split}"
+            f"{path}: has both `{split}` and `{masks[0]}`; take one out, or set"
+            f" columns.ignore={split}"
         )
     others = [name for name in names if name not in (id_name, *label, split, time, *masks)]
     features = {name: requested_role(name, columns, path) for name in others}
@@ -434,8 +439,8 @@ def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
         if unknown:
             row = begin + int((codes == unknown[0]).argmax())
             raise InputError(
-                f"{where}: row {row} is {texts[unknown[0]]!r}; expected train, val (or valid) or test; if it is no "
-                "split, set columns.categorical or columns.ignore to it"
+                f"{where}: row {row} is {texts[unknown[0]]!r}; expected train, val (or valid) or"
+                " test; if it is no split, set columns.categorical or columns.ignore to it"
             )
         for name, masks in found.items():
             is_in = np.array([*(SPLITS.get(word) == name for word in words), False])
@@ -451,7 +456,8 @@ def _read_csr(path: Path) -> Table:
     kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"
     if kind != "csr" or any(name not in arrays for name in names):
         raise InputError(
-            f"{path}: its format is {kind}; expected a CSR matrix, as scipy.sparse.save_npz writes it"
+            f"{path}: its format is {kind}; expected a CSR matrix, as scipy.sparse.save_npz"
+            " writes it"
         )
     parts = CsrParts(*(arrays[name] for name in names))
     return Table(path, len(parts.indptr) - 1, None, "", {"feat": (parts, str(path))})

@@ -63,7 +63,8 @@ def config_file(path: Path) -> Path | None:
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise InputError(
-            f"{path}: holds several partition configs ({names}); keep each in a directory of its own"
+            f"{path}: holds several partition configs ({names}); keep each in a directory of"
+            " its own"
         )
     return found[0] if found else None
 
@@ -98,8 +99,8 @@ def read_config(file: Path) -> tuple[dict[str, Any], list[int]]:
         _check_relations(config, nodes.names, file)
     elif (np.diff(nodes.part) < 0).any() or nodes.total != config["num_nodes"]:
         raise InputError(
-            f"{file}: node_map {config['node_map']} does not cover ids 0 ... num_nodes - 1 in order, "
-            f"num_nodes is {config['num_nodes']!r}"
+            f"{file}: node_map {config['node_map']} does not cover ids 0 ... num_nodes - 1 in"
+            f" order, num_nodes is {config['num_nodes']!r}"
         )
     for part in range(num_parts):
         if f"part-{part}" not in config:
@@ -116,7 +117,8 @@ def _check_relations(config: Mapping[str, Any], types: list[str], file: Path) ->
         ends = relation.split(":")
         if len(ends) != 3 or ends[0] not in types or ends[2] not in types:
             raise InputError(
-                f"{file}: relation {relation!r} is not SOURCE:RELATION:DESTINATION with types of node_map"
+                f"{file}: relation {relation!r} is not SOURCE:RELATION:DESTINATION with types of"
+                " node_map"
             )
 
 

@@ -74,7 +74,8 @@ def read_part(files: Sequence[Path], where: str) -> ForeignPart:
             continue
         if len(tensor) != int(is_inner.sum()):
             raise InputError(
-                f"{files[2]}: `{short}` has {len(tensor)} rows, the part {int(is_inner.sum())} inner edges"
+                f"{files[2]}: `{short}` has {len(tensor)} rows, the part {int(is_inner.sum())}"
+                " inner edges"
             )
         whole = tensor.new_zeros(len(found.src), *tensor.shape[1:])
         whole[is_inner] = tensor

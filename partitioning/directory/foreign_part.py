@@ -97,7 +97,8 @@ def _check_ids(ids: Tensor, inner: Tensor, num_nodes: int, where: str) -> None:
     num_inner = len(inner)
     if len(ids) >= 2**31:
         raise InputError(
-            f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts"
+            f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more"
+            " parts"
         )
     if len(ids) < num_inner or not torch.equal(ids[:num_inner], inner):
         raise InputError(f"{where}: its inner nodes are not those of its range of ids, in order")

@@ -110,14 +110,16 @@ def _load(directory: Path, config: Mapping[str, Any], part: int) -> _Graph:
     for ids, ranges in ((node_ids, nodes), (edge_ids, edges)):
         if len(ids) and not 0 <= ids.min() <= ids.max() < ranges.total:
             raise InputError(
-                f"{where}: has numbers of nodes or edges that the config does not know; copy it again"
+                f"{where}: has numbers of nodes or edges that the config does not know; copy it"
+                " again"
             )
     node_type, owner, position = nodes.locate(node_ids)
     for index, name in enumerate(nodes.names):
         held = np.sort(position[(owner == part) & (node_type == index)])
         if not np.array_equal(held, np.arange(nodes.count(name, part))):
             raise InputError(
-                f"{where}: its inner nodes of type {name} are not those of the config; copy it again"
+                f"{where}: its inner nodes of type {name} are not those of the config; copy it"
+                " again"
             )
     node_tensors, edge_tensors = (
         {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -163,7 +165,8 @@ def _read_edges(
         or (owner[kept] != graph.part).any()
     ):
         raise InputError(
-            f"{graph.where}: an edge of {relation} has an end of another type, or belongs to another part"
+            f"{graph.where}: an edge of {relation} has an end of another type, or belongs to"
+            " another part"
         )
     order = np.lexsort((local_ids[src], local_ids[dst]))
     weight = _find_weight(graph, relation)
@@ -224,8 +227,8 @@ def _find_target(graph: _Graph) -> str:
     ]
     if len(targets) != 1:
         raise InputError(
-            f"{graph.where}: expected one type of nodes with label and train_mask, found {targets or 'none'}; "
-            "give them to the one that is to be learned, and partition again"
+            f"{graph.where}: expected one type of nodes with label and train_mask, found"
+            f" {targets or 'none'}; give them to the one that is to be learned, and partition again"
         )
     return targets[0]
 
@@ -238,7 +241,8 @@ def _read_target(graph: _Graph, target: str, num_inner: int) -> dict[str, Any]:
     for name in MASKS:
         if f"{target}/{name}" not in tensors:
             raise InputError(
-                f"{graph.where}: has no '{target}/{name}'; give nodes of type {target} all three masks"
+                f"{graph.where}: has no '{target}/{name}'; give nodes of type {target} all three"
+                " masks"
             )
         arrays[name] = tensors[f"{target}/{name}"]
     return check_target(arrays, num_inner, graph.nodes.total, graph.where)

@@ -179,8 +179,8 @@ class Meta:
             return None
         if fields.get("version") not in (1, VERSION):
             raise InputError(
-                f"{path}: version {fields.get('version')}, this program reads versions 1 and {VERSION}; "
-                "partition again with overwrite=true"
+                f"{path}: version {fields.get('version')}, this program reads versions 1 and"
+                f" {VERSION}; partition again with overwrite=true"
             )
         try:
             parts = [PartCounts(**part) for part in fields.pop("parts")]

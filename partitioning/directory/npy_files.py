@@ -103,7 +103,8 @@ def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int, num_features:
     feat, ids, halo = (load_array(folder / f"{name}.npy") for name in ("feat", "orig_id", "halo"))
     if feat.shape != (end - first, num_features):
         raise InputError(
-            f"{folder}: feat has shape {feat.shape}, meta.json says {(end - first, num_features)}; {REMEDY}"
+            f"{folder}: feat has shape {feat.shape}, meta.json says {(end - first, num_features)};"
+            f" {REMEDY}"
         )
     if num_features:
         feat = check_dense(feat, end - first, f"{folder}: feat")
@@ -217,7 +218,8 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
         num_rows = len(inner) if name == "spectral" else len(found) if found.ndim else 0
         if found.shape != (num_rows, columns):
             raise InputError(
-                f"{path}: has the shape {list(found.shape)}, needs {[num_rows, columns]}; copy it again"
+                f"{path}: has the shape {list(found.shape)}, needs {[num_rows, columns]}; copy it"
+                " again"
             )
         if name == "spectral":
             links[name] = check_dense(found, len(inner), str(path))
@@ -236,7 +238,8 @@ def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations:
     feat = np.zeros((0, 1)) if edge_feat is None else np.asarray(edge_feat)
     if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(num_relations)).all():
         raise InputError(
-            f"{folder}/edge_feat.npy: expected a column of numbers of {num_relations} relations; copy it again"
+            f"{folder}/edge_feat.npy: expected a column of numbers of {num_relations} relations;"
+            " copy it again"
         )
     return feat[:, 0].astype(np.int64)
 

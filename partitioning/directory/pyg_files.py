@@ -59,7 +59,8 @@ def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
     parts = config.get("num_parts")
     if config.get("is_hetero") is not False or type(parts) is not int or parts < 1:
         raise InputError(
-            f"{path / DESCRIPTION}: expected num_parts, and is_hetero=false: a graph with one type of nodes"
+            f"{path / DESCRIPTION}: expected num_parts, and is_hetero=false: a graph with one type"
+            " of nodes"
         )
     node_map = _load(path / "node_map.pt")
     counts = np.bincount(
@@ -74,7 +75,8 @@ def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
 def _load(path: Path) -> Any:
     if path.stem in NODE_FILES and not path.is_file():
         raise InputError(
-            f"{path}: missing; PyG's partitions have no labels and masks: torch.save(data.{NODE_FILES[path.stem]}, PATH)"
+            f"{path}: missing; PyG's partitions have no labels and masks:"
+            f" torch.save(data.{NODE_FILES[path.stem]}, PATH)"
         )
     with (
         reading(path, "file of torch.save", "partition again with torch_geometric"),
@@ -98,7 +100,8 @@ def read_part(path: Path, part: int, bounds: list[int]) -> ForeignPart:
     src, dst = (place[check_endpoints(each, len(order), f"{where}/graph.pt")] for each in ends)
     if x is None or not np.array_equal(np.sort(held), inner):
         raise InputError(
-            f"{where}/node_feats.pt: expected x of the {len(inner)} nodes that node_map.pt gives this part"
+            f"{where}/node_feats.pt: expected x of the {len(inner)} nodes that node_map.pt gives"
+            " this part"
         )
     outside = (src < first) | (src >= end)
     halo = np.unique(src[outside])

@@ -158,8 +158,8 @@ class PartitionDirectory:
                 raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
             if path is not None:
                 raise InputError(
-                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
-                    "copy it again, or partition again with overwrite=true"
+                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of"
+                    " another partitioning; copy it again, or partition again with overwrite=true"
                 )
 
     def _verify_by_reading(self, parts: list[int]) -> None:
@@ -195,8 +195,9 @@ class PartitionDirectory:
         """InputError where the graph is heterogeneous: it names the models for it."""
         if self.is_hetero:
             raise InputError(
-                f"{self.path}: a heterogeneous graph, of {', '.join(self.type_names)}; train it with "
-                "--config-name node_classification_rgcn, node_classification_hetero_sage or node_classification_rgat"
+                f"{self.path}: a heterogeneous graph, of {', '.join(self.type_names)}; train it"
+                " with --config-name node_classification_rgcn, node_classification_hetero_sage or"
+                " node_classification_rgat"
             )
 
     def read_hetero(self, part: int) -> HeteroPartition:
@@ -279,8 +280,8 @@ def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
     for part, counts in enumerate(meta.parts):
         if content_of(meta.checksums, part) != counts.content:
             raise InputError(
-                f"{directory.path}/meta.json: the checksums of part {part} are not those of its content; copy the "
-                "directory again, or partition again with overwrite=true"
+                f"{directory.path}/meta.json: the checksums of part {part} are not those of its"
+                " content; copy the directory again, or partition again with overwrite=true"
             )
 
 
@@ -291,8 +292,8 @@ def _check_config(directory: PartitionDirectory, meta: Meta, config_file: Path) 
         )
     if (len(meta.parts), meta.num_nodes) != (directory.num_parts, directory.bounds[-1]):
         raise InputError(
-            f"{directory.path}: meta.json and {config_file.name} disagree about parts or nodes; copy both again, "
-            "or partition again with overwrite=true"
+            f"{directory.path}: meta.json and {config_file.name} disagree about parts or nodes;"
+            " copy both again, or partition again with overwrite=true"
         )
 
 
@@ -308,7 +309,8 @@ def _read_npy_part(directory: PartitionDirectory, part: int) -> Partition:
     out_degree = torch.from_numpy(load_array(folder / "out_deg.npy"))
     if out_degree.shape != (nodes.num_inner + nodes.num_halo,):
         raise InputError(
-            f"{folder}/out_deg.npy: has {len(out_degree)} entries, needs {nodes.num_inner + nodes.num_halo}; {REMEDY}"
+            f"{folder}/out_deg.npy: has {len(out_degree)} entries, needs"
+            f" {nodes.num_inner + nodes.num_halo}; {REMEDY}"
         )
     partition = Partition(
         rank=part,
@@ -388,7 +390,8 @@ def _read_hetero_npy_part(
         edges = PartEdges(**read_edges(place, nodes[source], nodes[destination]))
         if len(edges.src) != counts["edges"][part]:
             raise InputError(
-                f"{place}: has {len(edges.src)} edges, meta.json says {counts['edges'][part]}; {REMEDY}"
+                f"{place}: has {len(edges.src)} edges, meta.json says {counts['edges'][part]};"
+                f" {REMEDY}"
             )
         relations[source, name, destination] = edges
     num_edges = sum(len(edges.src) for edges in relations.values())
@@ -425,6 +428,7 @@ def _check_content(
         ) from None
     if found != expected:
         raise InputError(
-            f"{where}: holds something else than meta.json says (its content's sha256 is {found[:8]}, expected "
-            f"{expected[:8]}); copy it again, or partition again with overwrite=true"
+            f"{where}: holds something else than meta.json says (its content's sha256 is"
+            f" {found[:8]}, expected {expected[:8]}); copy it again, or partition again with"
+            " overwrite=true"
         )

@@ -25,7 +25,8 @@ def verify_directory(path: Path) -> dict[int, str]:
                 copy := directory.meta.first_damaged(directory.path, f"part{part}/")
             ):
                 raise InputError(
-                    f"{copy}: missing or changed; copy it again, or partition again with overwrite=true"
+                    f"{copy}: missing or changed; copy it again, or partition again with"
+                    " overwrite=true"
                 )
         except InputError as error:
             damages[part] = str(error)

@@ -310,7 +310,8 @@ class _PartWriter:
         new_ids = np.concatenate((np.arange(first, end), np.flatnonzero(is_source)))
         if len(new_ids) >= 2**31:
             raise InputError(
-                f"part {part}: has {len(new_ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more"
+                f"part {part}: has {len(new_ids):,} nodes with its halo, at most {2**31 - 1:,} fit;"
+                " make more"
             )
         local_id = np.empty(len(layout.new_id), np.int32)
         local_id[new_ids] = np.arange(len(new_ids), dtype=np.int32)

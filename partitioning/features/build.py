@@ -160,8 +160,8 @@ def _encode_nodes(
         and settings.missing != "error"
     ):
         log.warning(
-            "%s: %d of %d nodes have no features; theirs are filled (features=neighbours takes the means of their "
-            "neighbours)",
+            "%s: %d of %d nodes have no features; theirs are filled (features=neighbours takes the"
+            " means of their neighbours)",
             schema.path,
             int((~featured).sum()),
             len(featured),
@@ -187,8 +187,8 @@ def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None
             blank &= featured
         if blank.any():
             raise InputError(
-                f"{schema.path}: column `{column.name}` is blank in {int(blank.sum())} rows, the first is row "
-                f"{int(blank.argmax())}; fill it, or set features.missing=median"
+                f"{schema.path}: column `{column.name}` is blank in {int(blank.sum())} rows, the"
+                f" first is row {int(blank.argmax())}; fill it, or set features.missing=median"
             )
 
 

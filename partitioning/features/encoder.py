@@ -37,7 +37,7 @@ State = dict[str, Any]
 Values = NDArray[np.float64]
 
 
-# --- fitting --------------------------------------------------------------------------------------
+# --- fitting ----------
 
 
 def fit(
@@ -78,8 +78,8 @@ def fit(
 def _keep_sparse(schema: Schema, settings: FeatureSettings) -> State:
     if settings.scale not in ("auto", "none"):
         raise InputError(
-            f"features.scale={settings.scale}: {schema.path} is a sparse matrix, which stays as it is; "
-            "give a dense one, or leave the setting out"
+            f"features.scale={settings.scale}: {schema.path} is a sparse matrix, which stays as it"
+            " is; give a dense one, or leave the setting out"
         )
     return _column_state(schema.columns[0], "none")
 
@@ -283,7 +283,7 @@ def _merge_indicators(table: _FittedRows, columns: list[State]) -> None:
             seen.add(pattern)
 
 
-# --- applying -------------------------------------------------------------------------------------
+# --- applying ----------
 
 
 class EncodedFeatures:
@@ -361,7 +361,8 @@ def apply(
     if missing:
         found = ", ".join(column.name for column in schema.columns)
         raise InputError(
-            f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with; add it; found {found}"
+            f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with;"
+            f" add it; found {found}"
         )
     for fitted in state["columns"]:
         _check_column(fitted, schema)
@@ -397,12 +398,13 @@ def _check_column(fitted: State, schema: Schema) -> None:
             "mend the values" if column.categories else f"set columns.categorical={column.name}"
         )
         raise InputError(
-            f"{schema.path}: column `{column.name}` is {column.role}{example}; it was {fitted['role']} when the "
-            f"model was trained: {remedy}"
+            f"{schema.path}: column `{column.name}` is {column.role}{example}; it was"
+            f" {fitted['role']} when the model was trained: {remedy}"
         )
     if column.width != fitted["width"]:
         raise InputError(
-            f"{schema.path}: `{column.name}` has {column.width} columns; the model was trained with {fitted['width']}"
+            f"{schema.path}: `{column.name}` has {column.width} columns; the model was trained with"
+            f" {fitted['width']}"
         )
 
 
@@ -414,8 +416,8 @@ def _check_known(state: State, features: Rows, schema: Schema) -> None:
             blank = np.isnan(features[:, column.columns]).any(axis=1)
             if blank.any():
                 raise InputError(
-                    f"{schema.path}: `{column.name}`, row {int(blank.argmax())} has a blank; the model was trained "
-                    "without blanks: fill it"
+                    f"{schema.path}: `{column.name}`, row {int(blank.argmax())} has a blank; the"
+                    " model was trained without blanks: fill it"
                 )
 
 

@@ -77,7 +77,8 @@ def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
         return kinds
     if not table.features.shape[1]:
         log.warning(
-            "%s: has no features; the means of its neighbours' are taken (features={%s: ...} for others)",
+            "%s: has no features; the means of its neighbours' are taken (features={%s: ...} for"
+            " others)",
             name,
             name,
         )
@@ -88,8 +89,8 @@ def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
             table.node_ids[first] if table.node_names is None else table.node_names.tolist()[first]
         )
         raise InputError(
-            f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no features, "
-            f"node {shown} for instance; set features={{{name}:[given,neighbours]}}"
+            f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no"
+            f" features, node {shown} for instance; set features={{{name}:[given,neighbours]}}"
         )
     return kinds
 

@@ -58,13 +58,14 @@ def _refuse(graph: GraphData) -> None:
     number = int((~graph.featured).sum())
     if number == graph.num_nodes:
         raise InputError(
-            f"{graph.name}: no node has features; set features=degree, features=positional or features=random, or a "
-            "list of them (docs/data.md)"
+            f"{graph.name}: no node has features; set features=degree, features=positional or"
+            " features=random, or a list of them (docs/data.md)"
         )
     first = graph.shown_ids[int(graph.featured.argmin())]
     raise InputError(
-        f"{graph.name}: {number} of {graph.num_nodes} nodes have no features, node {first} for instance; set "
-        "features=neighbours (the mean of their neighbours'), or features=[given,degree]"
+        f"{graph.name}: {number} of {graph.num_nodes} nodes have no features, node {first} for"
+        " instance; set features=neighbours (the mean of their neighbours'), or"
+        " features=[given,degree]"
     )
 
 

@@ -89,7 +89,8 @@ def requested_role(name: str, columns: ColumnSettings, path: Path) -> str | None
     found = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
     if len(found) > 1:
         raise InputError(
-            f"{path}: column `{name}` is in both columns.{found[0]} and columns.{found[1]}; take it out of one"
+            f"{path}: column `{name}` is in both columns.{found[0]} and columns.{found[1]}; take it"
+            " out of one"
         )
     return found[0] if found else None
 

@@ -116,7 +116,8 @@ def split_links(
     is_kept = ~np.isin(edges.pairs, held_out)
     if not len(train) or not is_kept[edges.pairs >= 0].any():
         raise InputError(
-            f"{graph.name}: the split leaves no training edge of {len(edges.rows)}; give it a larger split.edges"
+            f"{graph.name}: the split leaves no training edge of {len(edges.rows)}; give it a"
+            " larger split.edges"
         )
     known = np.unique(np.concatenate((edges.pairs[edges.pairs >= 0], *pairs.values())))
     sources, destinations = _possible_ends(graph)
@@ -216,7 +217,8 @@ def _draw_rows(
     shares = settings.edges or SHARES
     if len(shares) != len(PARTS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError(
-            f"split.edges={list(shares)}: three shares of training, validation and test, 1 together at most"
+            f"split.edges={list(shares)}: three shares of training, validation and test, 1 together"
+            " at most"
         )
     set_of_pair = _draw_sets(graph, settings.by, edges.learned_pairs, shares, rng)
     pairs = np.unique(edges.learned_pairs[edges.learned_pairs >= 0])
@@ -245,7 +247,8 @@ def _draw_sets(
     if by == "time":
         if graph.edge_time is None:
             raise InputError(
-                f"split.by=time: {graph.name} has no times of edges; give columns.time=NAME of its table"
+                f"split.by=time: {graph.name} has no times of edges; give columns.time=NAME of its"
+                " table"
             )
         earliest = np.full(len(first_edge), np.inf)
         is_paired = edge_pairs >= 0
@@ -327,7 +330,8 @@ def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] 
             found[part] = read_pairs(path, graph, f"split.{part}")
         elif part != "train":
             raise InputError(
-                f"split=files needs split.{part}=PATH (npy or csv of pairs of ids), or split.dir=FOLDER"
+                f"split=files needs split.{part}=PATH (npy or csv of pairs of ids), or"
+                " split.dir=FOLDER"
             )
     return found
 
@@ -349,7 +353,8 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     if is_unknown.any():
         row = int(is_unknown.any(axis=1).argmax())
         raise InputError(
-            f"{where}: row {row} has the id {pairs[row][is_unknown[row]][0]}, which is no node's; correct it"
+            f"{where}: row {row} has the id {pairs[row][is_unknown[row]][0]}, which is no node's;"
+            " correct it"
         )
     wrong = {"is a node with itself; take it out": positions[:, 0] == positions[:, 1]}
     if graph.relation is not None:

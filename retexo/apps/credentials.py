@@ -84,7 +84,8 @@ def _formatter() -> Any:
 def _days(given: str) -> int:
     if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= LIST_DAYS:
         raise argparse.ArgumentTypeError(
-            f"{given}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's own certificate is valid"
+            f"{given}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's"
+            " own certificate is valid"
         )
     return int(given)
 
@@ -146,8 +147,8 @@ def members(folder: Path, sites: Sequence[str]) -> None:
     _write_bytes(path, content)
     _write_bytes(folder / "members.sig", signature)
     print(
-        f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as "
-        "certificate.pem"
+        f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its"
+        " issued/NAME.pem as certificate.pem"
     )
 
 
@@ -164,7 +165,8 @@ def revoke(folder: Path, name: str) -> None:
         folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked"
     )
     print(
-        f"{folder / 'revoked.pem'}: give it to all sites; those with another number than node 0's are refused"
+        f"{folder / 'revoked.pem'}: give it to all sites; those with another number than node 0's"
+        " are refused"
     )
 
 
@@ -177,7 +179,8 @@ def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
     members(folder / "authority", sites)
     hand_out(folder, sites)
     print(
-        f"{folder}: for trials. All keys were made in one place; for real data each site makes its own, by `request`"
+        f"{folder}: for trials. All keys were made in one place; for real data each site makes its"
+        " own, by `request`"
     )
 
 
@@ -191,7 +194,7 @@ def hand_out(folder: Path, sites: Sequence[str]) -> None:
         )
 
 
-# --- keys, certificates, lists ---------------------------------------------------------------------------------------
+# --- keys, certificates, lists ----------
 
 
 def _new_key(folder: Path) -> Any:
@@ -280,7 +283,8 @@ def _authority(folder: Path) -> tuple[Any, Any]:
     key = read_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
         raise InputError(
-            f"{path}: a key of another kind than RSA and elliptic curves; get it again from the authority"
+            f"{path}: a key of another kind than RSA and elliptic curves; get it again from the"
+            " authority"
         )
     certificate = read_pem(folder / "authority.pem", import_x509().load_pem_x509_certificate)
     with naming_file(folder / "authority.pem"):

@@ -158,7 +158,8 @@ def open_sites(settings: Settings) -> SiteFolders:
     for name in sorted(settings.given):
         if name.split(".")[0] in PARTITIONER_SETTINGS:
             raise InputError(
-                f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
+                f"{name}: has no meaning with dataset_name=parts, where each site's folder is its"
+                " part; leave it out"
             )
     dataset = settings.partition.dataset
     if dataset.file is None:
@@ -174,11 +175,15 @@ def _missing_error(settings: Settings) -> InputError:
     others = sorted(path.name for path in named.parent.glob(f"{glob.escape(dataset.name)}-*-*-*"))
     there = f" {named.parent} has {', '.join(others)}." if others else ""
     if partition_data.is_local(settings.partition):
-        how = "Make it on one node with app=partition_data and the same settings, and copy it to the others"
+        how = (
+            "Make it on one node with app=partition_data and the same settings, and copy it to the"
+            " others"
+        )
     else:
         how = (
-            f"{dataset.name} is not in {dataset.dir} either: app=partition_data dataset_name={dataset.name} "
-            "downloads and partitions it. Without a download: app=train dataset_name=cora"
+            f"{dataset.name} is not in {dataset.dir} either: app=partition_data"
+            f" dataset_name={dataset.name} downloads and partitions it. Without a download:"
+            " app=train dataset_name=cora"
         )
     return InputError(f"no partition directory at {named}.{there} {how}")
 
@@ -188,8 +193,9 @@ def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
     differing = _find_differences(settings, directory, requested_settings(settings.partition))
     for name, (here, there) in differing.items():
         raise InputError(
-            f"{name}={_format_value(here)}: {directory.path} was made with {name}={_format_value(there)}; "
-            "leave it out, or partition again (app=partition_data overwrite=true)"
+            f"{name}={_format_value(here)}: {directory.path} was made with"
+            f" {name}={_format_value(there)}; leave it out, or partition again (app=partition_data"
+            " overwrite=true)"
         )
 
 

@@ -24,8 +24,8 @@ def run(settings: Settings, run_dir: Path) -> Any:
     cluster = settings.train.cluster
     if cluster.hub is None or cluster.credentials is None:
         raise InputError(
-            "app=hub: needs distributed.hub=ADDRESS:PORT, where it listens, and distributed.credentials=FOLDER; it is "
-            "the last member, after all nodes"
+            "app=hub: needs distributed.hub=ADDRESS:PORT, where it listens, and"
+            " distributed.credentials=FOLDER; it is the last member, after all nodes"
         )
     credentials = read_credentials(Path(cluster.credentials), cluster.num_nodes, cluster.num_nodes)
     address, port = cluster.hub_address

@@ -31,7 +31,8 @@ GRAPH_FIELDS = {
     "duplicates": "duplicates",
     "relations.reverse": "reverse",
 }
-"""Settings of the training graph that a new graph takes over, and their fields in DatasetSettings."""
+"""Settings of the training graph that a new graph takes over, and their fields in DatasetSettings.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def prepare(
     if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
             "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "
-            "predictions depend on the split of %s; models trained with smoothing.reach=hops do not",
+            "predictions depend on the split of %s; models trained with smoothing.reach=hops"
+            " do not",
             checkpoint.directory,
             directory.path,
         )
@@ -85,13 +87,15 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     for key in sorted(settings.given & wanted.keys()):
         if wanted[key] != has.get(key):
             raise InputError(
-                f"{key}={wanted[key]}: the model of {checkpoint.directory} has {key}={has.get(key)}; leave it out"
+                f"{key}={wanted[key]}: the model of {checkpoint.directory} has"
+                f" {key}={has.get(key)}; leave it out"
             )
     scorer = getattr(checkpoint.architecture, "scorer", "")
     if settings.train.task.links != bool(scorer):
         names = {True: "link_prediction", False: "node_classification"}
         raise InputError(
-            f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that task"
+            f"task={names[not scorer]}: the model of {checkpoint.directory} is for"
+            f" task={names[bool(scorer)]}; set that task"
         )
     exchange = settings.train.exchange
     if not settings.given & {"exchange", "exchange.precision"}:
@@ -106,7 +110,8 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings by which app=predict partitions a graph: what training did to its own, and no split.
+    """The settings by which app=predict partitions a graph: what training did to its own, and no
+    split.
 
     What the command line gives stays.
     """
@@ -129,7 +134,8 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
     }
     dataset = replace(dataset, **taken)
     logger.info(
-        "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline; split=%s",
+        "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline;"
+        " split=%s",
         dataset.symmetrize,
         dataset.duplicates,
         dataset.split.kind,

@@ -79,13 +79,14 @@ class Run:
         directory: str | Path | PartitionDirectory,
         node_ids: Sequence[int | str] | NDArray[Any] | None = None,
     ) -> Predictions:
-        """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
+        """Predictions for nodes of a partition directory, by their ids in the data set and in the
+        order asked for.
 
-        Without node_ids: for all nodes, sorted by id. With them, only what reaches these through the layers and the
-        smoothing is computed; all where that starts from the nodes in a split (smoothing.reach=computed), or where rows
-        are rounded, which sums of other nodes' rows are otherwise.
-        InputError for a folder that is no partition directory, or that does not fit the model, and for what is no id of
-        a node of it.
+        Without node_ids: for all nodes, sorted by id. With them, only what reaches these through
+        the layers and the smoothing is computed; all where that starts from the nodes in a split
+        (smoothing.reach=computed), or where rows are rounded, which sums of other nodes' rows are
+        otherwise. InputError for a folder that is no partition directory, or that does not fit the
+        model, and for what is no id of a node of it.
         """
         opened, graphs = self._open(directory, links=False)
         parts = range(opened.num_parts)
@@ -111,7 +112,9 @@ class Run:
         )
 
     def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
-        """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set; InputError as above."""
+        """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set;
+        InputError as above.
+        """
         opened, graphs = self._open(directory, links=True)
         named = opened.node_names(0) is not None
         ids = _ids(pairs, "pairs", named=named)

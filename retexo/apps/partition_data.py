@@ -100,7 +100,8 @@ def verify(settings: PartitionSettings) -> None:
     if damages:
         raise InputError("; ".join(damages.values()))
     print(
-        f"{path}: all parts {'match meta.json' if meta else 'can be read; there is no meta.json to compare them with'}"
+        f"{path}: all parts"
+        f" {'match meta.json' if meta else 'can be read; there is no meta.json to compare them with'}"
     )
 
 
@@ -162,8 +163,8 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         )
     print_report(meta, directory)
     counts = (
-        f"{statistics.self_loops:,} self loops, which are left out; {statistics.duplicates:,} duplicates, "
-        f"which count; {statistics.isolated_nodes:,} isolated nodes"
+        f"{statistics.self_loops:,} self loops, which are left out; {statistics.duplicates:,}"
+        f" duplicates, which count; {statistics.isolated_nodes:,} isolated nodes"
     )
     logger.info(counts)
     print(counts)

@@ -17,8 +17,9 @@ MAX_LISTED = 16
 def print_report(meta: Meta, directory: Path) -> None:
     share = meta.cut_edges / meta.num_edges if meta.num_edges else 0.0
     print(
-        f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges, {meta.num_features} features, "
-        f"{meta.num_classes} classes ({meta.task}); {meta.cut_edges:,} edges cut ({share:.1%})"
+        f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges,"
+        f" {meta.num_features} features, {meta.num_classes} classes ({meta.task});"
+        f" {meta.cut_edges:,} edges cut ({share:.1%})"
     )
     print(f"halo rows {sum(part.halo for part in meta.parts):,}; {_describe_cover(meta)}")
     print(" ".join(f"{column:>10}" for column in ("part", *COLUMNS)))
@@ -42,7 +43,10 @@ def _describe_cover(meta: Meta) -> str:
         return f"{meta.cover_rows:,} rows after the cover (partial sums where they are fewer)"
     if meta.cut_edges > COVER_LIMIT:
         return f"rows after the cover not counted (more than {COVER_LIMIT:,} edges cut)"
-    return "rows after the cover not counted (made by an earlier version; overwrite=true makes it again)"
+    return (
+        "rows after the cover not counted (made by an earlier version; overwrite=true makes it"
+        " again)"
+    )
 
 
 def _print_types(meta: HeteroMeta) -> None:
@@ -51,8 +55,8 @@ def _print_types(meta: HeteroMeta) -> None:
     for name, counts in meta.types.items():
         nodes, halo = sum(counts["nodes"]), sum(counts["halo"])
         print(
-            f"nodes of {name}: {nodes:,} ({_list_counts(counts['nodes'])}), {counts['features']} features; "
-            f"halo {halo:,} ({_list_counts(counts['halo'])})"
+            f"nodes of {name}: {nodes:,} ({_list_counts(counts['nodes'])}), {counts['features']}"
+            f" features; halo {halo:,} ({_list_counts(counts['halo'])})"
         )
     for name, counts in meta.relations.items():
         edges = sum(counts["edges"])
@@ -75,8 +79,9 @@ def _print_links(links: dict[str, Any]) -> None:
     )
     if links["spectral"]:
         print(
-            f"spectral embedding: {links['spectral']} columns, degrees to the power -{links['spectral_power']}, of "
-            f"an MRR of {links['spectral_mrr']:.4f} on validation pairs"
+            f"spectral embedding: {links['spectral']} columns, degrees to the power"
+            f" -{links['spectral_power']}, of an MRR of {links['spectral_mrr']:.4f} on validation"
+            " pairs"
         )
     for name, scores in links["baselines"].items():
         values = ", ".join(f"{measure} {value:.4f}" for measure, value in scores.items())

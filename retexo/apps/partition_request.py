@@ -42,7 +42,8 @@ def _data_name(settings: PartitionSettings) -> str:
         return dataset.name
     if dataset.file is None:
         raise InputError(
-            "dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file"
+            "dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph"
+            " file"
         )
     return check_path("dataset_file", dataset.file).resolve().stem
 

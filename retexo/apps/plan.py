@@ -230,7 +230,7 @@ def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
     }
 
 
-# --- the report ------------------------------------------------------------------------------------------------------
+# --- the report ----------
 
 
 def _print(
@@ -238,9 +238,10 @@ def _print(
 ) -> None:
     train = settings.train
     print(
-        f"{result['partitions']}: {train.model.name}, {result['workers']} workers, exchange={train.exchange.mode} "
-        f"({', '.join(dict.fromkeys(train.exchange.precision))}), gradient={train.gradient.mode} "
-        f"({train.gradient.precision}, {train.gradient.compression})\n"
+        f"{result['partitions']}: {train.model.name}, {result['workers']} workers,"
+        f" exchange={train.exchange.mode} ({', '.join(dict.fromkeys(train.exchange.precision))}),"
+        f" gradient={train.gradient.mode} ({train.gradient.precision},"
+        f" {train.gradient.compression})\n"
     )
     _print_entries(predicted)
     for name, number in result["rounds"].items():
@@ -260,13 +261,15 @@ def _print(
         )
     for reach, takes in result["smoothing"].items():
         print(
-            f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,} {takes['all']:>20,}"
+            f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,}"
+            f" {takes['all']:>20,}"
         )
     _print_options(result)
     memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
     if memory:
         print(
-            f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least"
+            f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most,"
+            f" {min(memory):,.0f} MiB at least"
         )
     seconds = list(result["network_seconds"].values())[-1]
     print(f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}")
@@ -300,7 +303,10 @@ def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
 
 def _beside(baseline: str, num_bytes: int, own: int) -> str:
     if baseline == "centralized" and num_bytes < own:
-        return f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer bytes"
+        return (
+            f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer"
+            " bytes"
+        )
     return f"  {num_bytes / max(1, own):,.1f} times" if own else ""
 
 
@@ -313,12 +319,14 @@ def _print_options(result: dict[str, Any]) -> None:
     own = result["bytes"][which]
     saving = {name: num_bytes for name, num_bytes in result["options"].items() if num_bytes < own}
     print(
-        f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look at the accuracy"
+        f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look"
+        " at the accuracy"
     )
     for name, num_bytes in saving.items():
         _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
     if not any(name.startswith("exchange") for name in result["options"]):
         print("exchange.precision is not tried, the dry run takes long: set it and plan again")
     print(
-        "fewer rounds: gradient=local takes local_epochs steps a round; the defaults have all of the others"
+        "fewer rounds: gradient=local takes local_epochs steps a round; the defaults have all of"
+        " the others"
     )

@@ -64,7 +64,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         return result
     if result["parts_missing"]:
         logger.warning(
-            "%s has only the parts on this node's disk; part(s) %s lie in the run directories of their own nodes",
+            "%s has only the parts on this node's disk; part(s) %s lie in the run directories of"
+            " their own nodes",
             run_dir / joined[0],
             ", ".join(map(str, result["parts_missing"])),
         )
@@ -98,8 +99,8 @@ def _check_links(settings: Settings) -> None:
             raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
     elif set(given) not in ({"pairs"}, {"top", "nodes"}) or wanted.embeddings:
         raise InputError(
-            "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links needs one of these, and "
-            "has no predict.embeddings"
+            "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links"
+            " needs one of these, and has no predict.embeddings"
         )
 
 

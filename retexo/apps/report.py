@@ -36,9 +36,11 @@ def run(settings: Settings, run_dir: Path) -> Path:
 
 
 def make(run_dir: Path, *folders: Path) -> Path:
-    """Read the runs below folders and write report.html, report.md, csv files and figures/ into run_dir.
+    """Read the runs below folders and write report.html, report.md, csv files and figures/ into
+    run_dir.
 
-    Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report already.
+    Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report
+    already.
     """
     figures.check_installed()
     page_path = run_dir / "report.html"

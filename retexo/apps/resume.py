@@ -112,8 +112,8 @@ def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
     _check_kinds(run_dir, ranks)
     if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(
-            f"resume={resume}: has no state/run.json to resume from; give the run directory of an interrupted "
-            "app=train (a finished run keeps no state)"
+            f"resume={resume}: has no state/run.json to resume from; give the run directory of an"
+            " interrupted app=train (a finished run keeps no state)"
         )
     if resume == "auto" and (run_dir / RUN_FILE).is_file():
         return
@@ -208,7 +208,8 @@ def check_same(
         if here != there:
             remedy = REMEDIES[name].format(there=there)
             raise InputError(
-                f"resume={resume}: the run in {source} has {name} {_shown(there)}, here {_shown(here)}; {remedy}"
+                f"resume={resume}: the run in {source} has {name} {_shown(there)}, here"
+                f" {_shown(here)}; {remedy}"
             )
     _check_settings(source, settings, made_with)
 
@@ -228,8 +229,8 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
             here, there = shortest(here), shortest(there)
         if here != there:
             raise InputError(
-                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as it was to resume "
-                "that run, or begin anew without resume"
+                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as"
+                " it was to resume that run, or begin anew without resume"
             )
 
 

@@ -58,10 +58,9 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
                         for n, each in rows
                     ),
                     "embeddings": sum(nodes) * embedding_bytes,
-                    "predictions": sum(nodes)
-                    * settings.smoothing.steps
-                    * architecture.num_classes
-                    * 4,
+                    "predictions": (
+                        sum(nodes) * settings.smoothing.steps * architecture.num_classes * 4
+                    ),
                 },
             }
     result = {
@@ -133,8 +132,9 @@ def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> No
     for name, found in result["to"].items():
         sizes = ", ".join(f"{kind} {count:,}" for kind, count in found["bytes_at_most"].items())
         rows[f"to {name}"] = (
-            f"{found['ids_asked_for']:,} ids of its nodes, {found['edges_told']:,} edges from them; rows of "
-            f"{found['own_nodes_with_rows']:,} own nodes if edges have their reverse, bytes at most: {sizes}"
+            f"{found['ids_asked_for']:,} ids of its nodes, {found['edges_told']:,} edges from them;"
+            f" rows of {found['own_nodes_with_rows']:,} own nodes if edges have their reverse,"
+            f" bytes at most: {sizes}"
         )
     rows["to all, each round"] = (
         f"its share of a sum of {result['parameters']:,} parameters or less, {visibility}"

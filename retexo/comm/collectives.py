@@ -32,7 +32,8 @@ class ReduceInput:
     """[n], on any device; holds the sum afterwards."""
     wire: WireFormat | None = None
     """Format of the messages: torch.bfloat16, "int8", "int6" (retexo.comm.message_format), or None
-    for the tensor's type. Rounded shares are summed in the tensor's type, and the sum is rounded."""
+    for the tensor's type. Rounded shares are summed in the tensor's type, and the sum is rounded.
+    """
     zero_ranks: frozenset[int] = frozenset()
     """Ranks whose share is known to be zero. They send nothing."""
 
@@ -56,7 +57,8 @@ class Communicator:
         self.between_nodes = between_nodes
         self.meter = TrafficMeter(self.world_size)
         self.replay_log: ReplayLog | None = None
-        """Stores the messages outside the rounds. Those it already holds are counted but not sent."""
+        """Stores the messages outside the rounds. Those it already holds are counted but not sent.
+        """
         self.masks: SumMasks | None = None
         """Hides the shares of every sum (gradient.secure)."""
         self._transport, self._sleep_time = transport, sleep_time
@@ -150,7 +152,9 @@ class Communicator:
         return torch.cat(received).view(self.world_size, *tensor.shape)
 
     def gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
-        """At rank 0 the tensors of all workers, each of shape [...], as [W, ...]; elsewhere [0, ...]."""
+        """At rank 0 the tensors of all workers, each of shape [...], as [W, ...]; elsewhere [0,
+        ...].
+        """
         flat = tensor.flatten()
         to_peers = [flat if peer == 0 else flat[:0] for peer in range(self.world_size)]
         incoming = tensor.numel() if self.rank == 0 else 0
@@ -160,9 +164,9 @@ class Communicator:
     def all_reduce(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         """Sum each tensor over all workers, in place, with the same bits everywhere.
 
-        Every worker sums one chunk of each tensor, in the order of ranks, and sends it to all others.
-        That takes as many bytes as a ring in 2 sequential hops instead of 2 (W - 1). One worker
-        sums small tensors, with 2 (W - 1) messages instead of 2 W (W - 1).
+        Every worker sums one chunk of each tensor, in the order of ranks, and sends it to all
+        others. That takes as many bytes as a ring in 2 sequential hops instead of 2 (W - 1). One
+        worker sums small tensors, with 2 (W - 1) messages instead of 2 W (W - 1).
 
         4 workers with [1.], [2.], [3.], [4.] all end with [10.].
         """
@@ -246,7 +250,9 @@ def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tup
 
 
 class _ChunkedSum:
-    """A summand of an all-reduce. Each rank sums one chunk. Values sent as they are, are not copied."""
+    """A summand of an all-reduce. Each rank sums one chunk. Values sent as they are, are not
+    copied.
+    """
 
     def __init__(self, summand: ReduceInput, rank: int, chunks: Sequence[tuple[int, int]]) -> None:
         self._summand, self._rank, self._everyone = summand, rank, range(len(chunks))
@@ -314,7 +320,9 @@ class _ChunkedSum:
 
 
 def _add(values: Sequence[Tensor], total: Tensor) -> None:
-    """Write the sum of values, in order, into `total`, which may be one of them. Changes the others."""
+    """Write the sum of values, in order, into `total`, which may be one of them. Changes the
+    others.
+    """
     if len(values) < 2:
         total.copy_(values[0]) if values else total.zero_()
         return

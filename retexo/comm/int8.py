@@ -12,8 +12,8 @@ def to_int8(
     """Quantize rows [R, D]: value = code * scale.
 
     Returns:
-        Codes, int8 [R, D] in [-largest, largest], and scales, [R] of `dtype`. A row with values that
-        are not finite in `dtype` has a scale that is not finite.
+        Codes, int8 [R, D] in [-largest, largest], and scales, [R] of `dtype`. A row with values
+        that are not finite in `dtype` has a scale that is not finite.
     """
     peak = (
         torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)).abs()

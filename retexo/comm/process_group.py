@@ -71,7 +71,9 @@ def connected(
 def _over_sockets(
     rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]
 ) -> SocketTransport:
-    """Encrypt streams to other nodes, in the order of peers, so that workers never wait in a circle."""
+    """Encrypt streams to other nodes, in the order of peers, so that workers never wait in a
+    circle.
+    """
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):
         if not per_node or peer // per_node == rank // per_node:

@@ -36,7 +36,8 @@ def check_sizes(sizes: Sequence[int], element_size: int) -> None:
         check_announced(peer, "bytes", size * element_size, memory)
     if total > memory:
         raise TrainingError(
-            f"all ranks together announce {total} bytes, but this machine has {memory}; use more partitions"
+            f"all ranks together announce {total} bytes, but this machine has {memory}; use more"
+            " partitions"
         )
 
 

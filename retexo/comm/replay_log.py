@@ -62,7 +62,8 @@ class ReplayLog:
             if start != self._start:
                 if start:
                     logger.warning(
-                        "%s: belongs to another run, worker or version; its messages are sent again",
+                        "%s: belongs to another run, worker or version; its messages are sent"
+                        " again",
                         self.path,
                     )
                 return ends
@@ -115,7 +116,8 @@ class ReplayLog:
 
     def _other_run(self) -> TrainingError:
         return TrainingError(
-            f"{self.path}: record {self._position} differs from the messages of this run; begin anew without resume"
+            f"{self.path}: record {self._position} differs from the messages of this run; begin"
+            " anew without resume"
         )
 
     def append(self, sent: int, received: Pieces, *, wait: bool = True) -> None:
@@ -148,7 +150,8 @@ class ReplayLog:
                 self._file.write(piece.data)
             self._file.flush()
             if size >= RELEASED_FROM and hasattr(os, "posix_fadvise"):
-                # Write to disk now, so that the page cache has free pages. Allocating takes far longer.
+                # Write to disk now, so that the page cache has free pages. Allocating takes far
+                # longer.
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise TrainingError(f"{self.path}: {why_unwritten(error)}") from error

@@ -51,7 +51,8 @@ class StreamSecurity(Protocol):
             accepted: whether the other end opened the connection; this end is then the server.
 
         Raises:
-            PeerLost: the handshake fails, or the certificate is another node's; the stream is closed.
+            PeerLost: the handshake fails, or the certificate is another node's; the stream is
+                closed.
         """
         ...
 

@@ -69,7 +69,9 @@ class AcceptedConnections:
         first: Iterable[tuple[Channel, dict[str, Any]]],
         handle: Callable[[Channel, dict[str, Any]], None],
     ) -> None:
-        """Call handle(channel, message) for each first message. An error closes only its connection."""
+        """Call handle(channel, message) for each first message. An error closes only its
+        connection.
+        """
         for channel, message in first:
             try:
                 handle(channel, message)

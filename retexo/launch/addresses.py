@@ -72,8 +72,9 @@ def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
         return listen(*cluster.hub_address)
     except OSError as error:
         raise InputError(
-            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}; members.json lists no hub after the "
-            "nodes, so node 0 is the hub: give one of its addresses, or list the hub (`retexo credentials members`)"
+            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}; members.json"
+            " lists no hub after the nodes, so node 0 is the hub: give one of its addresses, or"
+            " list the hub (`retexo credentials members`)"
         ) from error
 
 
@@ -87,8 +88,9 @@ def choose_interface(cluster: ClusterSettings) -> str:
     interface = cluster.interface or route_interface(cluster.master_addr, cluster.master_port)
     if interface == loopback() and cluster.interface is None:
         raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: set distributed.interface={interface} on every node if "
-            "all run on this machine, else give node 0's address; other machines cannot reach a loopback address"
+            f"distributed.master_addr={cluster.master_addr}: set distributed.interface={interface}"
+            " on every node if all run on this machine, else give node 0's address; other machines"
+            " cannot reach a loopback address"
         )
     return interface
 
@@ -103,15 +105,17 @@ def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.
     where = f"{address}:{cluster.master_port}"
     if not cluster.one_machine and address not in _addresses(cluster.master_addr):
         raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: node 0 has {address} on interface {interface}; "
-            "give that address to every node, or choose another distributed.interface"
+            f"distributed.master_addr={cluster.master_addr}: node 0 has {address} on interface"
+            f" {interface}; give that address to every node, or choose another"
+            " distributed.interface"
         )
     try:
         listener = listen(address, cluster.master_port)
     except OSError as error:
         raise InputError(
-            f"distributed.master_port={cluster.master_port}: cannot listen on {where}: {error.strerror}; "
-            "choose a free port, the same on every node, and an address of node 0"
+            f"distributed.master_port={cluster.master_port}: cannot listen on {where}:"
+            f" {error.strerror}; choose a free port, the same on every node, and an address of"
+            " node 0"
         ) from error
     logger.info(
         "node 0 waits for %d other node(s) at %s (interface %s)",

@@ -58,7 +58,9 @@ class Channel:
         return self._tls is None or self.node == node
 
     def start_tls(self, tls: Tls, node: int, timeout: float) -> None:
-        """Do the TLS handshake of the end that connected; ChannelClosed for another node's certificate."""
+        """Do the TLS handshake of the end that connected; ChannelClosed for another node's
+        certificate.
+        """
         self._tls, connection = tls, tls.wrap(self._socket, accepted=False)
         self._socket = connection
         try:
@@ -96,7 +98,9 @@ class Channel:
         return self._ready.pop(0)
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages received so far, without waiting; ChannelClosed at the end of the connection."""
+        """The messages received so far, without waiting; ChannelClosed at the end of the
+        connection.
+        """
         waiting, self._ready = self._ready, []
         try:
             content = self._read()

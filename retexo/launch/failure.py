@@ -25,7 +25,8 @@ class Failure:
     """The line that is shown: which process, what happened, in which phase."""
     traceback: str = ""
     public_message: str = ""
-    """What other nodes show instead, where the message describes this node's data; empty: the same."""
+    """What other nodes show instead, where the message describes this node's data; empty: the same.
+    """
 
     def for_others(self) -> "Failure":
         return Failure(self.kind, self.rank, self.public_message or self.message)

@@ -101,8 +101,9 @@ def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
                 f"no answer for {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
             )
             raise Interrupted(
-                f"the fork server, the process that starts the workers, was killed or stopped: {reason}; start again "
-                "(on a slow machine, with a longer distributed.init_timeout)"
+                "the fork server, the process that starts the workers, was killed or stopped:"
+                f" {reason}; start again (on a slow machine, with a longer"
+                " distributed.init_timeout)"
             ) from error
 
 

@@ -91,16 +91,25 @@ def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
 def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
     """Why a node cannot run together with node 0; None if it can."""
     if other.code != first.code:
-        return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same version"
+        return (
+            f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the"
+            " same version"
+        )
     if other.credentials != first.credentials:
         return (
             f"{other.name} has other lists of the authority than node 0: {other.credentials}, not "
             f"{first.credentials}; copy the newest to all nodes"
         )
     if other.world_size != first.world_size:
-        return f"{other.name} has num_partitions={other.world_size}, node 0 has num_partitions={first.world_size}"
+        return (
+            f"{other.name} has num_partitions={other.world_size}, node 0 has"
+            f" num_partitions={first.world_size}"
+        )
     if other.backend != first.backend:
-        return f"{other.name} has distributed.backend={other.backend}, node 0 has distributed.backend={first.backend}"
+        return (
+            f"{other.name} has distributed.backend={other.backend}, node 0 has"
+            f" distributed.backend={first.backend}"
+        )
     differing = [
         f"{name}={other.settings.get(name)} instead of {first.settings.get(name)}"
         for name in sorted(first.settings.keys() | other.settings.keys())
@@ -154,7 +163,10 @@ def code_version() -> str:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     # A CPU build and a CUDA build, 2.6.0+cpu and 2.6.0, may work together.
-    return f"retexo {__version__} (source {digest.hexdigest()[:12]}), torch {version('torch').split('+')[0]}"
+    return (
+        f"retexo {__version__} (source {digest.hexdigest()[:12]}), torch"
+        f" {version('torch').split('+')[0]}"
+    )
 
 
 class Coordinator:

@@ -37,11 +37,13 @@ def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
         raise InputError(
-            f"distributed.interface={interface}: not here; there are {', '.join(sorted(interfaces))}"
+            f"distributed.interface={interface}: not here; there are"
+            f" {', '.join(sorted(interfaces))}"
         )
     own = [str(entry.address) for entry in interfaces[interface] if entry.family == socket.AF_INET]
     if not own:
         raise InputError(
-            f"distributed.interface={interface}: has no IPv4 address; choose another, or give it one"
+            f"distributed.interface={interface}: has no IPv4 address; choose another, or give"
+            " it one"
         )
     return next((address for address in own if address in preferred), own[0])

@@ -1,4 +1,5 @@
-"""What retexo.sites can add to the connections of a node: TLS, and a hub for nodes behind firewalls.
+"""What retexo.sites can add to the connections of a node: TLS, and a hub for nodes behind
+firewalls.
 
 Only interfaces; with `Security()` connections are direct and in the clear.
 """

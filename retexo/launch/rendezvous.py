@@ -63,7 +63,8 @@ PROOF_LENGTH = 64
 """Hexadecimal digits of a proof."""
 
 Key = tuple[int, ...]
-"""A connection between two nodes: the node that opens it; of a stream, also the ranks of its ends."""
+"""A connection between two nodes: the node that opens it; of a stream, also the ranks of its ends.
+"""
 Addresses = Mapping[int, tuple[str, int]]
 """Host and port of other nodes, or THROUGH_HUB and the node."""
 
@@ -129,7 +130,8 @@ def connect_nodes(
             return
         if security.tls is None:
             logger.warning(
-                "traffic between the nodes is not encrypted: use a network that you trust (SECURITY.md)"
+                "traffic between the nodes is not encrypted: use a network that you trust"
+                " (SECURITY.md)"
             )
         try:
             endpoint = open_endpoint(cluster, security.hub, limit.seconds)
@@ -338,9 +340,9 @@ def _ask_to_join(participant: Participant) -> tuple[Channel, dict[str, Any], str
             if time.monotonic() + RETRY_INTERVAL < deadline:
                 continue
             raise TrainingError(
-                f"{describe_node(0, cluster.ranks_of(0))} was not reached at {where} within {limit}: "
-                f"{error}; start it, or, if it runs, it had all its nodes already or a firewall is "
-                "in between"
+                f"{describe_node(0, cluster.ranks_of(0))} was not reached at {where} within"
+                f" {limit}: {error}; start it, or, if it runs, it had all its nodes already or a"
+                " firewall is in between"
             ) from error
         try:
             channel.send({"retexo": PROTOCOL, "node": asdict(participant.own)})
@@ -410,8 +412,12 @@ def _connect_peers(
                 channel.send({"proof": _proof(secret, key), "from": key})
         except OSError as error:
             them = describe_node(other, cluster.ranks_of(other))
-            return found, (
-                f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
+            return (
+                found,
+                (
+                    f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network"
+                    " between them"
+                ),
             )
     accepted, problem = _accept(participant, secret, expected)
     return found | accepted, problem

@@ -288,9 +288,10 @@ class InEdges:
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
-        return torch.arange(int(row_ptr[-1])).add_(
-            repeat_interleave(begin - row_ptr[:-1], degree)
-        ), row_ptr
+        return (
+            torch.arange(int(row_ptr[-1])).add_(repeat_interleave(begin - row_ptr[:-1], degree)),
+            row_ptr,
+        )
 
     def chunks(self, nodes: Tensor, edges: int = MAX_CHUNK_EDGES) -> list[Tensor]:
         """Split nodes, int64 [n], into chunks of at most about `edges` in-edges."""

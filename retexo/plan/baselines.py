@@ -75,8 +75,9 @@ class Sizes:
 def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
     """Return the bytes of a whole partition in compact codes.
 
-    Features are coded as by the exchange, in-edges as ascending numbers, masks with 2 bits per node,
-    and labels with as few bits as the number of classes needs (multi-label: one bit per class).
+    Features are coded as by the exchange, in-edges as ascending numbers, masks with 2 bits per
+    node, and labels with as few bits as the number of classes needs (multi-label: one bit per
+    class).
     """
     rows = (
         csr_array(partition.features.numpy())
@@ -142,7 +143,8 @@ def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) 
     return {
         "plain lazy exchange": plain.total(rounds),
         "full graph, end to end": features + epochs * (embeddings + gradients),
-        f"boundary node sampling at {SAMPLING_RATE}": features
-        + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
+        f"boundary node sampling at {SAMPLING_RATE}": (
+            features + epochs * (int(SAMPLING_RATE * embeddings) + gradients)
+        ),
         "centralized": sizes.centralized,
     }

@@ -85,7 +85,7 @@ class Memory:
         self.peak = max(self.peak, self._kept + large)
 
 
-# --- what there is to do ---------------------------------------------------------------------------------------------
+# --- what there is to do ----------
 
 
 @dataclass(frozen=True)
@@ -199,21 +199,23 @@ class LayerWork:
         )
 
 
-# --- the steps of a worker -------------------------------------------------------------------------------------------
+# --- the steps of a worker ----------
 
 
 def _load(memory: Memory, work: LayerWork, features: int) -> None:
     """Count reading the partition, with the bytes of its features, and the exchange plan."""
     edges, nodes = INDEX * work.edges, INDEX * (work.inner + work.halo)
     memory.hold("features", features)
-    # What is mapped counts, too: a machine without room for it would read it again and again. Of edges there are marks.
+    # What is mapped counts, too: a machine without room for it would read it again and again. Of
+    # edges there are marks.
     memory.use(*[edges // 2] * 2, *[edges // INDEX] * 3, *[nodes] * 2, features // FLOAT)
     of_edges = *[edges // 2] * 2, FLOAT * work.edge_values
     memory.hold("part", *of_edges, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
     memory.use(
         *[work.boundary] * 4
     )  # the ends of their edges, as blocks find them, and in the order of boundaries
-    # The edges of all boundaries, both ways, and of one: as numbers, in code; twenty bits are a byte each on the way.
+    # The edges of all boundaries, both ways, and of one: as numbers, in code; twenty bits are a
+    # byte each on the way.
     memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
     memory.hold(
         "plan", *[work.boundary] * 2, *[nodes] * 3
@@ -338,7 +340,8 @@ class _Layer:
         rows, projected = (
             (part.nodes * self._row, 0) if conv.linear_aggregation else memory.held[name][-2:]
         )
-        # After the weights, normalised, and what is not negative; of each its gradient. What dropout keeps, and where.
+        # After the weights, normalised, and what is not negative; of each its gradient. What
+        # dropout keeps, and where.
         width = FLOAT * max(self.stage.output_dim, conv.projected_width)
         out = (
             [part.nodes * width] * 6 + [rows, rows // FLOAT]
@@ -351,7 +354,8 @@ class _Layer:
         )  # the loss is known when the gradient goes back to the projected rows
         projected = rows // self._row * self._projected + projected
         if conv.attention_heads:
-            # Projected rows times the attention of a source; for the gradient three shares and a product, too.
+            # Projected rows times the attention of a source; for the gradient three shares and a
+            # product, too.
             scores = [(part.edges + part.nodes) * FLOAT * conv.attention_heads] * 4
             memory.use(*[projected] * (5 if training else 2), *before)
             memory.use(projected, *scores, *out)

@@ -1,22 +1,29 @@
-"""Bytes and memory of training on a graph of which only the sizes are known: a random graph stands for it.
+"""Bytes and memory of training on a graph of which only the sizes are known: a random graph stands
+for it.
 
-N nodes, E directed edges, d = E/N, F width of a row, D of a row after the weights, C classes, L layers, P parameters of
-a stage, R rounds, W workers, I = N/W nodes of each, c share of edges that are cut, z share of zeros after a ReLU.
+N nodes, E directed edges, d = E/N, F width of a row, D of a row after the weights, C classes, L
+layers, P parameters of a stage, R rounds, W workers, I = N/W nodes of each, c share of edges that
+are cut, z share of zeros after a ReLU.
 
-Node v has the relative degree x (mean 1; all 1, or a power law), and edges fall on nodes in proportion. < > is the mean
-over nodes; cut edges are spread evenly over the pairs of parts, k = d c / (W-1) of a node into each other part. That
-gives the most rows; a graph with communities needs fewer.
+Node v has the relative degree x (mean 1; all 1, or a power law), and edges fall on nodes in
+proportion. < > is the mean over nodes; cut edges are spread evenly over the pairs of parts, k = d c
+/ (W-1) of a node into each other part. That gives the most rows; a graph with communities needs
+fewer.
 
     needed     layer l makes its output at the share S_l(x) of nodes; S_{L-1} = s is labelled and test nodes,
-               S_{l-1} = 1 - (1-s) exp(-d x <x S_l>). TRAIN_PHASE serves train + validation, INFER_PHASE the rest of S_l
+               S_{l-1} = 1 - (1-s) exp(-d x <x S_l>). TRAIN_PHASE serves train + validation,
+    INFER_PHASE the rest of S_l
     rows       of a pair of parts, for the targets w(x):  I <1 - exp(-k x <x w>)>,  sums  I <w (1 - exp(-k x))>
     cover      I min over t in [0, 1] of  <v (1 - exp(-k x Y g))> + <w (1 - exp(-b) (1 + b))>,  b = k x X t,
                g = <x w exp(-b)> / Y,  X = <x v>,  Y = <x w>:  the size of a minimum vertex cover of a random bipartite
-               graph (Bordenave, Lelarge and Salez 2013); v is the share of rows that the receiver does not hold yet.
-               All sums instead where they are no more than `tolerated` (retexo.exchange.cover)
-    sent       W (W-1) times the least of  4F cover;  4D cover (INFER_PHASE);  rows (4F (1-z) + F/8 + 2) (not in layer 0)
+               graph (Bordenave, Lelarge and Salez 2013); v is the share of rows that the receiver
+               does not hold yet. All sums instead where they are no more than `tolerated`
+               (retexo.exchange.cover)
+    sent       W (W-1) times the least of  4F cover;  4D cover (INFER_PHASE);
+               rows (4F (1-z) + F/8 + 2) (not in layer 0)
     gradients  2 (W-1) 4 (P + 8) R
-    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row and target in each phase
+    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row and
+               target in each phase
 """
 
 import math
@@ -112,7 +119,7 @@ class Case:
         return x / (share @ x), share
 
 
-# --- what crosses the network ----------------------------------------------------------------------------------------
+# --- what crosses the network ----------
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ def sent(case: Case) -> dict[str, float]:
     return kinds
 
 
-# --- what a worker has in memory -------------------------------------------------------------------------------------
+# --- what a worker has in memory ----------
 
 
 def layer_work(case: Case, layer: int) -> LayerWork:

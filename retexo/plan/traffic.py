@@ -2,8 +2,8 @@
 
 The dry run uses the workers' exchange plan, choice of rows and sums, and encoders with the real
 features. It sends one gradient message per layer instead of all rounds, and embeddings without
-zeros. Bytes that do not depend on trained values are exact. Others are upper bounds: zeros make rows
-shorter, and a layer may stop early.
+zeros. Bytes that do not depend on trained values are exact. Others are upper bounds: zeros make
+rows shorter, and a layer may stop early.
 """
 
 import contextlib

@@ -96,12 +96,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
             break
     else:
         raise InputError(
-            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of a finished app=train"
+            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of a"
+            " finished app=train"
         )
     if content.get("own_model"):
         raise InputError(
-            f"checkpoint_dir={path}: trainer={content.get('trainer')} keeps no network for prediction, "
-            "only scores in summary.json; train by another trainer to predict"
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} keeps no network for"
+            " prediction, only scores in summary.json; train by another trainer to predict"
         )
     try:
         names = content.get("class_names", [])
@@ -167,7 +168,8 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
             raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
         if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
             raise InputError(
-                f"{path}: holds parameters that are NaN or infinite; train with a lower learning_rate"
+                f"{path}: holds parameters that are NaN or infinite; train with a lower"
+                " learning_rate"
             )
     return architecture, stages
 
@@ -179,7 +181,8 @@ def _check_layer(path: Path, checksums: dict[str, str]) -> None:
         )
     if file_checksum(path) != checksums.get(path.name):
         raise InputError(
-            f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
+            f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy"
+            " it again"
         )
 
 
@@ -195,8 +198,8 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
         ) from error
     if version != VERSION:
         raise InputError(
-            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that trained "
-            "it, or train again"
+            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that"
+            " trained it, or train again"
         )
     try:
         architecture = read_architecture(content["architecture"])

@@ -51,7 +51,8 @@ def check_installed() -> None:
     ]
     if missing:
         raise InputError(
-            f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c constraints.txt"
+            f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c"
+            " constraints.txt"
         )
 
 
@@ -300,11 +301,17 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
 
 FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
     "accuracy-bytes": (
-        "Test accuracy or MRR against bytes sent. Mark: mean; bars: standard deviations; dots: runs.",
+        (
+            "Test accuracy or MRR against bytes sent. Mark: mean; bars: standard deviations; dots:"
+            " runs."
+        ),
         partial(plot_accuracy, measure="bytes total", label="bytes sent by all workers (log)"),
     ),
     "accuracy-seconds": (
-        "Test accuracy or MRR against seconds of training. Mark: mean; bars: standard deviations; dots: runs.",
+        (
+            "Test accuracy or MRR against seconds of training. Mark: mean; bars: standard"
+            " deviations; dots: runs."
+        ),
         partial(plot_accuracy, measure="seconds train", label="seconds of training"),
     ),
     "curves": (
@@ -316,15 +323,17 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
         plot_bytes_by_layer_and_kind,
     ),
     "pairs": (
-        "Mean bytes from each partition (row) to each other one (column). The colour scale ends at the "
-        "pairs with the fewest and the most bytes.",
+        (
+            "Mean bytes from each partition (row) to each other one (column). The colour scale ends"
+            " at the pairs with the fewest and the most bytes."
+        ),
         plot_bytes_by_pair,
     ),
 }
 """Name -> caption and drawing function."""
 
 
-# --- what several figures need -----------------------------------------------------------------------------------------
+# --- what several figures need ----------
 
 
 def _make_axes(

@@ -90,7 +90,7 @@ def _numbered_columns(prefix: str, matrix: NDArray[Any]) -> Columns:
     return {f"{prefix}{index}": column for index, column in enumerate(matrix.T)}
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+# --- files ----------
 
 
 def write_part(

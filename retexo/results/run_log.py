@@ -22,7 +22,8 @@ def check_logger(name: str | None) -> None:
     """Raise InputError with the remedy if the logger is not installed."""
     if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise InputError(
-            "logger=tensorboard: not installed; pip install -e '.[report]' -c constraints.txt, or leave logger out"
+            "logger=tensorboard: not installed; pip install -e '.[report]' -c constraints.txt, or"
+            " leave logger out"
         )
 
 

@@ -98,8 +98,8 @@ def read_runs(*folders: Path) -> list[Run]:
     paths = _run_dirs(existing, named)
     if not paths:
         raise InputError(
-            f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
-            "or give the folder that holds the run directories"
+            f"{named}: no summary.json below it; train first (app=train"
+            f" hydra.run.dir={folders[0]}/NAME), or give the folder that holds the run directories"
         )
     return [read_run(path) for path in sorted(paths)]
 
@@ -116,8 +116,8 @@ def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
             others += 1
         if others > MAX_FOLDERS:
             raise InputError(
-                f"{named}: more than {MAX_FOLDERS:,} folders below it are no run directories; give the folder that "
-                "holds these"
+                f"{named}: more than {MAX_FOLDERS:,} folders below it are no run directories; give"
+                " the folder that holds these"
             )
     return found
 
@@ -272,7 +272,7 @@ def _shorten(text: str) -> str:
     return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]} ..."
 
 
-# --- settings ----------------------------------------------------------------------------------------------------------
+# --- settings ----------
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:

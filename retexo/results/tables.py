@@ -42,7 +42,7 @@ def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-# --- how figures are written -------------------------------------------------------------------------------------------
+# --- how figures are written ----------
 
 
 def format_bytes(value: float, digits: int = 3) -> str:
@@ -91,7 +91,7 @@ MEASURES: dict[str, tuple[str, Callable[[float], str]]] = {
 """Measure -> heading and format."""
 
 
-# --- tables of one data set --------------------------------------------------------------------------------------------
+# --- tables of one data set ----------
 
 
 def summarize_measure(method: Method, name: str) -> Sample:
@@ -137,7 +137,8 @@ def results_table(data: DataSet) -> Table:
         ["method", "n", *(heading for heading, _ in shown.values())],
         rows,
         "Mean ± sample standard deviation over n draws of the seeds; one draw has no deviation. "
-        "Rounds: sum over layers. Training: from the start of the process group to the test metric.",
+        "Rounds: sum over layers. Training: from the start of the process group to the test"
+        " metric.",
     )
 
 
@@ -196,9 +197,10 @@ def comparison_table(data: DataSet) -> Table | None:
         f"{data.headline.capitalize() if data.headline in SCORES else data.headline}, paired",
         ["difference", "n", "mean", "95 % interval", "p", "p, Holm"],
         rows,
-        "Paired over the n draws (seeds, split and partitions) that both methods have, by Student's t. "
-        "The last column corrects p for all comparisons of the table. An interval that contains 0 "
-        "does not show that two methods are equal. p is missing where all differences are equal.",
+        "Paired over the n draws (seeds, split and partitions) that both methods have, by Student's"
+        " t. The last column corrects p for all comparisons of the table. An interval that contains"
+        " 0 does not show that two methods are equal. p is missing where all differences are"
+        " equal.",
     )
 
 
@@ -214,7 +216,7 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
     return Table("Runs that are not counted", ["run", "status", "reason"], rows) if rows else None
 
 
-# --- csv -----------------------------------------------------------------------------------------------------------------
+# --- csv ----------
 
 
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:

@@ -146,7 +146,8 @@ class ClusterSettings(Checked):
     max_restarts: int | None = setting(
         "distributed.max_restarts",
         None,
-        "restarts of all nodes when a process dies or a connection breaks; null: 3 with checkpoint.every, else 0",
+        "restarts of all nodes when a process dies or a connection breaks; null: 3 with"
+        " checkpoint.every, else 0",
         at_least(0),
         per_node=True,
         compared=False,
@@ -168,14 +169,15 @@ class ClusterSettings(Checked):
         super().__post_init__()
         if self.node_rank >= self.num_nodes:
             raise InputError(
-                f"node_rank={self.node_rank}: {self.num_partitions} partitions with parts_per_node="
-                f"{self.parts_per_node} take {self.num_nodes} node(s), so it must be in [0, {self.num_nodes})"
+                f"node_rank={self.node_rank}: {self.num_partitions} partitions with"
+                f" parts_per_node={self.parts_per_node} take {self.num_nodes} node(s), so it must"
+                f" be in [0, {self.num_nodes})"
             )
 
         if self.num_nodes > 1 and not self.one_machine and ":" in self.master_addr:
             raise InputError(
-                f"distributed.master_addr={self.master_addr}: must be an IPv4 address or a host name; "
-                "IPv6 is not supported"
+                f"distributed.master_addr={self.master_addr}: must be an IPv4 address or a host"
+                " name; IPv6 is not supported"
             )
         if self.num_nodes > 1:
             self._check_encryption()
@@ -207,9 +209,9 @@ class ClusterSettings(Checked):
             )
         if self.encrypted and self.credentials is None:
             raise InputError(
-                "distributed.credentials=null: distributed.backend=sockets encrypts connections, so each "
-                "node needs a key. Make one by `retexo credentials`, or set distributed.tls=false in "
-                "a network that you trust"
+                "distributed.credentials=null: distributed.backend=sockets encrypts connections, so"
+                " each node needs a key. Make one by `retexo credentials`, or set"
+                " distributed.tls=false in a network that you trust"
             )
 
     @property

@@ -48,7 +48,8 @@ def options_first(arguments: Sequence[str]) -> list[str]:
         raise InputError("--experimental-rerun: not supported; give the whole command again")
     if known.config_path is not None:
         raise InputError(
-            f"--config-path={known.config_path}: not supported; --config-dir=DIR adds a folder of your own files"
+            f"--config-path={known.config_path}: not supported; --config-dir=DIR adds a folder of"
+            " your own files"
         )
     if known.config_dir is not None:
         check_config_dir(known.config_dir)
@@ -82,8 +83,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
             continue
         if not HYDRA_SETTINGS.fullmatch(bare):
             raise InputError(
-                f"{bare}: the only settings of Hydra allowed are run, sweep, sweeper, launcher, mode and "
-                "verbose; leave it out"
+                f"{bare}: the only settings of Hydra allowed are run, sweep, sweeper, launcher,"
+                " mode and verbose; leave it out"
             )
         if bare.startswith(("hydra.sweeper", "hydra.launcher")):
             is_target = bare.endswith("._target_") and TARGET.fullmatch(value)

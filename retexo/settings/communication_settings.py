@@ -51,8 +51,8 @@ class GradientSettings(Checked):
         super().__post_init__()
         if self.secure and self.precision != "fp32":
             raise InputError(
-                f"gradient.precision={self.precision}: gradient.secure=true sends integers of 32 bits; "
-                "set gradient.precision=fp32"
+                f"gradient.precision={self.precision}: gradient.secure=true sends integers of 32"
+                " bits; set gradient.precision=fp32"
             )
         if self.mode == "sync" and self.local_epochs != 1:
             raise InputError(

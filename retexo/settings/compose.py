@@ -236,9 +236,10 @@ def _with_rank(
             )
     if launcher_env.world_size != values["num_partitions"]:
         raise InputError(
-            f"num_partitions={values['num_partitions']}: {launcher_env.launcher} started {launcher_env.world_size} "
-            "process(es), and each has one partition; start as many as there are partitions, or, if it did not start this "
-            f"one, unset {launcher_env.variables}"
+            f"num_partitions={values['num_partitions']}: {launcher_env.launcher} started"
+            f" {launcher_env.world_size} process(es), and each has one partition; start as many as"
+            " there are partitions, or, if it did not start this one, unset"
+            f" {launcher_env.variables}"
         )
     address = {
         f"distributed.{name}": getattr(launcher_env, name)

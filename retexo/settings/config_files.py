@@ -56,8 +56,8 @@ def _files(config_dir: str) -> Iterator[Path]:
         number += len(folders) + len(files)
         if number > MAX_FILES:
             raise InputError(
-                f"--config-dir={config_dir}: holds more than {MAX_FILES:,} files; give a folder that has "
-                "configuration files alone"
+                f"--config-dir={config_dir}: holds more than {MAX_FILES:,} files; give a folder"
+                " that has configuration files alone"
             )
         yield from (Path(folder, name) for name in files)
 
@@ -115,7 +115,8 @@ def _load(file: Path, content: bytes) -> Any:
         node = yaml.compose(content, yaml.SafeLoader)
         if node is not None and _count(node, {}, MAX_DEPTH) > MAX_VALUES:
             raise InputError(
-                f"{file}: holds more than {MAX_VALUES:,} values, aliases (*name) included; shorten it"
+                f"{file}: holds more than {MAX_VALUES:,} values, aliases (*name) included;"
+                " shorten it"
             )
         return yaml.safe_load(content)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
@@ -147,7 +148,8 @@ def _check_defaults(file: Path, defaults: Any) -> None:
             package = choice.partition("@")[2]
             if "${" in package or ("hydra" in choice and not CHOICE.fullmatch(choice)):
                 raise InputError(
-                    f"{file}: defaults: {choice}: a file may choose hydra/launcher and hydra/sweeper only; leave it out"
+                    f"{file}: defaults: {choice}: a file may choose hydra/launcher and"
+                    " hydra/sweeper only; leave it out"
                 )
 
 

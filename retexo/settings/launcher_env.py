@@ -37,7 +37,8 @@ class LauncherEnv:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise InputError(
-                f"rank {self.rank} of {self.launcher}: must be in [0, {self.world_size}); start it anew"
+                f"rank {self.rank} of {self.launcher}: must be in [0, {self.world_size}); start it"
+                " anew"
             )
 
     @property
@@ -60,7 +61,8 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
         if environ["WORLD_SIZE"] != "1" or "TORCHELASTIC_RUN_ID" in environ:
             return _torchrun(environ)
         logger.warning(
-            "the environment has RANK=%s and WORLD_SIZE=1 without torchrun's own variables: ignored",
+            "the environment has RANK=%s and WORLD_SIZE=1 without torchrun's own variables:"
+            " ignored",
             environ["RANK"],
         )
     if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", 1) > 1:
@@ -141,7 +143,8 @@ def expand_counts(text: str) -> list[int]:
         length = len(counts) + int((times or "1")[:9])
         if length > MAX_HOSTS:
             raise InputError(
-                f"SLURM_TASKS_PER_NODE: names {length} or more hosts, {MAX_HOSTS} at most; srun sets it"
+                f"SLURM_TASKS_PER_NODE: names {length} or more hosts, {MAX_HOSTS} at most; srun"
+                " sets it"
             )
         counts += [int(count[:9])] * int(times or 1)
     return counts

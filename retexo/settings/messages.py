@@ -80,7 +80,10 @@ def refusal(error: Exception) -> str:
     primary = re.match(r"Cannot find primary config '([^']+)'", text)
     if primary:
         names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
-        return f"--config-name={primary.group(1)}: no such configuration; choose one of {', '.join(names)}"
+        return (
+            f"--config-name={primary.group(1)}: no such configuration; choose one of"
+            f" {', '.join(names)}"
+        )
     return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")
 
 

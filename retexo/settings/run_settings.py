@@ -397,11 +397,13 @@ class TrainSettings(Checked):
         for name, value in (("resume", self.resume), ("checkpoint.every", self.checkpoint.every)):
             if value is not None and not self.checkpoint.keep:
                 raise InputError(
-                    f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of them out"
+                    f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of"
+                    " them out"
                 )
         if self.model.num_layers + self.smoothing.steps > MAX_LAYERS:
             raise InputError(
-                f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most {MAX_LAYERS}"
+                f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most"
+                f" {MAX_LAYERS}"
             )
 
 
@@ -451,11 +453,12 @@ class Settings(Checked):
         super().__post_init__()
         if self.app in ("evaluate", "predict") and self.checkpoint_dir is None:
             raise InputError(
-                f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory of app=train"
+                f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
+                " of app=train"
             )
         trainer = self.train.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(
-                f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those of other "
-                "trainers beside them; leave it out"
+                f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those"
+                " of other trainers beside them; leave it out"
             )

@@ -127,7 +127,8 @@ def plain(value: Any, name: str = "") -> Any:
         return [plain(inner, name) for inner in value]
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise InputError(
-            f"{name}: a number of more than {sys.float_info.max_10_exp} digits; choose a smaller one"
+            f"{name}: a number of more than {sys.float_info.max_10_exp} digits; choose a"
+            " smaller one"
         )
     return value
 
@@ -175,7 +176,8 @@ def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) ->
 def _convert_value(defined: Setting, values: Mapping[str, Any]) -> Any:
     """Return the given value of a setting, a list as a tuple.
 
-    Lists per layer are cut, or extended by their last entry. InputError for an empty or nested list.
+    Lists per layer are cut, or extended by their last entry. InputError for an empty or nested
+    list.
     """
     value = values[defined.key]
     if not isinstance(value, list):

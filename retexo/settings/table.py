@@ -29,7 +29,10 @@ def markdown() -> str:
     text = INTRODUCTION
     differing = _differing()
     for title, summary, settings in _sections():
-        text += f"\n## {title}\n\n{summary}\n\n| setting | default | values | meaning |\n|---|---|---|---|\n"
+        text += (
+            f"\n## {title}\n\n{summary}\n\n| setting | default | values | meaning"
+            " |\n|---|---|---|---|\n"
+        )
         for defined, hint in settings:
             default = "; ".join([_code(defined.default), *differing[defined.key]])
             text += (

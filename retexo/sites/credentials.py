@@ -47,7 +47,9 @@ class Credentials:
     """Numbers of the two lists that the authority has signed; equal at all members."""
 
     def context(self, *, accepted: bool) -> ssl.SSLContext:
-        """A context for TLS 1.3 with certificates on both sides; `node_of` then identifies the peer."""
+        """A context for TLS 1.3 with certificates on both sides; `node_of` then identifies the
+        peer.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # node_of compares the whole certificate, not only its name
@@ -124,14 +126,17 @@ def _check_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> Any:
-    """A private key; InputError if it is encrypted, since nobody may be there to enter a pass phrase."""
+    """A private key; InputError if it is encrypted, since nobody may be there to enter a pass
+    phrase.
+    """
 
     def load(content: bytes) -> Any:
         try:
             return import_serialization().load_pem_private_key(content, None)
         except TypeError:
             raise InputError(
-                f"{path}: is encrypted; decrypt it with openssl pkey -in {path} -out NEW and replace it by NEW"
+                f"{path}: is encrypted; decrypt it with openssl pkey -in {path} -out NEW and"
+                " replace it by NEW"
             ) from None
 
     return read_pem(path, load)
@@ -192,7 +197,8 @@ def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int
     content, signature = (read_pem(each, bytes) for each in (path, folder / "members.sig"))
     if not is_signed(authority, signature, content):
         raise InputError(
-            f"{path}: members.sig is not its signature by authority.pem; get both again from the authority"
+            f"{path}: members.sig is not its signature by authority.pem; get both again from the"
+            " authority"
         )
     with reading(path, "list of members", "get it again from the authority"):
         listed = json.loads(content)
@@ -234,7 +240,8 @@ def import_x509() -> Any:
         from cryptography import x509
     except ImportError as error:
         raise InputError(
-            "credentials and gradient.secure need cryptography: pip install -e '.[sites]' -c constraints.txt"
+            "credentials and gradient.secure need cryptography: pip install -e '.[sites]' -c"
+            " constraints.txt"
         ) from error
     return x509
 

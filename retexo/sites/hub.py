@@ -1,4 +1,5 @@
-"""A hub that joins TCP connections of nodes behind firewalls (distributed.hub). It cannot read them.
+"""A hub that joins TCP connections of nodes behind firewalls (distributed.hub). It cannot read
+them.
 
 A node without distributed.inbound_port only opens connections. To be reached, it keeps a TLS link
 to the hub open. To reach it, another node asks the hub over such a link. The hub gives both a token
@@ -144,7 +145,7 @@ class OwnHub:
             each.close()
 
 
-# --- the hub itself --------------------------------------------------------------------------------------------------
+# --- the hub itself ----------
 
 
 @dataclass(eq=False)

@@ -1,8 +1,8 @@
 """A ledger of the nodes that other sites have asked for, over all runs (sites.max_rows_shared).
 
-asked.npz lies beside the site's part. It has the names of the sites, and for each of them, by index,
-the ids that it has asked for in any run, with or without a limit. Features or embeddings of these
-nodes have left the site.
+asked.npz lies beside the site's part. It has the names of the sites, and for each of them, by
+index, the ids that it has asked for in any run, with or without a limit. Features or embeddings of
+these nodes have left the site.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,8 @@ def record(
             _write(path, {**before, **after})
     except OSError as error:
         raise InputError(
-            f"{path}: {why_unwritten(error)}: sites.max_rows_shared needs this ledger of the rows that other sites get"
+            f"{path}: {why_unwritten(error)}: sites.max_rows_shared needs this ledger of the rows"
+            " that other sites get"
         ) from error
 
 
@@ -71,8 +72,9 @@ def _check_limit(
     ]
     if over:
         raise InputError(
-            f"sites.max_rows_shared={limit}: a site may get at most {most} of {num_nodes} nodes; "
-            f"{'; '.join(over)}; nothing was sent. Ask the site why, or raise the limit ({path} is the ledger)"
+            f"sites.max_rows_shared={limit}: a site may get at most {most} of {num_nodes} nodes;"
+            f" {'; '.join(over)}; nothing was sent. Ask the site why, or raise the limit ({path} is"
+            " the ledger)"
         )
 
 

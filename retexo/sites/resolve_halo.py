@@ -129,14 +129,14 @@ def _check(
     counts = [[len(ids) for ids in wrong] for wrong in (dangling, duplicate)]
     everyone = comm.all_gather(torch.tensor(counts), SETUP)
     complaints = [
-        f"{unresolved.where}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)}; correct `src_owner`, "
-        "or remove these edges"
+        f"{unresolved.where}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)};"
+        " correct `src_owner`, or remove these edges"
         for owner, ids in enumerate(dangling)
         if len(ids)
     ]
     complaints += [
-        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} also holds {_some(ids)}; an id has one owner, "
-        "remove it at one of the two"
+        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} also holds {_some(ids)}; an"
+        " id has one owner, remove it at one of the two"
         for peer, ids in enumerate(duplicate)
         if len(ids)
     ]

@@ -38,9 +38,9 @@ def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: 
     for name, count in zip(("training", "validation", "test"), num_ranks_by_split, strict=True):
         if 0 < count < FEWEST_SITES:
             raise InputError(
-                f"gradient.secure=true: {count} of {comm.world_size} partitions have {name} nodes, so that a sum "
-                f"reveals the share of one of them; have {FEWEST_SITES} with {name} nodes, or set "
-                "gradient.secure=false"
+                f"gradient.secure=true: {count} of {comm.world_size} partitions have {name} nodes,"
+                f" so that a sum reveals the share of one of them; have {FEWEST_SITES} with {name}"
+                " nodes, or set gradient.secure=false"
             )
     comm.masks = agree_on_masks(comm, context)
 
@@ -75,7 +75,8 @@ class SecureSum:
                 for each in torch.split(total, self.sizes)
             ]
         )
-        # Sums may be near zero where shares are not, so limits shrink slowly, except the first guess.
+        # Sums may be near zero where shares are not, so limits shrink slowly, except the first
+        # guess.
         least = torch.where(self.limits == self.first_limit, 0.0, self.limits / 2)
         wanted = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
         self.limits.copy_(

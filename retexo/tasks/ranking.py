@@ -239,7 +239,7 @@ def _decode_rows(data: Tensor, num_pieces: int, like: Tensor) -> Tensor:
     return (values * factors).view(-1, width).to(like)
 
 
-# --- output heads and scores ----------------------------------------------------------------------
+# --- output heads and scores ----------
 
 
 def choose_link_heads(

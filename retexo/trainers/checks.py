@@ -12,16 +12,17 @@ from retexo.settings.run_settings import TrainSettings
 def refuse_local_steps(settings: TrainSettings) -> None:
     if settings.gradient.mode != "sync":
         raise InputError(
-            f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of rows "
-            "between workers, which need the same parameters on all of them; set gradient=sync"
+            f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of"
+            " rows between workers, which need the same parameters on all of them; set"
+            " gradient=sync"
         )
 
 
 def refuse_rounding(settings: TrainSettings) -> None:
     if settings.exchange.rounded:
         raise InputError(
-            f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name} cannot "
-            "round rows and their gradients; leave it out"
+            f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name}"
+            " cannot round rows and their gradients; leave it out"
         )
 
 
@@ -51,7 +52,7 @@ def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: Gra
     trainer = settings.trainer.name
     if graph_info.num_edge_features and not conv.attention_heads and trainer != "lazy":
         raise InputError(
-            f"trainer={trainer}: the edges have features, which model={settings.model.name} reads only "
-            "with trainer=lazy; use that, or model=gat, or partition the graph without `edge_feat` (of tables: "
-            "columns.ignore=[NAME])"
+            f"trainer={trainer}: the edges have features, which model={settings.model.name} reads"
+            " only with trainer=lazy; use that, or model=gat, or partition the graph without"
+            " `edge_feat` (of tables: columns.ignore=[NAME])"
         )

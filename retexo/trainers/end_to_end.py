@@ -170,7 +170,7 @@ def train_without_exchange(
     return TrainResult(rounds, [logits])
 
 
-# --- before and after the rounds ------------------------------------------------------------------
+# --- before and after the rounds ----------
 
 
 def exchange_rows(

@@ -166,7 +166,7 @@ class _PairObjective:
         self.seeds.begin_round(number)
 
 
-# --- layer by layer -------------------------------------------------------------------------------
+# --- layer by layer ----------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -299,7 +299,7 @@ def _append_endpoints(
     return inputs.to_bf16() if own.bf16 else inputs
 
 
-# --- end to end -----------------------------------------------------------------------------------
+# --- end to end ----------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

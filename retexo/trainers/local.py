@@ -30,7 +30,8 @@ def check(settings: TrainSettings) -> None:
         )
     if settings.smoothing.steps:
         raise InputError(
-            f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no predictions; leave it out"
+            f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no predictions; leave"
+            " it out"
         )
 
 

@@ -141,7 +141,7 @@ class Pass:
             yield rows, zero
 
 
-# --- which nodes, and what is sent ----------------------------------------------------------------
+# --- which nodes, and what is sent ----------
 
 
 def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
@@ -188,7 +188,7 @@ def options_of_pass(
     return replace(options.for_targets(partial_sums=sums), vector_bytes=vector_bytes)
 
 
-# --- making a pass --------------------------------------------------------------------------------
+# --- making a pass ----------
 
 
 def make_pass(

@@ -32,7 +32,9 @@ class Trainer(Protocol):
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it saves its rounds in Context.recovery; they send only traffic_meter.ROUND_KINDS."""
+        """Whether it saves its rounds in Context.recovery; they send only
+        traffic_meter.ROUND_KINDS.
+        """
 
     @property
     def HETEROGENEOUS(self) -> bool:
@@ -117,7 +119,8 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
         supported = name in getattr(trainer, "TAKES", ()) and value != "auto"
         if trainer is not lazy and value != without and not supported:
             raise InputError(
-                f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
+                f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name};"
+                " leave it out"
             )
     if settings.task.links:
         _check_links(settings, trainer)
@@ -127,17 +130,18 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     name, task = settings.trainer.name, settings.task
     if trainer not in (lazy, full_graph):
         raise InputError(
-            f"trainer={name}: task=link_prediction needs trainer=lazy or full_graph; choose one of these"
+            f"trainer={name}: task=link_prediction needs trainer=lazy or full_graph; choose one of"
+            " these"
         )
     if settings.gradient.secure:
         raise InputError(
-            "gradient.secure=true: links are ranked by embeddings that every worker receives, which "
-            "secure sums do not hide; set gradient.secure=false"
+            "gradient.secure=true: links are ranked by embeddings that every worker receives, which"
+            " secure sums do not hide; set gradient.secure=false"
         )
     if settings.smoothing.steps:
         raise InputError(
-            f"smoothing.steps={settings.smoothing.steps}: only classes are smoothed, not links; leave it "
-            "out, or choose --config-name link_prediction_gcn, sage or gat"
+            f"smoothing.steps={settings.smoothing.steps}: only classes are smoothed, not links;"
+            " leave it out, or choose --config-name link_prediction_gcn, sage or gat"
         )
     if (
         not check_model(settings.model).fixed_inputs
@@ -145,14 +149,14 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
         and trainer is lazy
     ):
         raise InputError(
-            f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of an "
-            "end, which are not sent; set task.cut_edges=skip"
+            f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of"
+            " an end, which are not sent; set task.cut_edges=skip"
         )
 
 
 def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
     if settings.checkpoint.every is not None and not trainer.RESUMES:
         raise InputError(
-            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot resume "
-            "from a saved state; leave it out"
+            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"
+            " resume from a saved state; leave it out"
         )

@@ -54,7 +54,8 @@ def check(settings: TrainSettings) -> None:
     conv = check_model(settings.model)
     if conv.relational and not conv.linear_aggregation:
         raise InputError(
-            f"model={settings.model.name}: trainer=sign takes means of rows; choose one of rgcn, hetero_sage"
+            f"model={settings.model.name}: trainer=sign takes means of rows; choose one of rgcn,"
+            " hetero_sage"
         )
     if not conv.relational:
         checks.refuse_models(

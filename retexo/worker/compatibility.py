@@ -42,9 +42,11 @@ class Shape:
                 True,
             )
         read = (
-            labelled_nodes_of(directory.read_hetero(part))
-            if directory.is_hetero
-            else directory.read(part)
+            (
+                labelled_nodes_of(directory.read_hetero(part))
+                if directory.is_hetero
+                else directory.read(part)
+            )
             for part in parts
         )
         held = [partition for partition in read if partition.num_inner]
@@ -105,8 +107,8 @@ def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) ->
         found = directory.graph_settings.get(name, value)
         if found != value:
             raise InputError(
-                f"{directory.path}: made with {name}={found}; the model of {checkpoint.directory} was "
-                f"trained with {name}={value}; partition again with that"
+                f"{directory.path}: made with {name}={found}; the model of {checkpoint.directory}"
+                f" was trained with {name}={value}; partition again with that"
             )
     theirs, here = checkpoint.features, directory.feature_pipelines
     encoded = [
@@ -116,9 +118,9 @@ def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) ->
     ]
     if encoded:
         raise InputError(
-            f"{directory.path}: its features ({', '.join(sorted(encoded))}) were encoded by another "
-            f"pipeline than those of {checkpoint.directory}; partition it again with "
-            f"features.spec={checkpoint.directory.parent}"
+            f"{directory.path}: its features ({', '.join(sorted(encoded))}) were encoded by another"
+            f" pipeline than those of {checkpoint.directory}; partition it again with"
+            f" features.spec={checkpoint.directory.parent}"
         )
 
 

@@ -46,15 +46,15 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
     if settings.task.links != has_pairs:
         names = {True: "link_prediction", False: "node_classification"}
         raise InputError(
-            f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there; choose "
-            f"task={names[has_pairs]}, or partition with task={names[not has_pairs]}"
+            f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
+            f" choose task={names[has_pairs]}, or partition with task={names[not has_pairs]}"
         )
     if check_model(settings.model).reads_relations and not (
         directory.meta and directory.meta.links.get("relations")
     ):
         raise InputError(
-            f"model={settings.model.name}: {directory.path} has no relations; choose another model, or "
-            "partition a heterogeneous graph with task=link_prediction task.relation="
+            f"model={settings.model.name}: {directory.path} has no relations; choose another model,"
+            " or partition a heterogeneous graph with task=link_prediction task.relation="
         )
 
 

@@ -54,7 +54,9 @@ def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) 
 def run(
     rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Load the partition and the model, join the group, infer, and return what the result file says."""
+    """Load the partition and the model, join the group, infer, and return what the result file
+    says.
+    """
     configure(rank, job.settings)
     memory = MemoryWatch()
     clock = Clock(progress)
@@ -94,7 +96,8 @@ def run(
         elif job.predict is not None:
             if not bool(inferred.logits.isfinite().all()):
                 raise TrainingError(
-                    "some predictions are NaN or infinite; look for very large values in the features"
+                    "some predictions are NaN or infinite; look for very large values in the"
+                    " features"
                 )
             found = Predictions.of(
                 graph.partition.node_ids,

@@ -109,7 +109,7 @@ def make_layer_saver(
     return save
 
 
-# --- plain graphs ---------------------------------------------------------------------------------
+# --- plain graphs ----------
 
 
 def _settle_plain(
@@ -200,7 +200,7 @@ def _out_degree(
     return torch.zeros(partition.num_inner + partition.num_halo)
 
 
-# --- heterogeneous graphs -------------------------------------------------------------------------
+# --- heterogeneous graphs ----------
 
 
 def labelled_nodes_of(part: HeteroPartition) -> Partition:

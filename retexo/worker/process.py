@@ -55,7 +55,9 @@ class Job:
 def serve(
     parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]
 ) -> None:
-    """Run `work` and send the parent heartbeats, then the result, or the error before exit status 1."""
+    """Run `work` and send the parent heartbeats, then the result, or the error before exit status
+    1.
+    """
     # Ctrl-C reaches the whole terminal; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()

@@ -1,4 +1,6 @@
-"""What commit f039c07 left on disk, before the modules moved into rooms, is read as it was (tests/fixtures)."""
+"""What commit f039c07 left on disk, before the modules moved into rooms, is read as it was
+(tests/fixtures).
+"""
 
 import json
 import shlex
@@ -36,7 +38,9 @@ def summary(folder: Path) -> dict:
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the end of the one that was not interrupted; its boundary rows are sent once more, in the order of now."""
+    """To the end of the one that was not interrupted; its boundary rows are sent once more, in the
+    order of now.
+    """
     need_dgl()  # its partitions are files of DGL
     run_dir = tmp_path / "run"
     shutil.copytree(BEFORE / "interrupted", run_dir)

@@ -101,7 +101,9 @@ def test_every_sum_is_the_total(trained: Any) -> None:
 
 
 def test_setup_is_small(trained: Any) -> None:
-    """Facts, digests of the parameters; for the plan two counts, a code of the rows and a need; used columns."""
+    """Facts, digests of the parameters; for the plan two counts, a code of the rows and a need;
+    used columns.
+    """
     directory, summary = trained
     each_pair = (8 + 1 + 2 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
     codes = sum(

@@ -32,7 +32,9 @@ def over_gloo(rank: int, world_size: int) -> dict[str, Any]:
 
 
 def collectives(transport: Transport) -> dict[str, Any]:
-    """What each collective gives on this worker, and the bytes that the meter counted for it, by peer."""
+    """What each collective gives on this worker, and the bytes that the meter counted for it, by
+    peer.
+    """
     found: dict[str, Any] = {}
     rank, world_size = transport.rank, transport.world_size
 
@@ -66,7 +68,9 @@ def collectives(transport: Transport) -> dict[str, Any]:
     def several(
         comm: Communicator, zero_ranks: frozenset[int], copies: int
     ) -> list[list[list[float]]]:
-        """Three tensors in one message; the first travels as bfloat16, the last may have fewer values than workers."""
+        """Three tensors in one message; the first travels as bfloat16, the last may have fewer
+        values than workers.
+        """
         scale = 0.0 if rank in zero_ranks else 2.0**rank
         tensors = [
             scale * torch.tensor(ROUNDED),
@@ -182,7 +186,8 @@ def test_several_tensors_in_one_message(
 @pytest.mark.parametrize("name", SILENT)
 @pytest.mark.parametrize("copies", [1, MANY])
 def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str, copies: int) -> None:
-    """Of what a peer adds up of each, to it, and of one's own sum, to all; of a silent worker the former is missing.
+    """Of what a peer adds up of each, to it, and of one's own sum, to all; of a silent worker the
+    former is missing.
 
     Small sums are added up by the first worker that is not silent.
     """
@@ -250,13 +255,21 @@ def gather_failing_with(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
 OF_A_PEER = (
-    f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:34532. This is typically caused by ...",
+    (
+        f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:34532. This is typically caused"
+        " by ..."
+    ),
     f"{GLOO}unbound_buffer.cc:129] Timed out waiting 3000ms for send operation to complete",
 )
 OF_THIS_WORKER = (
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 "
-    "bytes. Error code 12 (Cannot allocate memory)",
-    "[enforce fail at /pytorch/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[r] == outLengthPerRank[r]. ",
+    (
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory:"
+        " you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+    (
+        "[enforce fail at /pytorch/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[r] =="
+        " outLengthPerRank[r]. "
+    ),
     "Split sizes doesn't match total dim 0 size",
 )
 

@@ -1,4 +1,6 @@
-"""Weights and features of edges: P parts equal one, a weight of k is k edges, and who is told which weights."""
+"""Weights and features of edges: P parts equal one, a weight of k is k edges, and who is told which
+weights.
+"""
 
 import functools
 from dataclasses import replace
@@ -152,7 +154,9 @@ def plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> l
 
 
 def test_weights_are_told_where_they_pay(tmp_path: Path) -> None:
-    """Both ends have those of targets with several edges, between pairs where sums save more than weights take."""
+    """Both ends have those of targets with several edges, between pairs where sums save more than
+    weights take.
+    """
     directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(2), 2)
     made = plans(directory, 2, 1 << 20)
     for rank, (plan, _) in enumerate(made):
@@ -182,7 +186,7 @@ def test_a_maximum_takes_no_weights(tmp_path: Path) -> None:
         train_as_threads(1, (directory, settings_of(1, *MODELS["sage-pool"]), 1 << 18))
 
 
-# --- other trainers ----------------------------------------------------------------------------------------------------
+# --- other trainers ----------
 
 TRAINERS = {
     "full_graph": ("few", "gcn", "num_layers=3", "trainer=full_graph"),

@@ -1,6 +1,8 @@
-"""A fault of a worker in any phase: the run restarts, or is resumed, and ends as if nothing had happened.
+"""A fault of a worker in any phase: the run restarts, or is resumed, and ends as if nothing had
+happened.
 
-The ordinary run takes one fault a phase and one phase a fault; --all takes all pairs that there are.
+The ordinary run takes one fault a phase and one phase a fault; --all takes all pairs that there
+are.
 """
 
 import contextlib
@@ -59,7 +61,9 @@ def stop(disk: Path) -> None:
 
 
 def terminate(disk: Path) -> None:
-    """The whole run, as a batch system does it; goes on once the parent has passed it on, where that does not end it."""
+    """The whole run, as a batch system does it; goes on once the parent has passed it on, where
+    that does not end it.
+    """
     parent = parent_process()
     assert parent is not None
     assert parent.pid is not None
@@ -100,7 +104,9 @@ def struck(
     parent: Connection,
     streams: Streams | None,
 ) -> None:
-    """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of layer 1."""
+    """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of
+    layer 1.
+    """
     if rank == victim(phase):
         enter, at = Progress.enter, Progress.set_round
 
@@ -231,10 +237,8 @@ def test_a_fault_in_a_phase(
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", partial(struck, fault, phase, when, place, keys))
         with (
-            contextlib.nullcontext()
-            if restarts
-            else pytest.raises((TrainingError, SystemExit)) as raised
-        ):
+            contextlib.nullcontext() if restarts else pytest.raises((TrainingError, SystemExit))
+        ) as raised:
             summary = train.run(settings(parts, option), run_dir)
     assert not multiprocessing.active_children()
     if fault == "terminate":

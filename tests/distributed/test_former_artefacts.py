@@ -1,4 +1,6 @@
-"""Artefacts that commit 8666332 wrote are read as they were: partitions, checkpoints, predictions (tests/fixtures)."""
+"""Artefacts that commit 8666332 wrote are read as they were: partitions, checkpoints, predictions
+(tests/fixtures).
+"""
 
 import json
 import shlex

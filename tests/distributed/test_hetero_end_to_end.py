@@ -95,7 +95,9 @@ def outcome(settings: TrainSettings) -> dict[str, Any]:
 
 
 def dense_network(layers: list[Any], kept: dict[Any, Tensor], degrees: dict[Any, Tensor]) -> Tensor:
-    """Logits of all movies; kept: [to, from] edges by relation that are used, and what divides the mean of each."""
+    """Logits of all movies; kept: [to, from] edges by relation that are used, and what divides the
+    mean of each.
+    """
     rows = {
         name: torch.from_numpy(np.asarray(table.features)).double()
         for name, table in GRAPH.nodes.items()

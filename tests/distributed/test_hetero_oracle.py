@@ -1,4 +1,6 @@
-"""Heterogeneous graphs: P partitions equal one, and one a closed form on dense matrices; float64, plain SGD."""
+"""Heterogeneous graphs: P partitions equal one, and one a closed form on dense matrices; float64,
+plain SGD.
+"""
 
 import copy
 import functools

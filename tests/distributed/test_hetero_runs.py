@@ -1,4 +1,6 @@
-"""Commands on a heterogeneous graph: bytes as planned, a run that died, inference, and what is refused."""
+"""Commands on a heterogeneous graph: bytes as planned, a run that died, inference, and what is
+refused.
+"""
 
 import json
 import shutil
@@ -121,7 +123,9 @@ def test_inference(model: str, parts: Path, tmp_path: Path) -> None:
 
 
 def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
-    """From Python: what app=predict writes, some nodes as all, and embeddings that the last head makes logits of."""
+    """From Python: what app=predict writes, some nodes as all, and embeddings that the last head
+    makes logits of.
+    """
     given = "model=rgcn", "+experiment=exact", "smoothing.steps=0", "output_heads=last"
     train.run(settings(parts, "train", *given), tmp_path / "run")
     run, directory = load_run(tmp_path / "run"), next(parts.iterdir())
@@ -145,7 +149,9 @@ def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trainer", ["full_graph", "local"])
 def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
-    """A run, what app=plan says of it, its scores again, and its predictions from Python and by the command."""
+    """A run, what app=plan says of it, its scores again, and its predictions from Python and by the
+    command.
+    """
     given = (
         "model=rgcn",
         f"trainer={trainer}",
@@ -255,7 +261,9 @@ def test_on_parts_that_dgl_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the command: what the directory of the same assignment gives, rows to those who asked, and scores again."""
+    """By the command: what the directory of the same assignment gives, rows to those who asked, and
+    scores again.
+    """
     write_hetero_sites(
         tmp_path / "sites",
         GRAPH,

@@ -138,7 +138,9 @@ def test_three_nodes_that_only_open_connections(served: Served) -> None:
 
 
 def met(clusters: list[Any]) -> list[dict[int, str]]:
-    """Nodes that meet and swap; of each, by the other worker, the address that its stream comes from or goes to."""
+    """Nodes that meet and swap; of each, by the other worker, the address that its stream comes
+    from or goes to.
+    """
 
     def work(node: int) -> dict[int, str]:
         with connect_node(clusters[node]) as here:

@@ -1,4 +1,6 @@
-"""P partitions equal one: losses of every round, embeddings of every layer, in float64 with plain SGD."""
+"""P partitions equal one: losses of every round, embeddings of every layer, in float64 with plain
+SGD.
+"""
 
 import contextlib
 import copy
@@ -111,7 +113,8 @@ SOME_PARTS = [pytest.param(2, marks=LONG), 4, pytest.param(7, marks=LONG)]
 def oracle_graph(kind: str) -> GraphData:
     """60 nodes: 0-49 random among themselves, 50-57 a component of their own, 58 and 59 isolated.
 
-    Of the kind "columns" some columns are zero at the training nodes and where these have an edge from.
+    Of the kind "columns" some columns are zero at the training nodes and where these have an edge
+    from.
     """
     rng = np.random.default_rng(7)
     edges = np.concatenate(
@@ -129,7 +132,9 @@ def oracle_graph(kind: str) -> GraphData:
 
 
 def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
-    """Of 40-49 none trains, of 30-39 none validates. Of the kind "third" a third of the nodes is in no mask."""
+    """Of 40-49 none trains, of 30-39 none validates. Of the kind "third" a third of the nodes is in
+    no mask.
+    """
     node = np.arange(60)
     train, val = (node % 3 == 0) & (node // 10 != 4), (node % 3 == 1) & (node // 10 != 3)
     known = ~np.isin(node % 9, (2, 4, 6)) | (kind != "third")
@@ -141,7 +146,9 @@ def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
 
 
 def assignment(num_parts: int) -> np.ndarray:
-    """2: random. 4: without training nodes (2), validation nodes (1), boundary (3). 7: these, and an empty one (6)."""
+    """2: random. 4: without training nodes (2), validation nodes (1), boundary (3). 7: these, and
+    an empty one (6).
+    """
     tens = np.arange(60) // 10
     if num_parts == 1:
         return np.zeros(60, np.int64)
@@ -185,7 +192,9 @@ def train_as_threads(num_parts: int, case: Case) -> list[Any]:
 
 @contextlib.contextmanager
 def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
-    """With the case's edges a step; embeddings [I, D] of every layer, by rank, are noted in what it gives."""
+    """With the case's edges a step; embeddings [I, D] of every layer, by rank, are noted in what it
+    gives.
+    """
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
     noting = _noted(layerwise.LayerInput.embed_nodes, embeddings)
     noted = unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", noting)
@@ -194,7 +203,9 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
 
 
 def _outcome(comm: Communicator, case: Case, embeddings: dict[int, list[np.ndarray]]) -> Any:
-    """Of a worker: its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its error."""
+    """Of a worker: its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its
+    error.
+    """
     try:
         return _train(comm, case[0], case[1], embeddings)
     except (
@@ -264,7 +275,9 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by (parts, case). Workers are threads, but for four parts of CASES: one set of processes."""
+    """Results by (parts, case). Workers are threads, but for four parts of CASES: one set of
+    processes.
+    """
     known: dict[tuple[int, bool], dict[Any, Any]] = {}
 
     def of(num_parts: int, case: Any) -> Any:
@@ -318,7 +331,8 @@ def _train_all(folder: Path, num_parts: int, few: bool) -> dict[Any, Any]:
 
 
 def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
-    """The rounds, each layer's embeddings [N, D] in the order of the ids, and the parameters of all stages.
+    """The rounds, each layer's embeddings [N, D] in the order of the ids, and the parameters of all
+    stages.
 
     Rounds and parameters have to be the same on all workers, the latter bit for bit.
     """
@@ -378,7 +392,9 @@ def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: 
 
 
 def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> list[np.ndarray]:
-    """Local SGD of a GCN over parts, written with one dense normalised adjacency; embeddings of every layer."""
+    """Local SGD of a GCN over parts, written with one dense normalised adjacency; embeddings of
+    every layer.
+    """
     settings, graph, train = (
         settings_of(num_parts, "model=gcn"),
         oracle_graph(kind),
@@ -450,7 +466,7 @@ def _average(stage: Stage, shares: list[tuple[int, list[torch.Tensor]]]) -> None
             parameter.copy_(sum(count * values[place] for count, values in shares) / total)  # type: ignore[arg-type]
 
 
-# --- few rounds of other exchanges, nodes and sums ---------------------------------------------------------------------
+# --- few rounds of other exchanges, nodes and sums ----------
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
@@ -493,7 +509,9 @@ def test_nodes_that_go_through_piece_by_piece_make_the_same_step(
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
-    """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts there is one."""
+    """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts
+    there is one.
+    """
     _, embeddings, _ = trained(num_parts, "gcn-columns-local")
     wanted = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "columns")
     for rows, expected in zip(embeddings, wanted, strict=True):

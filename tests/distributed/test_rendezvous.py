@@ -290,7 +290,8 @@ def test_loopback_between_nodes_is_refused_with_the_remedy_first(address: str) -
     kind, message = attend(cluster(0, free_port(), master_addr=address, interface=None))
     assert kind == "InputError"
     assert message.startswith(
-        f"distributed.master_addr={address}: set distributed.interface=lo on every node if all run on this machine"
+        f"distributed.master_addr={address}: set distributed.interface=lo on every node if all run"
+        " on this machine"
     )
 
 
@@ -312,7 +313,7 @@ def test_something_else_listens_at_the_master() -> None:
     assert "not a message of retexo" in message
 
 
-# --- who does not belong there -----------------------------------------------------------------------------------------
+# --- who does not belong there ----------
 
 
 def visit(port: int, content: bytes) -> bytes:
@@ -381,7 +382,9 @@ def test_all_messages_of_a_packet_are_kept() -> None:
 
 
 def answering(*answers: bytes | None) -> Outcome:
-    """What becomes of node 1 where a program at node 0's address answers so; None: it closes the connection."""
+    """What becomes of node 1 where a program at node 0's address answers so; None: it closes the
+    connection.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(attend, cluster(1, server.getsockname()[1]))
         for answer in answers:
@@ -488,7 +491,7 @@ def listening() -> set[str]:
     }
 
 
-# --- addresses ---------------------------------------------------------------------------------------------------------
+# --- addresses ----------
 
 
 def test_an_unknown_interface_is_named_with_those_that_are_there() -> None:

@@ -1,4 +1,5 @@
-"""Failures of two nodes: both restart by themselves, and the files equal those of an undisturbed run.
+"""Failures of two nodes: both restart by themselves, and the files equal those of an undisturbed
+run.
 
 Parents that are killed are processes; else they are threads of the test, which is faster.
 """
@@ -189,7 +190,7 @@ def test_a_worker_dies(
     assert_same_files(tmp_path / "node0", expected)
 
 
-# --- connections -------------------------------------------------------------------------------------------------------
+# --- connections ----------
 
 
 class Proxy:
@@ -247,7 +248,7 @@ def test_connections_that_are_reset(
     assert_same_files(tmp_path / "node0", expected)
 
 
-# --- parents -----------------------------------------------------------------------------------------------------------
+# --- parents ----------
 
 EVENTS = {
     "start": "config.json",

@@ -1,4 +1,6 @@
-"""A run that dies anywhere, resumed, ends as the one that never died: parameters bit for bit, bytes, rounds, log."""
+"""A run that dies anywhere, resumed, ends as the one that never died: parameters bit for bit,
+bytes, rounds, log.
+"""
 
 import importlib.util
 import json
@@ -81,7 +83,9 @@ def settings(parts: Path, *more: str) -> Settings:
 
 
 def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
-    """A worker, of which rank 1 is killed before it takes part in a message, counted from the start."""
+    """A worker, of which rank 1 is killed before it takes part in a message, counted from the
+    start.
+    """
     if rank == 1:
         swap, left = GlooTransport.swap, [message]
 

@@ -101,7 +101,8 @@ def test_all_neighbours_are_full_graph_training(
     assert (
         min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
     )
-    # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that use a batch.
+    # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that
+    # use a batch.
     assert kinds["labels"] % 5 == 0
     asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
     assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")["test"] == found["test"]

@@ -1,4 +1,6 @@
-"""Plain sockets: whatever is swapped arrives, and a peer that is gone, silent or out of step is noticed."""
+"""Plain sockets: whatever is swapped arrives, and a peer that is gone, silent or out of step is
+noticed.
+"""
 
 import gc
 import os

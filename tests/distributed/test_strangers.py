@@ -1,4 +1,6 @@
-"""A client that sends arbitrary data only loses its own connection: the nodes of the run are still served."""
+"""A client that sends arbitrary data only loses its own connection: the nodes of the run are still
+served.
+"""
 
 import contextlib
 import json

@@ -1,4 +1,6 @@
-"""Nodes with credentials: they find each other, and nobody else takes a seat, reads, or keeps them from it."""
+"""Nodes with credentials: they find each other, and nobody else takes a seat, reads, or keeps them
+from it.
+"""
 
 import contextlib
 import io
@@ -117,7 +119,7 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
             future.result(60)
 
 
-# --- who is turned away ------------------------------------------------------------------------------------------------
+# --- who is turned away ----------
 
 
 def claim(stream: socket.socket, node: int) -> str:
@@ -294,7 +296,7 @@ def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: Exi
     waiting.close()
 
 
-# --- the workers' streams ----------------------------------------------------------------------------------------------
+# --- the workers' streams ----------
 
 
 def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
@@ -352,7 +354,7 @@ def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
     assert all("rank" in error for error in errors), errors
 
 
-# --- credentials and settings ------------------------------------------------------------------------------------------
+# --- credentials and settings ----------
 
 
 def damaged(folder: Path, place: Path, how: str) -> Path:

@@ -1,4 +1,6 @@
-"""What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and receiver."""
+"""What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and
+receiver.
+"""
 
 import contextlib
 import math
@@ -119,7 +121,9 @@ class Case:
 
 
 def make_case(model: int, exchange: int) -> Case:
-    """Every model meets every exchange; the rest goes round, so that every model meets each value of it, too."""
+    """Every model meets every exchange; the rest goes round, so that every model meets each value
+    of it, too.
+    """
     pairs = (
         (exchange // 2 + model) % 2,
         ((exchange + 1) // 2 + model // 2) % 2,
@@ -209,7 +213,7 @@ PATIENCE = {
 }
 
 
-# --- graphs ----------------------------------------------------------------------------------------------------------
+# --- graphs ----------
 
 
 def toy_graph(features: str) -> GraphData:
@@ -226,7 +230,9 @@ def toy_graph(features: str) -> GraphData:
 
 
 def toy_masks(parts: np.ndarray, kind: str) -> dict[str, np.ndarray]:
-    """None trains in part 1; of the others every fourth. Of kind `some` half of the rest are in no mask."""
+    """None trains in part 1; of the others every fourth. Of kind `some` half of the rest are in no
+    mask.
+    """
     node = np.arange(NODES)
     train = (node % 4 == 0) & (parts != 1)
     val = (node % 4 == 1) & (kind != "blind")
@@ -249,7 +255,7 @@ def directory_of(folder: Path, case: Case) -> PartitionDirectory:
     return dgl_directory(folder, graph, masks, parts)
 
 
-# --- runs ------------------------------------------------------------------------------------------------------------
+# --- runs ----------
 
 
 @dataclass(frozen=True)
@@ -435,7 +441,7 @@ def estimate_of(run: Run) -> TrafficEstimate:
         )
 
 
-# --- the comparison --------------------------------------------------------------------------------------------------
+# --- the comparison ----------
 
 CUT = 6 * 4
 """Bytes a round that one worker may send another above the bound of gradients, see Entry.exact."""
@@ -528,7 +534,7 @@ def test_counts_are_a_bound_where_a_layer_may_stop(
         assert found.estimated.total(found.rounds, ["metrics"], layer) == most[layer] * alone
 
 
-# --- equality after --------------------------------------------------------------------------------------------------
+# --- equality after ----------
 
 
 def rows_sent(sent: Counter[Key]) -> dict[Key, int]:
@@ -544,7 +550,9 @@ ROWS_ONLY = [
 
 @pytest.mark.parametrize("case", ROWS_ONLY, ids=str)
 def test_embeddings_of_the_last_layer_by_hand(measured: dict[Case, Measured], case: Case) -> None:
-    """Where rows alone are sent: first those of the labelled nodes' neighbours, then the rest of the test nodes'."""
+    """Where rows alone are sent: first those of the labelled nodes' neighbours, then the rest of
+    the test nodes'.
+    """
     found = measured[case]
     partitions = [found.run.directory.read(rank) for rank in range(WORLD)]
     wanted: dict[Key, int] = {}
@@ -571,7 +579,9 @@ def edges_from_halo(partition: Partition, mask: torch.Tensor) -> torch.Tensor:
 
 
 def fewest_bytes(case: Case, rows: torch.Tensor, wave: str) -> int:
-    """Whole, without zeros or, once the layer is frozen, after its weights: 2 heads of 3 classes, or pooled vectors."""
+    """Whole, without zeros or, once the layer is frozen, after its weights: 2 heads of 3 classes,
+    or pooled vectors.
+    """
     precision: Precision = "full" if case.exchange in ("fp32", "plain") else case.exchange  # type: ignore[assignment]
     precision = "int4" if case.int4 else precision
     value, scale = {"full": (4, 0), "bf16": (2, 0), "int8": (1, 4), "int4": (0.5, 4)}[precision]

@@ -1,4 +1,6 @@
-"""Workers and nodes that die, stop or are slow: the loop of a parent, with real processes that do next to nothing."""
+"""Workers and nodes that die, stop or are slow: the loop of a parent, with real processes that do
+next to nothing.
+"""
 
 import os
 import re
@@ -38,7 +40,7 @@ KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 """What a worker leaves when it had the time to; its process group is that of the tests."""
 
 
-# --- what workers do ---------------------------------------------------------------------------------------------------
+# --- what workers do ----------
 
 
 def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = None) -> None:
@@ -100,7 +102,9 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def run_node(node: Node, what: str) -> Any:
-    """The result of the node's worker, or the message of the error. As start_workers.run_workers, in a thread."""
+    """The result of the node's worker, or the message of the error. As start_workers.run_workers,
+    in a thread.
+    """
     context = start_workers.multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
@@ -129,7 +133,7 @@ def run_both(first: str, second: str) -> list[Any]:
         ]
 
 
-# --- on one node -------------------------------------------------------------------------------------------------------
+# --- on one node ----------
 
 
 def alone(*what: str) -> dict[int, Any]:
@@ -155,7 +159,9 @@ DEATHS = {
     "exit": "rank 1 (node 0) exited with status 3",
     "fail": "rank 1 (node 0) failed: it went wrong",
     "no space": "rank 1 (node 0) failed: [Errno 28] No space left on device: '/full/checkpoint'",
-    "no memory": "rank 1 (node 0) failed: not enough memory: can't allocate memory: you tried to allocate",
+    "no memory": (
+        "rank 1 (node 0) failed: not enough memory: can't allocate memory: you tried to allocate"
+    ),
 }
 
 
@@ -220,7 +226,7 @@ def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(
     assert not start_workers.multiprocessing.active_children()
 
 
-# --- on two nodes ------------------------------------------------------------------------------------------------------
+# --- on two nodes ----------
 
 
 @pytest.mark.parametrize(("what", "victim"), [("stop", 0), ("fail", 1)])
@@ -297,7 +303,9 @@ def test_a_node_that_is_only_slow_is_not_lost() -> None:
 def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     victim: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other node's worker takes a second to stop, as after a round; it is told to, and not killed meanwhile."""
+    """The other node's worker takes a second to stop, as after a round; it is told to, and not
+    killed meanwhile.
+    """
     # A worker of these tests imports much before it begins.
     monkeypatch.setattr(monitor, "STOP_TIMEOUT", 30.0)
     warm_up()
@@ -326,7 +334,7 @@ def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
         assert outcome.result(60) in ({"rank": 0}, "another node failed and sent no reason")
 
 
-# --- the monitor of a process --------------------------------------------------------------------------------------------
+# --- the monitor of a process ----------
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """Bad input by the thousand: each is refused with status 2 and words, or does no harm.
 
-    python tests/hostile [--seed 0] [--count 1810] [--only KIND [--index N]] [--jobs 2] [--limit 120]
+    python tests/hostile [--seed 0] [--count 1810] [--only KIND [--index N]] [--jobs 2] [--limit
+    120]
 
-prints how many inputs of each kind ended with which status, and lists those that ended with a traceback, a native
-crash, no end within the limit, a process that stayed, a changed input file, or wrong data accepted that could be known
-wrong. Exit status 1 if there are any. An input is made from seed, kind and number alone, so that one can be had again.
+prints how many inputs of each kind ended with which status, and lists those that ended with a
+traceback, a native crash, no end within the limit, a process that stayed, a changed input file, or
+wrong data accepted that could be known wrong. Exit status 1 if there are any. An input is made from
+seed, kind and number alone, so that one can be had again.
 
-This process imports everything, computes nothing, and forks a child for each input: a crash is the child's.
+This process imports everything, computes nothing, and forks a child for each input: a crash is the
+child's.
 """
 
 import argparse
@@ -49,7 +52,7 @@ from support import snapshot
 from retexo.apps import evaluate, partition_data, plan, predict, report, train  # noqa: F401
 from retexo.launch import fork_server
 
-# --- the runner --------------------------------------------------------------------------------------------------------
+# --- the runner ----------
 
 SHARES: dict[str, int] = {
     "settings": 500,
@@ -257,8 +260,8 @@ def script() -> int:
                 print(f"{kind} {number}: {status}: {wrong}: {said}", flush=True)
     print(table(results))
     print(
-        f"seed {options.seed}, {platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, "
-        f"{time.monotonic() - start:.0f} s"
+        f"seed {options.seed}, {platform.machine()}, {os.cpu_count()} cores,"
+        f" {time.strftime('%Y-%m-%d')}, {time.monotonic() - start:.0f} s"
     )
     return int(any(wrong for *_, wrong, _ in results))
 

@@ -1,4 +1,6 @@
-"""Files of public data sets, damaged, or with pickles that would run code, in the folder where they are looked for."""
+"""Files of public data sets, damaged, or with pickles that would run code, in the folder where they
+are looked for.
+"""
 
 import gzip
 import json

@@ -1,6 +1,7 @@
 """Signals to every process of a run in every phase, and two writers of one place.
 
-Nothing sleeps until something may have happened: a signal is sent by a worker that has just entered the phase.
+Nothing sleeps until something may have happened: a signal is sent by a worker that has just entered
+the phase.
 """
 
 import contextlib
@@ -67,7 +68,9 @@ RUN = (
 
 
 def signalled(number: int, base: Path) -> Input:
-    """A run that a signal hits; afterwards it is resumed, and ends with the bits of one that nothing happened to."""
+    """A run that a signal hits; afterwards it is resumed, and ends with the bits of one that
+    nothing happened to.
+    """
     sent, target, phase = SIGNALS[number]
     Path("parts").symlink_to(base / "parts")
     allowed = STATUSES[target.partition(" ")[0] if target.startswith("rank") else target].get(
@@ -203,7 +206,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
     raise TimeoutError(condition)
 
 
-# --- two writers -------------------------------------------------------------------------------------------------------
+# --- two writers ----------
 
 LOCKED = (run_lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
@@ -238,7 +241,9 @@ WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
 
 
 def written_twice(number: int, base: Path) -> Input:
-    """While one process is where it holds a place, another wants it: that is told who has it, and changes nothing."""
+    """While one process is where it holds a place, another wants it: that is told who has it, and
+    changes nothing.
+    """
     said, held_in, first, second = WRITERS[number]
     for name in ("toy.npz", "parts", "run"):
         Path(name).symlink_to(base / name)
@@ -254,7 +259,8 @@ def written_twice(number: int, base: Path) -> Input:
         told = f"in use by process {one} on" in Path("../output").read_text(encoding="utf-8")
         if (other, ended, told, changed) != (2, 0, True, False):
             raise AssertionError(
-                f"the second ended with {other}, the first with {ended}; told {told}, changed {changed}"
+                f"the second ended with {other}, the first with {ended}; told {told}, changed"
+                f" {changed}"
             )
         return 0
 
@@ -262,7 +268,9 @@ def written_twice(number: int, base: Path) -> Input:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Of all files but logs: one who is refused says so in the log of the run directory, at its end."""
+    """Of all files but logs: one who is refused says so in the log of the run directory, at its
+    end.
+    """
     files = (
         path
         for path in folder.rglob("*")

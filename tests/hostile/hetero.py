@@ -115,7 +115,10 @@ def typed_sites(rng: Random, base: Path) -> Input:
         return Input(", ".join(mutate.damage(Path("typed").resolve(), rng)), OF_SITES, judge, names)
     path = Path("typed", rng.choice("ab"), "part.npz")
     arrays = dict(np.load(path))
-    said = f"{mutate.edit_arrays(arrays, rng)} of {path.parent.name} {mutate.save_npz(path, arrays, rng)}"
+    said = (
+        f"{mutate.edit_arrays(arrays, rng)} of {path.parent.name}"
+        f" {mutate.save_npz(path, arrays, rng)}"
+    )
     return Input(said, OF_SITES, lambda: None if are_sites() else "no parts of a graph", names)
 
 

@@ -1,4 +1,6 @@
-"""Inputs by kind: each is made from a random generator, in an empty folder, out of what `make_bases` made once."""
+"""Inputs by kind: each is made from a random generator, in an empty folder, out of what
+`make_bases` made once.
+"""
 
 import contextlib
 import functools
@@ -74,7 +76,7 @@ class Input:
     """Whether nothing else than a refusal will do."""
 
 
-# --- what is damaged: made once ----------------------------------------------------------------------------------------
+# --- what is damaged: made once ----------
 
 
 def make_bases(base: Path) -> None:
@@ -128,7 +130,9 @@ def make_bases(base: Path) -> None:
 
 
 def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | None = None) -> str:
-    """The arrays as folder/toy.npz, folder/toy.bin, or tables below folder/toy-FORM; says what else was done."""
+    """The arrays as folder/toy.npz, folder/toy.bin, or tables below folder/toy-FORM; says what else
+    was done.
+    """
     if form == "npz":
         return mutate.save_npz(folder / "toy.npz", arrays, rng)
     if form == "bin":
@@ -157,13 +161,15 @@ def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | Non
 
             columns = ["src", "dst"] if name == "edges" else None
             frame = pd.DataFrame(table, columns=columns).rename(columns=str)
-            frame.to_csv(place / f"{name}.csv", index=False) if form == "csv" else frame.to_parquet(
-                place / f"{name}.parquet"
+            (
+                frame.to_csv(place / f"{name}.csv", index=False)
+                if form == "csv"
+                else frame.to_parquet(place / f"{name}.parquet")
             )
     return ""
 
 
-# --- kinds of inputs ---------------------------------------------------------------------------------------------------
+# --- kinds of inputs ----------
 
 
 def leaves(config: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -374,7 +380,9 @@ def same_files(made: str, base: Path, pattern: str) -> Judge:
 
 
 def ours(rng: Random, base: Path) -> Input:
-    """A partition directory with checksums: whatever is done to it, what is trained on is what was written."""
+    """A partition directory with checksums: whatever is done to it, what is trained on is what was
+    written.
+    """
     shutil.copytree(base / "parts", "parts")
     place = Path("parts", NAME).resolve()
     if rng.random() < 0.25:

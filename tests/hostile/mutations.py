@@ -1,6 +1,7 @@
 """Seeded damage to files, JSON, arrays and settings, which this script tries by the thousand.
 
-A mutation of a file is a function of its path and a `random.Random`; it leaves the path in some other state.
+A mutation of a file is a function of its path and a `random.Random`; it leaves the path in some
+other state.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 Mutation = Callable[[Path, Random], None]
 MASKS = ("train_mask", "val_mask", "test_mask")
 
-# --- files -------------------------------------------------------------------------------------------------------------
+# --- files ----------
 
 
 def flip(path: Path, rng: Random) -> None:
@@ -114,7 +115,9 @@ def files(folder: Path) -> list[Path]:
 
 
 def damage(folder: Path, rng: Random, other: Path | None = None) -> list[str]:
-    """One or two mutations of files below a folder; `other` has files of the same names and another origin."""
+    """One or two mutations of files below a folder; `other` has files of the same names and another
+    origin.
+    """
     done = []
     for _ in range(rng.choice([1, 1, 2])):
         found = files(folder)
@@ -136,7 +139,7 @@ def foreign(path: Path, theirs: Path) -> None:
     shutil.copy(theirs, path)
 
 
-# --- JSON and settings -------------------------------------------------------------------------------------------------
+# --- JSON and settings ----------
 
 INTEGERS = (
     0,
@@ -260,7 +263,7 @@ def edit_json(path: Path, rng: Random) -> None:
         path.write_text(json.dumps(content), encoding="utf-8")
 
 
-# --- arrays ------------------------------------------------------------------------------------------------------------
+# --- arrays ----------
 
 
 def edit_arrays(arrays: Arrays, rng: Random) -> str:
@@ -320,7 +323,9 @@ def rng_permuted(array: np.ndarray, rng: Random) -> np.ndarray:
 
 
 def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
-    """As an npz; with `rng` sometimes with a member twice, one that is no array, or one whose header lies."""
+    """As an npz; with `rng` sometimes with a member twice, one that is no array, or one whose
+    header lies.
+    """
     np.savez(path, **arrays)  # type: ignore[arg-type]
     how = rng.choice(["", "", "", "", "twice", "no array", "header"]) if rng is not None else ""
     if how:

@@ -1,4 +1,6 @@
-"""Forks of a process that has imported everything and computed nothing, each with its own output; main.py in one."""
+"""Forks of a process that has imported everything and computed nothing, each with its own output;
+main.py in one.
+"""
 
 import contextlib
 import os
@@ -96,7 +98,9 @@ def wait(child: int, seconds: float) -> int:
 
 
 def end_of_group(group: int, seconds: float = 30) -> bool:
-    """Wait until no process of a group is left; afterwards they are killed, and the answer is False."""
+    """Wait until no process of a group is left; afterwards they are killed, and the answer is
+    False.
+    """
     deadline = time.monotonic() + seconds
     while group_members(group):
         if time.monotonic() > deadline:

@@ -1,4 +1,6 @@
-"""The command line: what a user does wrong, workers that die, signals, several nodes, and every configuration."""
+"""The command line: what a user does wrong, workers that die, signals, several nodes, and every
+configuration.
+"""
 
 import importlib.util
 import json
@@ -61,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------
+# --- mistakes ----------
 
 TRAIN = ("app=train", *DATA, *SMALL)
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -204,7 +206,9 @@ def test_a_mistake_is_named_and_ends_with_status_2(
 
 
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
-    """Nor a line in the log of the run that has the directory; an empty directory of the user's stays."""
+    """Nor a line in the log of the run that has the directory; an empty directory of the user's
+    stays.
+    """
     (tmp_path / "made").mkdir()
     (tmp_path / "used").mkdir()
     for name in ("summary.json", "main.log"):
@@ -245,7 +249,7 @@ def test_a_long_folder_for_temporary_files(place: Path, tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
-# --- a run that is under way -------------------------------------------------------------------------------------------
+# --- a run that is under way ----------
 
 
 def start_long(
@@ -403,7 +407,7 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
         kill_group(process.pid)
 
 
-# --- two nodes on one machine ------------------------------------------------------------------------------------------
+# --- two nodes on one machine ----------
 
 
 def two_nodes(
@@ -413,7 +417,8 @@ def two_nodes(
     *arguments: str,
     each: Sequence[tuple[str, ...]] = ((), ()),
 ) -> list[Ended]:
-    """The same command on two nodes, each with its own partition_dir; node 0's run directory is folder/node0.
+    """The same command on two nodes, each with its own partition_dir; node 0's run directory is
+    folder/node0.
 
     each: further arguments of each.
     """
@@ -486,7 +491,7 @@ def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_pat
         assert "Traceback" not in ended.output
 
 
-# --- every configuration, in this process's workers --------------------------------------------------------------------
+# --- every configuration, in this process's workers ----------
 
 FIELDS = {
     "status",

@@ -1,4 +1,6 @@
-"""Several nodes as real commands: deaths, mistakes, torchrun and Slurm. Nodes are parent processes on loopback."""
+"""Several nodes as real commands: deaths, mistakes, torchrun and Slurm. Nodes are parent processes
+on loopback.
+"""
 
 import contextlib
 import json
@@ -123,7 +125,7 @@ def error_of(ended: Ended) -> str:
     return lines[0]
 
 
-# --- deaths ------------------------------------------------------------------------------------------------------------
+# --- deaths ----------
 
 IN_A_ROUND = r"; phase: round \(layer 0(, round \d+)?\)$"
 FAULTS = {
@@ -177,7 +179,8 @@ def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, n
         for process in survivors:
             ended = finish(process, timeout=60)
             assert ended.rc == 1, ended.output
-            # A worker's parent hears of each phase before what happens in it; other nodes a moment later.
+            # A worker's parent hears of each phase before what happens in it; other nodes a moment
+            # later.
             phase = IN_A_ROUND if what == "worker" else r"; phase: \w+.*$"
             assert re.match(sentence + phase, error_of(ended)), error_of(ended)
         assert time.monotonic() - start < 20
@@ -192,7 +195,7 @@ def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, n
     assert summary["status"] == "failed"
 
 
-# --- one run directory ---------------------------------------------------------------------------------------------------
+# --- one run directory ----------
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -235,7 +238,7 @@ def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
         yield folder
 
 
-# --- one run over all nodes --------------------------------------------------------------------------------------------
+# --- one run over all nodes ----------
 
 
 @pytest.mark.parametrize("what", ["setting", "partitioning"])
@@ -270,7 +273,7 @@ def test_two_nodes_that_differ_end_before_anything_is_started(
     assert not (tmp_path / "node0" / "summary.json").exists()
 
 
-# --- torchrun ----------------------------------------------------------------------------------------------------------
+# --- torchrun ----------
 
 
 def torchrun(
@@ -331,7 +334,7 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-# --- Slurm, and contradictions -----------------------------------------------------------------------------------------
+# --- Slurm, and contradictions ----------
 
 
 def slurm(rank: int, **more: str) -> dict[str, str]:

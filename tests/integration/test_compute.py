@@ -1,4 +1,6 @@
-"""How workers compute: in bfloat16, in batches, on a GPU; beside the same run on the CPU in float32."""
+"""How workers compute: in bfloat16, in batches, on a GPU; beside the same run on the CPU in
+float32.
+"""
 
 import json
 from pathlib import Path

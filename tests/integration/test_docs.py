@@ -1,7 +1,9 @@
-"""Every command of README.md and docs/*.md is run in a fresh folder, for few rounds, or listed with the reason why not.
+"""Every command of README.md and docs/*.md is run in a fresh folder, for few rounds, or listed with
+the reason why not.
 
-A command is a line in a fenced block, joined with those that its backslashes continue, that begins with a program. The
-commands of a page are run in their order; a page that goes on from another is run in that one's folder.
+A command is a line in a fenced block, joined with those that its backslashes continue, that begins
+with a program. The commands of a page are run in their order; a page that goes on from another is
+run in that one's folder.
 """
 
 import ast
@@ -39,24 +41,33 @@ SMALL = ("num_rounds=[2]", "hidden_dim=16", "device=cpu")
 MACHINES = "needs several machines; "
 HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {
-    r"python main\.py app=predict .*dataset_file=NEW": "test_inference.py predicts a graph without "
-    "labels",
+    r"python main\.py app=predict .*dataset_file=NEW": (
+        "test_inference.py predicts a graph without labels"
+    ),
     "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/test.sh": "runs this test",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
-    r".* distributed\.master_addr=": MACHINES
-    + "tests/distributed/multinode has them as namespaces of the network",
-    r"python scripts/launch\.py": MACHINES
-    + "tests/integration/test_launch_script.py runs it with an ssh of its own",
-    "torchrun": "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments",
+    r".* distributed\.master_addr=": (
+        MACHINES + "tests/distributed/multinode has them as namespaces of the network"
+    ),
+    r"python scripts/launch\.py": (
+        MACHINES + "tests/integration/test_launch_script.py runs it with an ssh of its own"
+    ),
+    "torchrun": (
+        "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments"
+    ),
     "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
     r"python benchmarks/": HOURS,
     r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
     "python -m pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
-    "retexo --help|eval": "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py",
-    r"python scripts/estimate\.py --one-node-a-client": "tests/unit/plan/test_one_node_a_client.py counts it",
+    "retexo --help|eval": (
+        "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py"
+    ),
+    r"python scripts/estimate\.py --one-node-a-client": (
+        "tests/unit/plan/test_one_node_a_client.py counts it"
+    ),
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
 LONG = (r"python main\.py .*\+experiment=seeds5", r"python main\.py .*trainer=sampled")

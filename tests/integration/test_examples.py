@@ -1,4 +1,6 @@
-"""The scripts of examples/, and the lines of Python of docs/python.md, as they are written but for few rounds."""
+"""The scripts of examples/, and the lines of Python of docs/python.md, as they are written but for
+few rounds.
+"""
 
 import json
 import os

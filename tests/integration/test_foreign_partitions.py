@@ -1,4 +1,6 @@
-"""Directories that DGL or the public Retexo code made train to the same result as ours of the same assignment."""
+"""Directories that DGL or the public Retexo code made train to the same result as ours of the same
+assignment.
+"""
 
 import json
 from pathlib import Path

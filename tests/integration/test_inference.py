@@ -1,4 +1,6 @@
-"""A trained network in use: app=evaluate, app=predict, the class for notebooks; what they send; what is refused."""
+"""A trained network in use: app=evaluate, app=predict, the class for notebooks; what they send;
+what is refused.
+"""
 
 import dataclasses
 import errno
@@ -114,7 +116,7 @@ def evaluated(
     return result
 
 
-# --- the same partitions -----------------------------------------------------------------------------------------------
+# --- the same partitions ----------
 
 
 def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
     run_threads(3, lambda comm: evaluated(comm, [logits for (logits,) in trained]))
 
 
-# --- other partitions --------------------------------------------------------------------------------------------------
+# --- other partitions ----------
 
 KINDS = {
     "gcn": architecture(),
@@ -363,7 +365,7 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     assert near == same
 
 
-# --- a graph without labels --------------------------------------------------------------------------------------------
+# --- a graph without labels ----------
 
 TABLES = ("dataset_name=file", "symmetrize=true", "num_partitions=2", "exchange=exact")
 
@@ -534,7 +536,7 @@ def test_nodes_and_edges_added_since(tmp_path: Path) -> None:
     assert_near(run.predict(write_partitions(tmp_path / "one", after, masks, np.zeros(46), 1)), new)
 
 
-# --- the app -----------------------------------------------------------------------------------------------------------
+# --- the app ----------
 
 
 def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
@@ -552,7 +554,9 @@ def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -> None:
-    """Without the note that one was begun, predictions are another run's; with a result they are complete."""
+    """Without the note that one was begun, predictions are another run's; with a result they are
+    complete.
+    """
     parts = tmp_path / "predictions"
     parts.mkdir()
     (parts / "part7.csv").write_text("")
@@ -613,7 +617,7 @@ def test_multilabel(tmp_path: Path) -> None:
         assert table[f"label{label}"].tolist() == (table[f"p{label}"] > 0.5).astype(int).tolist()
 
 
-# --- bytes -------------------------------------------------------------------------------------------------------------
+# --- bytes ----------
 
 
 def sent(
@@ -659,7 +663,9 @@ def halo_rows(partition: Partition, dst: np.ndarray) -> int:
     ("hidden", "width"), [(4, 4), (16, 6)], ids=["after the weights", "of the input"]
 )
 def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
-    """Attention takes rows: as many as boundary nodes that are needed, once a layer, in the shorter of two forms."""
+    """Attention takes rows: as many as boundary nodes that are needed, once a layer, in the shorter
+    of two forms.
+    """
     directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 3), 3)
     checkpoint_of(tmp_path / "run", architecture("gat", hidden_dim=hidden))
     parts = [directory.read(rank) for rank in range(3)]
@@ -680,7 +686,7 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     assert sum(of_all.values()) <= sum(plain.values())
 
 
-# --- several nodes -----------------------------------------------------------------------------------------------------
+# --- several nodes ----------
 
 
 def test_a_prediction_that_fails_leaves_no_parts(
@@ -727,7 +733,7 @@ def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: P
         np.testing.assert_array_equal(column, wanted[name])
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------
+# --- mistakes ----------
 
 
 def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:

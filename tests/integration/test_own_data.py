@@ -1,4 +1,6 @@
-"""Somebody's tables, with names and without features, from the files to predictions that are read by name."""
+"""Somebody's tables, with names and without features, from the files to predictions that are read
+by name.
+"""
 
 import csv
 import json
@@ -15,7 +17,9 @@ SMALL = ("num_partitions=2", "num_rounds=[4]", "device=cpu", "hidden_dim=16")
 
 
 def write_friends(folder: Path, people: int = 60) -> list[str]:
-    """A ring in which each knows the next two, as a table of edges; the labels of all but one in another."""
+    """A ring in which each knows the next two, as a table of edges; the labels of all but one in
+    another.
+    """
     folder.mkdir()
     names = [f"per son, {number}" for number in np.random.default_rng(0).permutation(people)]
     pairs = [(names[at], names[(at + step) % people]) for at in range(people) for step in (1, 2)]
@@ -98,7 +102,9 @@ def test_random_features_are_not_sent(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> None:
-    """A class that was not trained comes first in the order of names: the others are found by theirs."""
+    """A class that was not trained comes first in the order of names: the others are found by
+    theirs.
+    """
     names = write_friends(tmp_path / "friends")
     data = ("symmetrize=true", "features=degree", "dataset_name=file", *SPLIT, *SMALL)
     ended = run_main("app=train", "dataset_file=friends", *data, "hydra.run.dir=run", cwd=tmp_path)

@@ -34,7 +34,9 @@ def call(*command: str | Path, cwd: Path) -> str:
 
 @pytest.mark.timeout(600)
 def test_a_wheel_partitions_and_trains_in_an_empty_folder(tmp_path: Path) -> None:
-    """Installed without its dependencies, which are those of the tests; trained by a script that has no main guard."""
+    """Installed without its dependencies, which are those of the tests; trained by a script that
+    has no main guard.
+    """
     source, environment, here = tmp_path / "source", tmp_path / "environment", tmp_path / "here"
     for folder in ("retexo", "partitioning", "conf"):
         shutil.copytree(

@@ -1,4 +1,6 @@
-"""Partitioning, training and predicting in processes that cannot import DGL; `pytest --without-dgl` is for more."""
+"""Partitioning, training and predicting in processes that cannot import DGL; `pytest --without-dgl`
+is for more.
+"""
 
 import os
 from pathlib import Path

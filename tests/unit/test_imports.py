@@ -23,7 +23,8 @@ FLOORS = (
     ("apps",),
     ("__main__",),
 )
-"""The rooms of retexo/, from the ground up: a room imports itself and rooms of the floors below it."""
+"""The rooms of retexo/, from the ground up: a room imports itself and rooms of the floors below it.
+"""
 
 
 def modules() -> list[Path]:

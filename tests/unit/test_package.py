@@ -1,6 +1,7 @@
 """The package: its name, the command and the functions for Python; test_wheel.py builds it.
 
-The name `retexo` on the public package index is somebody else's: nothing tells anybody to install that.
+The name `retexo` on the public package index is somebody else's: nothing tells anybody to install
+that.
 """
 
 import re

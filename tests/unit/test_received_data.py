@@ -51,7 +51,9 @@ def receives(function: ast.AST) -> bool:
 
 
 def narrows_a_type(statement: ast.Assert) -> bool:
-    """Whether it only tells mypy what the program itself guarantees: `x is not None`, `isinstance(x, T)`."""
+    """Whether it only tells mypy what the program itself guarantees: `x is not None`,
+    `isinstance(x, T)`.
+    """
     text = ast.unparse(statement.test)
     return text.endswith(" is not None") or text.startswith("isinstance(")
 

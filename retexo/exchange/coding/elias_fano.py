@@ -61,7 +61,8 @@ def decode_sorted(code: ByteArray, count: int, universe: int) -> IntArray:
     """
     if len(code) != encoded_size(count, universe):
         raise ValueError(
-            f"{count} values below {universe} take {encoded_size(count, universe)} bytes, not {len(code)}"
+            f"{count} values below {universe} take {encoded_size(count, universe)} bytes, not"
+            f" {len(code)}"
         )
     low = best_num_low_bits(count, universe)
     num_high = num_bits(count, universe, low) - count * low

@@ -156,7 +156,8 @@ def _check(rows: Rows) -> None:
     """Raise ValueError unless rows are float32 or float64 [R, D]."""
     if len(rows.shape) != 2 or rows.shape[1] >= _MAX_WIDTH:
         raise ValueError(
-            f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not {tuple(rows.shape)}"
+            f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not"
+            f" {tuple(rows.shape)}"
         )
     if isinstance(rows, torch.Tensor) and rows.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"rows must be float32 or float64, not {rows.dtype}")

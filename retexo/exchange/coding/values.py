@@ -115,7 +115,8 @@ class ByteReader:
         end = self._position + count * dtype.itemsize
         if end > len(self._buffer):
             raise ValueError(
-                f"a block of {len(self._buffer)} bytes ends before the {end} that its headers announce"
+                f"a block of {len(self._buffer)} bytes ends before the {end} that its headers"
+                " announce"
             )
         # Copy, because a view of another dtype must start at a multiple of its size.
         taken = self._buffer[self._position : end].clone().view(dtype)

@@ -137,9 +137,9 @@ class BatchObjective:
         wanted = {"feat", "label", "train_mask", *required_degrees(stages[0].conv)}
         if missing := wanted - engine.graph.ndata.keys():
             raise InputError(
-                f"{context.directory}: model={context.settings.model.name} with trainer=sampled reads "
-                f"{', '.join(sorted(missing))}, which are missing in DGL's files; partition again, "
-                "or choose model=sage"
+                f"{context.directory}: model={context.settings.model.name} with trainer=sampled"
+                f" reads {', '.join(sorted(missing))}, which are missing in DGL's files; partition"
+                " again, or choose model=sage"
             )
         own, *others = self._make_shares(fanout)
         self.steps = len(own.weights)

@@ -1,4 +1,6 @@
-"""Three nodes that reach nothing but a hub, or that nobody reaches, encrypted, with secure sums; what packets show."""
+"""Three nodes that reach nothing but a hub, or that nobody reaches, encrypted, with secure sums;
+what packets show.
+"""
 
 import contextlib
 import dataclasses
@@ -81,7 +83,9 @@ CORA = (
 
 
 def cora_with_canaries(folder: Path) -> tuple[list[Path], list[bytes], list[bytes]]:
-    """Cora at three sites, with four more columns of random numbers and random ids of 48 bits: what to look for."""
+    """Cora at three sites, with four more columns of random numbers and random ids of 48 bits: what
+    to look for.
+    """
     settings = compose(["dataset_name=cora"]).partition.dataset
     graph = datasets.load(settings)
     rng = np.random.default_rng(7)
@@ -111,7 +115,9 @@ def cora_with_canaries(folder: Path) -> tuple[list[Path], list[bytes], list[byte
 @pytest.mark.long("test_hub.py has the hub within node 0, test_residency.py the run over TLS")
 @pytest.mark.timeout(400)
 def test_cora_at_sites_whose_firewalls_let_nobody_in(tmp_path: Path) -> None:
-    """Two of three; node 0 is the hub. A capture at each finds canaries without TLS, and none with it."""
+    """Two of three; node 0 is the hub. A capture at each finds canaries without TLS, and none with
+    it.
+    """
     sites, rows, ids = cora_with_canaries(tmp_path / "sites")
     keys = make_credentials(tmp_path / "keys", "north", "east", "south")
     data = [[f"dataset_file={site}"] for site in sites]

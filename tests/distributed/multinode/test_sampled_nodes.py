@@ -1,4 +1,6 @@
-"""trainer=sampled on two nodes that share neither a network stack nor /dev/shm; what crosses is what is counted."""
+"""trainer=sampled on two nodes that share neither a network stack nor /dev/shm; what crosses is
+what is counted.
+"""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ from retexo.settings.compose import compose
 
 OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$0" "$@"'
 FRAMES = 0.01
-"""Of the payload, what is added by DGL's frames, gloo and the store, and by TCP that sends again on a busy machine."""
+"""Of the payload, what is added by DGL's frames, gloo and the store, and by TCP that sends again on
+a busy machine.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def test_two_machines(tmp_path: Path) -> None:
         payload = crossing(summary["bytes"]["by_peer"], range(rank, rank + 1))
         rest = wire - HEADERS * packets - payload
         print(
-            f"rank {rank}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}"
+            f"rank {rank}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest"
+            f" {rest:,}"
         )
         assert 0 <= rest <= FRAMES * payload

@@ -1,4 +1,6 @@
-"""The README's command for several machines, on nodes that share no network stack, no loopback and no partition."""
+"""The README's command for several machines, on nodes that share no network stack, no loopback and
+no partition.
+"""
 
 import functools
 import itertools
@@ -32,7 +34,9 @@ HEADERS = 14 + 20 + 32
 
 
 def readme_command(**changes: Any) -> list[str]:
-    """Arguments of main.py in the README's command for several machines, with some settings changed."""
+    """Arguments of main.py in the README's command for several machines, with some settings
+    changed.
+    """
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.startswith("python main.py")]
     first = next(line for line in lines if "distributed.master_addr=" in line)
@@ -86,7 +90,9 @@ def ranks_of(num_parts: int, per_node: int) -> list[range]:
 
 
 def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str) -> Run:
-    """Start the command on every node, each with its own copy of its parts, and wait for all of them."""
+    """Start the command on every node, each with its own copy of its parts, and wait for all of
+    them.
+    """
     num_nodes = len(ranks_of(int(partitions.name.rsplit("-", 1)[-1]), per_node))
     with namespaces.network(num_nodes) as nodes:
         for ended in [
@@ -184,16 +190,19 @@ def crossing(by_peer: list[list[int]], own: range) -> int:
 
 
 def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) -> None:
-    """Of what left a node at least 95 % is payload; headers of packets apart, gloo and the store add under 1 %.
+    """Of what left a node at least 95 % is payload; headers of packets apart, gloo and the store
+    add under 1 %.
 
-    The interface counts before a packet is cut into frames. Frames of 1,500 bytes would have a header each: 94 %.
+    The interface counts before a packet is cut into frames. Frames of 1,500 bytes would have a
+    header each: 94 %.
     """
     groups, _, several = placed
     for own, (wire, packets) in zip(groups, several.sent, strict=True):
         payload = crossing(several.summary["bytes"]["by_peer"], own)
         rest = wire - HEADERS * packets - payload
         print(
-            f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}"
+            f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest"
+            f" {rest:,}"
         )
         assert payload >= 0.95 * wire
         assert 0 <= rest <= 0.01 * payload

@@ -1,4 +1,6 @@
-"""`retexo credentials`, and what a node reads of its folder, with files that are damaged or foreign."""
+"""`retexo credentials`, and what a node reads of its folder, with files that are damaged or
+foreign.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Which partition directory is used: made where there is none, with the number of parts of the only one there is."""
+"""Which partition directory is used: made where there is none, with the number of parts of the only
+one there is.
+"""
 
 import logging
 import shutil
@@ -49,7 +51,9 @@ def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
 def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
-    """The first one is the default, the second comes with the code, and partitions of the third are there."""
+    """The first one is the default, the second comes with the code, and partitions of the third are
+    there.
+    """
     make(4)
     with pytest.raises(
         InputError, match=f"dataset_file=g.npz has no meaning with dataset_name={name}: .*=file"

@@ -1,4 +1,6 @@
-"""app=plan: the prediction beside a run of the same command, other ways to train, options, memory, and mistakes."""
+"""app=plan: the prediction beside a run of the same command, other ways to train, options, memory,
+and mistakes.
+"""
 
 import json
 import shutil
@@ -43,14 +45,16 @@ DATA = (
 SMALL = ("hidden_dim=8", "num_rounds=[3]", "stopping=none", "device=cpu")
 
 
-# --- by command line -------------------------------------------------------------------------------------------------
+# --- by command line ----------
 
 PLAN, TRAIN = ("app=plan", *DATA, *SMALL, "plan.rounds=[5,2,9]"), ("app=train", *DATA, *SMALL)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with toy.npz, its partitions below parts/, and a copy of these below damaged/ that is."""
+    """A folder with toy.npz, its partitions below parts/, and a copy of these below damaged/ that
+    is.
+    """
     folder = Path(tmp_path_factory.mktemp("plan"))
     save_npz(folder / "toy.npz", random_graph(), thirds(40))
     partition_data.run(
@@ -164,7 +168,7 @@ def test_a_mistake_ends_with_status_2(place: Path, mistakes: dict[str, Ended], n
     assert not (place / "mistake" / "plan.json").exists()
 
 
-# --- in this process -------------------------------------------------------------------------------------------------
+# --- in this process ----------
 
 
 def toy_settings(place: Path, *overrides: str) -> Settings:
@@ -236,11 +240,13 @@ def test_options_are_sorted_and_what_their_setting_sends(
         assert estimate_traffic(changed.train, directory, partitions).total([4, 1]) == total
 
 
-# --- other ways to train ---------------------------------------------------------------------------------------------
+# --- other ways to train ----------
 
 
 def small_graph() -> GraphData:
-    """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4; 0 and 1 are sources of edges into part 1, 3 of one into 0."""
+    """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4; 0 and 1 are sources of edges into part 1, 3
+    of one into 0.
+    """
     edges = [(0, 3), (0, 4), (1, 3), (3, 2), (3, 4), (0, 1), (1, 1)]
     return make_graph(edges, [[1, 2, 3, 4]] * 5, [0, 1, 2, 0, 1])
 
@@ -292,7 +298,9 @@ def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
 
 
 def test_a_part_by_hand(small: PartitionDirectory) -> None:
-    """Rows of 4 floats; 3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places; 4 bits a node."""
+    """Rows of 4 floats; 3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places;
+    4 bits a node.
+    """
     partitions = [small.read(part) for part in (0, 1)]
     assert baselines.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2
     assert baselines.part_bytes(partitions[1], partitions, 3) == 2 * 4 * 4 + 2 + 1
@@ -318,7 +326,7 @@ def test_centralized_training_is_remarked_on_where_it_is_smaller(
     assert ("shipping all parts to one worker takes" in capsys.readouterr().out) is smaller
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ----------
 
 
 def test_what_memory_keeps() -> None:

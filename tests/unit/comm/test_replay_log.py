@@ -1,4 +1,6 @@
-"""The checksum of messages in the replay log: whatever their pieces, and of every bit of them in its place."""
+"""The checksum of messages in the replay log: whatever their pieces, and of every bit of them in
+its place.
+"""
 
 import numpy as np
 import pytest

@@ -70,7 +70,7 @@ def test_what_was_received_is_a_copy() -> None:
     assert run_threads(3, work) == [[0], [1], [2]]
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------
+# --- failures ----------
 
 
 class Cause(Exception):

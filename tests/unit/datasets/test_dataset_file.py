@@ -1,4 +1,6 @@
-"""Graphs of the user's own: what goes in comes out, and each mistake is named with file, array, row and value."""
+"""Graphs of the user's own: what goes in comes out, and each mistake is named with file, array, row
+and value.
+"""
 
 import os
 import pickle
@@ -201,14 +203,17 @@ def test_a_member_that_is_there_twice(tmp_path):
 
 @pytest.mark.parametrize("place", ["toy.npz", "features.npz", "nodes/film.npz"])
 def test_a_file_that_would_fill_the_memory(tmp_path, place):
-    """16 MiB of zeros, which take 16 KiB; they may be there where the setting says so, or where they are not packed."""
+    """16 MiB of zeros, which take 16 KiB; they may be there where the setting says so, or where
+    they are not packed.
+    """
     path = tmp_path / place
     for folder in ("nodes", "edges") if "/" in place else ():
         (tmp_path / folder).mkdir()
     np.savez_compressed(path, feat=np.zeros((1 << 20, 2)))
     dataset = path if place == "toy.npz" else tmp_path
     words = (
-        rf"{place}: grows by 0\.0156 GiB, to 0\.0156 GiB, when it is unpacked; if it should hold so much, set "
+        rf"{place}: grows by 0\.0156 GiB, to 0\.0156 GiB, when it is unpacked; if it should hold so"
+        r" much, set "
         r"dataset_max_gib=1, which is 0\.01$"
     )
     with pytest.raises(InputError, match=words):

@@ -108,7 +108,8 @@ def test_the_bundled_cora_is_planetoids():
     pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     assert len(pairs) == 10556
     assert all((b, a) in pairs and a != b for a, b in pairs)
-    # published: class sizes in Planetoid's numbering, words, largest and smallest degree, share of edges in a class
+    # published: class sizes in Planetoid's numbering, words, largest and smallest degree, share of
+    # edges in a class
     assert np.bincount(graph.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]
     assert set(graph.features.data.tolist()) == {1.0}
     assert graph.features.nnz == 49216
@@ -178,8 +179,8 @@ def test_heavy_libraries_are_not_imported_before_they_are_needed():
 def test_dgl_needs_no_alias_and_says_nothing():
     need_dgl()
     code = (
-        "import sys; from partitioning.dgl_import import import_dgl; dgl = import_dgl(''); assert dgl.__version__; "
-        "sys.exit('setuptools.extern' in sys.modules)"
+        "import sys; from partitioning.dgl_import import import_dgl; dgl = import_dgl(''); assert"
+        " dgl.__version__; sys.exit('setuptools.extern' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,6 @@
-"""The random graph has what was asked for: counts, homophily, distinct edges, a heavy tail, the same for a seed."""
+"""The random graph has what was asked for: counts, homophily, distinct edges, a heavy tail, the
+same for a seed.
+"""
 
 import dataclasses
 

@@ -1,4 +1,6 @@
-"""Folders of tables of heterogeneous graphs: read, with features for all types and reverse relations, or refused."""
+"""Folders of tables of heterogeneous graphs: read, with features for all types and reverse
+relations, or refused.
+"""
 
 import gzip
 import os
@@ -20,7 +22,9 @@ CREW = ("person", "acts_in", "movie")
 
 
 def write(folder: Path) -> Path:
-    """Three movies with classes, names and features; two persons with ids of their own; cities by position."""
+    """Three movies with classes, names and features; two persons with ids of their own; cities by
+    position.
+    """
     for name in ("nodes", "edges"):
         (folder / name).mkdir(parents=True)
     (folder / "nodes/movie.csv").write_text(

@@ -508,7 +508,10 @@ def test_decimal_commas_that_may_be_lists(tmp_path):
 )
 def test_edges_of_unknown_nodes_are_dropped_on_request(tmp_path, caplog, nodes):
     first, _, last = (line.split(",")[0] for line in nodes.splitlines()[1:])
-    edges = f"src,dst,weight,since\n{first},{last},2,2001\n{last},9001,3,2002\nx9,{first},4,2003\n{last},{first},5,2004\n"
+    edges = (
+        f"src,dst,weight,since\n{first},{last},2,2001\n{last},9001,3,2002\n"
+        f"x9,{first},4,2003\n{last},{first},5,2004\n"
+    )
     if first == "0":
         edges = edges.replace("x9", "9002")
     folder = write(tmp_path / "toy", nodes=nodes, edges=edges)

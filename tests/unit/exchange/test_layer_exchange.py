@@ -64,7 +64,7 @@ F64 = torch.float64
 quickly = settings(deadline=None)
 
 
-# --- whole graphs ---------------------------------------------------------------------------------
+# --- whole graphs ----------
 
 
 def gcn(conv: Any, count: Tensor, x: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def features(kind: str, num_nodes: int, width: int, seed: int = 0) -> Tensor:
     )
 
 
-# --- an exchange ----------------------------------------------------------------------------------
+# --- an exchange ----------
 
 
 @dataclass(frozen=True)
@@ -436,7 +436,7 @@ def assert_same_sources(got: Sources, expected: Sources) -> None:
             assert torch.equal(getattr(one, field.name), getattr(other, field.name))
 
 
-# --- bytes ----------------------------------------------------------------------------------------
+# --- bytes ----------
 
 
 def phase_edges(
@@ -586,7 +586,7 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
         assert sides[owner].sent.get((MessageTag("setup", place[0]), asker), 0) == size
 
 
-# --- rounded rows ---------------------------------------------------------------------------------
+# --- rounded rows ----------
 
 
 def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
@@ -660,7 +660,7 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
             seen[projected] = len(possible)
 
 
-# --- what nobody needs ----------------------------------------------------------------------------
+# --- what nobody needs ----------
 
 
 class Silent:

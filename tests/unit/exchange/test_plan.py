@@ -391,10 +391,11 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
     assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
 
 
-# --- one graph by hand ----------------------------------------------------------------------------
+# --- one graph by hand ----------
 
-# Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is neither, but 6 has an
-# edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge that leaves it.
+# Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is
+# neither, but 6 has an edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge
+# that leaves it.
 LINE = Whole(
     src=np.array([0, 0, 1, 1, 3, 5, 4]),
     dst=np.array([4, 4, 4, 6, 5, 6, 2]),
@@ -421,7 +422,8 @@ def test_a_plan_by_hand() -> None:
     assert edges == [(0, 0), (0, 0), (1, 0), (1, 1), (2, 2)]
     assert boundary.required_layers.tolist() == [3, 2, 1]
     assert len(owner.incoming[1].source) == 0  # 2 has an edge from 4, but is not needed
-    # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3 needs of 2 bits each.
+    # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3
+    # needs of 2 bits each.
     assert encoded_size(2, 4) == 1
     assert encoded_size(5, 12) == 2
     assert sent == [8 + 16, 8 + 1 + 16 + 2 + 1]

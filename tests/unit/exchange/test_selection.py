@@ -239,7 +239,7 @@ def test_what_is_written_reads_as_rows_and_sums(
     torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
 
 
-# --- by hand --------------------------------------------------------------------------------------
+# --- by hand ----------
 
 BAG = torch.zeros(3, 1000, dtype=F64)  # two words each
 BAG[torch.arange(3), [3, 500, 7]] = BAG[torch.arange(3), [900, 501, 8]] = 1.0

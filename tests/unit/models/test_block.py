@@ -53,7 +53,7 @@ def edges_of(block: Block, given: Sources) -> list[tuple[float, int]]:
     return sorted(zip(vectors_of(block, given)[block.src].tolist(), nodes.tolist(), strict=True))
 
 
-# --- vectors --------------------------------------------------------------------------------------
+# --- vectors ----------
 
 
 def test_no_vectors() -> None:
@@ -83,7 +83,7 @@ def test_vectors_stand_in_the_order_of_their_arrival() -> None:
     assert one.halo.tolist() == [1, -1, 0, -1]
 
 
-# --- blocks ---------------------------------------------------------------------------------------
+# --- blocks ----------
 
 
 def test_rows_stay_without_the_sums() -> None:

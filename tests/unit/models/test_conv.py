@@ -305,7 +305,7 @@ def test_a_block_without_edges() -> None:
     assert len(block.src) == 0
 
 
-# --- sparse matrices ------------------------------------------------------------------------------
+# --- sparse matrices ----------
 
 
 def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:

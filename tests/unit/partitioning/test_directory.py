@@ -225,7 +225,9 @@ print(sum(directory.read(part).num_inner for part in range(4)))
 
 
 def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Path) -> None:
-    """In a process of its own, with several threads: a fork of one would wait for ever for threads that it lacks."""
+    """In a process of its own, with several threads: a fork of one would wait for ever for threads
+    that it lacks.
+    """
     graph = random_graph(num_nodes=400, width=2000)
     directory = write_partitions(
         tmp_path, graph, thirds(400), np.arange(400) % 4, 4, with_dgl_files=True
@@ -238,7 +240,7 @@ def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Pa
     assert ended.stdout.split() == ["400"]
 
 
-# --- damage ------------------------------------------------------------------------------------------------------------
+# --- damage ----------
 
 
 @pytest.mark.parametrize("name", ["src.npy", "feat.npy", "out_deg.npy"])
@@ -433,7 +435,7 @@ def test_an_interruption_keeps_what_was_there(
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
 
-# --- what checksums do not show ----------------------------------------------------------------------------------------
+# --- what checksums do not show ----------
 
 
 def with_new_checksums(directory: PartitionDirectory) -> None:
@@ -529,7 +531,7 @@ def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert changed.content_digest(range(1, 2)) != before
 
 
-# --- two writers -------------------------------------------------------------------------------------------------------
+# --- two writers ----------
 
 HOLD = """
 import sys, time
@@ -584,7 +586,7 @@ def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) 
     assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
 
 
-# --- what is no file, or no JSON ---------------------------------------------------------------------------------------
+# --- what is no file, or no JSON ----------
 
 
 def as_fifo(path: Path) -> None:

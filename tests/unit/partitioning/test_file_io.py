@@ -62,7 +62,9 @@ def test_a_link_is_read_and_not_written_through(tmp_path: Path) -> None:
 
 
 def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls that open a file by its path: of OPENERS, or of READERS with another argument than an open file."""
+    """Calls that open a file by its path: of OPENERS, or of READERS with another argument than an
+    open file.
+    """
     opened = {
         node.optional_vars.id
         for node in ast.walk(tree)

@@ -1,4 +1,6 @@
-"""An assignment of the user's of a heterogeneous graph: a folder with a file for each type, or a refusal by name."""
+"""An assignment of the user's of a heterogeneous graph: a folder with a file for each type, or a
+refusal by name.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

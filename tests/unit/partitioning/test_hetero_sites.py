@@ -1,4 +1,6 @@
-"""Site folders of heterogeneous graphs: their parts equal a partition directory's, and each mistake is named."""
+"""Site folders of heterogeneous graphs: their parts equal a partition directory's, and each mistake
+is named.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""partition_method=km1: its objective is the number of halo rows, its tolerances hold, and a seed decides."""
+"""partition_method=km1: its objective is the number of halo rows, its tolerances hold, and a seed
+decides.
+"""
 
 import math
 import subprocess
@@ -21,7 +23,9 @@ def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:
 
 
 def halo_rows(graph: GraphData, parts: np.ndarray) -> int:
-    """Counted one by one: a part needs the row of each source of an edge into it that it does not own."""
+    """Counted one by one: a part needs the row of each source of an edge into it that it does not
+    own.
+    """
     needed = {(u, parts[v]) for u, v in zip(graph.src.tolist(), graph.dst.tolist(), strict=True)}
     return sum(part != parts[u] for u, part in needed)
 
@@ -49,7 +53,7 @@ def problems(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
     return graph_of(edges, num_nodes), np.array(training), draw(st.integers(2, 7))
 
 
-# --- the objective -----------------------------------------------------------------------------------------------------
+# --- the objective ----------
 
 
 def test_the_objective_is_the_number_of_halo_rows() -> None:
@@ -114,7 +118,7 @@ def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
     assert not balanced or within(training, parts, 4)
 
 
-# --- the balance -------------------------------------------------------------------------------------------------------
+# --- the balance ----------
 
 
 @given(problems(), st.integers(0, 2**32 - 1), st.booleans())
@@ -177,7 +181,7 @@ def test_shapes_that_leave_little_choice(shape: str, kind: str) -> None:
     assert within(training, parts, 4)
 
 
-# --- the library -------------------------------------------------------------------------------------------------------
+# --- the library ----------
 
 
 def test_it_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

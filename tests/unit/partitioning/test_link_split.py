@@ -1,4 +1,6 @@
-"""Pairs that are held out: no edge of theirs is left, each counts once, and what needs no training is scored right."""
+"""Pairs that are held out: no edge of theirs is left, each counts once, and what needs no training
+is scored right.
+"""
 
 import json
 from dataclasses import replace
@@ -374,7 +376,9 @@ def test_a_short_name_of_several_relations_is_refused() -> None:
 def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     tmp_path: Path,
 ) -> None:
-    """Users and artists; an edge of another relation, and a reverse one, go with a pair that is held out."""
+    """Users and artists; an edge of another relation, and a reverse one, go with a pair that is
+    held out.
+    """
     rng = np.random.default_rng(0)
     users, artists = rng.integers(12, size=90), rng.integers(20, size=90)
     (tmp_path / "g/edges").mkdir(parents=True)

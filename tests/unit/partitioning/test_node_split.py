@@ -1,4 +1,6 @@
-"""Splits: sizes in closed form, disjoint and labelled for any graph, and a message for each mistake."""
+"""Splits: sizes in closed form, disjoint and labelled for any graph, and a message for each
+mistake.
+"""
 
 import json
 from dataclasses import replace

@@ -194,8 +194,8 @@ def test_what_is_easily_overlooked_in_a_graph_is_reported(
     pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     said = capsys.readouterr().out
     assert (
-        f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which count"
-        in said
+        f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which"
+        " count" in said
     )
 
 
@@ -230,7 +230,8 @@ def test_damage_is_found_before_use(folder: Path) -> None:
         made(folder)
 
 
-# Not metis: a second call in one process can cut a small graph otherwise, depending on the call before.
+# Not metis: a second call in one process can cut a small graph otherwise, depending on the call
+# before.
 def test_equal_settings_make_equal_directories(folder: Path) -> None:
     digests = [
         made(folder, f"partition_dir={folder}/{name}", "partition_method=km1").digest()
@@ -239,7 +240,7 @@ def test_equal_settings_make_equal_directories(folder: Path) -> None:
     assert digests[0] == digests[1]
 
 
-# --- partition_method=km1 ----------------------------------------------------------------------------------------------
+# --- partition_method=km1 ----------
 
 
 def test_km1_from_the_command_line(folder: Path) -> None:
@@ -256,7 +257,10 @@ def test_km1_from_the_command_line(folder: Path) -> None:
     meta = Meta.read(folder / "parts" / "toy-km1-vol-2")
     assert meta is not None
     halo = sum(part.halo for part in meta.parts)
-    line = f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are fewer)"
+    line = (
+        f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are"
+        " fewer)"
+    )
     assert line in ended.stdout.splitlines()
     assert meta.versions["mtkahypar"]
     assert max(part.nodes for part in meta.parts) <= 21
@@ -302,7 +306,7 @@ def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
         assign.check_memory("metis", 1000, int(needed / 1.25) - 1)
 
 
-# --- rows after the cover ----------------------------------------------------------------------------------------------
+# --- rows after the cover ----------
 
 
 def count_cover_rows(

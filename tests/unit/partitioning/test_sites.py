@@ -1,4 +1,6 @@
-"""Site folders: what is read equals the partition directory of the same assignment, and each mistake is named."""
+"""Site folders: what is read equals the partition directory of the same assignment, and each
+mistake is named.
+"""
 
 import json
 import tempfile
@@ -113,7 +115,7 @@ def test_sparse_features() -> None:
     compare(replace(graph, features=sp.csr_array(dense.astype(np.float32))), np.arange(40) % 4, 4)
 
 
-# --- one site ----------------------------------------------------------------------------------------------------------
+# --- one site ----------
 
 IDS = [70, 2**62, 5]
 ARRAYS: dict[str, Any] = {
@@ -210,7 +212,7 @@ def test_the_digest_is_of_what_is_agreed(tmp_path: Path) -> None:
     assert len(set(digests)) == 3
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------
+# --- mistakes ----------
 
 MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "version": ({"version": 2}, {}, "site.json: version is 2; this program reads version 1"),
@@ -419,7 +421,7 @@ def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
         find_sites(tmp_path, 2)
 
 
-# --- what sites find out together --------------------------------------------------------------------------------------
+# --- what sites find out together ----------
 
 
 def agree(base: Path) -> GraphInfo:

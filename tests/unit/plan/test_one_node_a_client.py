@@ -39,7 +39,8 @@ def test_cora_by_hand() -> None:
     graph, split = load()
     sizes = sizes_of(graph)
     assert int(sizes.rows(7).sum()) == 2 * 10_556 * 7 * 4 == 591_136
-    # A stage on 1,433 features, 4 wide: matrix, bias, LayerNorm (2 x 4), a head of 4 x 7 + 7; later ones read 7 more.
+    # A stage on 1,433 features, 4 wide: matrix, bias, LayerNorm (2 x 4), a head of 4 x 7 + 7; later
+    # ones read 7 more.
     weights = 3 * (1433 * 4 + 4 + 8 + 35) + 2 * 7 * 4
     assert sizes.agreed(7) == (4 * 3 * 5 * weights, 4 * 3 * 5 * weights + 4 * 2708 * weights)
     rows, both = (

@@ -1,4 +1,6 @@
-"""Bytes and memory from sizes alone: against counts by hand, random graphs and a dry run; and the command line."""
+"""Bytes and memory from sizes alone: against counts by hand, random graphs and a dry run; and the
+command line.
+"""
 
 import contextlib
 import importlib
@@ -42,12 +44,12 @@ CASE = random_graph.Case(
 )
 
 
-# --- by hand ---------------------------------------------------------------------------------------------------------
+# --- by hand ----------
 
 
 def test_gradients_by_hand() -> None:
-    # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3. Each message has a
-    # tail of 8, and goes 2 (W - 1) times in all.
+    # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3.
+    # Each message has a tail of 8, and goes 2 (W - 1) times in all.
     assert random_graph.sent(CASE)["gradients"] == 6 * 4 * (10 * (63 + 8) + 20 * (18 + 8))
     # SAGE has one weight more, for a node's own row.
     sage = replace(CASE, model="sage", rounds=(1, 0))
@@ -55,7 +57,8 @@ def test_gradients_by_hand() -> None:
 
 
 def test_all_rows_cross_where_everybody_has_very_many_neighbours() -> None:
-    # Every row is needed by the 3 other parts; first sums for the labelled tenth, then what is left for the rest.
+    # Every row is needed by the 3 other parts; first sums for the labelled tenth, then what is left
+    # for the rest.
     sizes = random_graph.sent(replace(CASE, edges=1_000_000))
     assert sizes["features"] == pytest.approx(12 * 250 * 4 * min(6, 5), rel=0.15)
     assert sizes["embeddings"] == pytest.approx(12 * (25 * 4 * 5 + 225 * 4 * 3), rel=0.01)
@@ -84,7 +87,7 @@ def test_more_takes_more_memory() -> None:
         assert memory(replace(CASE, **more)) > memory(CASE)
 
 
-# --- against the program ---------------------------------------------------------------------------------------------
+# --- against the program ----------
 
 
 @pytest.mark.parametrize(
@@ -183,7 +186,7 @@ def test_bytes_of_a_dry_run(tmp_path: Path, split: str, layers: int, model: str)
         assert sizes[kind] == pytest.approx(counted.total(case.rounds, [kind]), rel=tolerance), kind
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+# --- the command line ----------
 
 SIZES = {"nodes": "1000", "edges": "8000", "features": "6", "classes": "3"}
 

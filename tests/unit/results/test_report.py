@@ -1,4 +1,6 @@
-"""app=report on run directories written as literals: statistics, groups, tables, figures, and the page."""
+"""app=report on run directories written as literals: statistics, groups, tables, figures, and the
+page.
+"""
 
 import csv
 import importlib.util
@@ -43,7 +45,9 @@ BYTES = {
 def write_run(
     path: Path, *, seed: int = 0, accuracy: float | None = 0.5, status: str = "done", **changes: Any
 ) -> Path:
-    """A run directory; changes are settings, or, where the name is one of summary.json's, fields of it."""
+    """A run directory; changes are settings, or, where the name is one of summary.json's, fields of
+    it.
+    """
     settings = {
         "model": {"name": "gcn"},
         "dataset_name": "toy",
@@ -94,7 +98,7 @@ def only(folder: Path) -> DataSet:
     return data
 
 
-# --- statistics --------------------------------------------------------------------------------------------------------
+# --- statistics ----------
 
 
 def test_mean_and_sample_standard_deviation_by_hand() -> None:
@@ -130,7 +134,7 @@ def test_holm_by_hand() -> None:
     assert correct_by_holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------
+# --- reading ----------
 
 
 def test_statuses_are_told_apart(tmp_path: Path) -> None:
@@ -252,7 +256,7 @@ def test_runs_of_both_folders_of_hydra_are_found(
     )
 
 
-# --- groups ------------------------------------------------------------------------------------------------------------
+# --- groups ----------
 
 
 def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
@@ -348,7 +352,7 @@ def test_a_run_of_a_version_with_fewer_settings_had_their_defaults() -> None:
     assert identity(flatten(found)) != identity(flatten(other))
 
 
-# --- what is written ---------------------------------------------------------------------------------------------------
+# --- what is written ----------
 
 
 class Page(HTMLParser):
@@ -380,7 +384,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on three methods: one of three seeds, one of a single seed, one that only failed; and a damaged run."""
+    """A report on three methods: one of three seeds, one of a single seed, one that only failed;
+    and a damaged run.
+    """
     folder = tmp_path_factory.mktemp("report")
     for seed, accuracy in enumerate([0.5, 0.6, 0.7]):
         write_run(folder / "runs" / f"a{seed}", seed=seed, accuracy=accuracy)

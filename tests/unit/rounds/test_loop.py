@@ -163,7 +163,7 @@ def test_no_step_is_sent_that_nobody_takes(
 
 
 def test_without_the_best_model_the_last_one_stays() -> None:
-    (seen, *_) = train_layer(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
+    seen, *_ = train_layer(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
     assert torch.equal(seen.final, seen.parameters[3])
 
 
@@ -179,7 +179,7 @@ def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None
 
 
 def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
-    (seen, *_) = train_layer(settings_of(None, 1), [0.1, 0.2])
+    seen, *_ = train_layer(settings_of(None, 1), [0.1, 0.2])
     weight, bias = (
         seen.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES),
         seen.parameters[0][-CLASSES:],

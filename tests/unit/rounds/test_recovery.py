@@ -177,7 +177,7 @@ def test_a_state_in_the_place_of_another_is_named(
     assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
 
 
-# --- the replay log -------------------------------------------------------------------------------
+# --- the replay log ----------
 
 messages = st.lists(
     st.tuples(

@@ -129,7 +129,7 @@ def assert_agreed(added: list[Added]) -> None:
         assert worker.tails.tolist() == [[total] * TAIL for total in totals]
 
 
-# --- used rows ------------------------------------------------------------------------------------
+# --- used rows ----------
 
 DENSE = torch.tensor([[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]])
 SPARSE = SparseMatrix.from_scipy(
@@ -171,7 +171,7 @@ def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int
     assert bytes_sent == [[int(peer != rank) for peer in range(world)] for rank in range(world)]
 
 
-# --- whole sums -----------------------------------------------------------------------------------
+# --- whole sums ----------
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -207,7 +207,7 @@ def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
         assert same.tolist() == [not used for used in USED]
 
 
-# --- rounded sums ---------------------------------------------------------------------------------
+# --- rounded sums ----------
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
@@ -260,7 +260,7 @@ def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
     assert not torch.equal(results[1][0], share)
 
 
-# --- workers that send nothing --------------------------------------------------------------------
+# --- workers that send nothing ----------
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -285,7 +285,7 @@ def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) ->
         assert [sum(worker.sent) for worker in added] == [8 * count for count in sums]
 
 
-# --- low-rank factors -----------------------------------------------------------------------------
+# --- low-rank factors ----------
 
 
 def test_which_parameters_are_compressed() -> None:

@@ -121,7 +121,7 @@ def test_the_rounded_share_is_what_is_added() -> None:
     assert torch.allclose(total, found[0][1], rtol=1e-6, atol=0)
 
 
-# --- what travels ---------------------------------------------------------------------------------
+# --- what travels ----------
 
 
 def sent_by(

@@ -152,7 +152,7 @@ def test_the_default_optimizer_is_torchs_adam() -> None:
         assert ours.b.item() == 3.0
 
 
-# --- rows that no worker uses ---------------------------------------------------------------------
+# --- rows that no worker uses ----------
 
 
 class Table(torch.nn.Module):

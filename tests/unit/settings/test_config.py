@@ -70,7 +70,10 @@ def test_every_method_loads() -> None:
 def test_composing_and_refusing_take_no_torch() -> None:
     """It takes seconds to import; a fresh process has not."""
     words = "import sys; sys.argv = ['', 'app=trian', 'trainer=bns', 'bns.p=0.2', 'model=sage']"
-    code = f"{words}; from retexo.__main__ import main; assert main() == 2 and 'torch' not in sys.modules"
+    code = (
+        f"{words}; from retexo.__main__ import main; assert main() == 2 and 'torch' not in"
+        " sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
@@ -82,7 +85,8 @@ def test_defaults() -> None:
         "reddit",
         4,
     )
-    # The published partition_dir is outside the project; it is read, too (tests/unit/apps/test_partitions.py).
+    # The published partition_dir is outside the project; it is read, too
+    # (tests/unit/apps/test_partitions.py).
     assert (partition.dir, partition.dataset.dir) == ("data/partitions", "../retexo-datasets/")
     assert (partition.method, partition.objective, partition.overwrite) == ("random", "vol", False)
     assert (train.model.num_layers, train.model.hidden_dim, train.model.heads) == (2, 256, 8)
@@ -406,7 +410,9 @@ CHANGED = {
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with the configurations changed_gcn and changed_gat, in which all of these defaults are others."""
+    """A folder with the configurations changed_gcn and changed_gat, in which all of these defaults
+    are others.
+    """
     folder = tmp_path_factory.mktemp("changed")
     whole = (CONFIG_DIR / "node_classification.yaml").read_text()
     for name in ("  - defaults\n", "gradient: default"):

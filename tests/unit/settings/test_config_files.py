@@ -1,4 +1,6 @@
-"""Files of --config-dir: they hold settings, and cannot make Hydra call functions or read without end."""
+"""Files of --config-dir: they hold settings, and cannot make Hydra call functions or read without
+end.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What follows from the definitions of settings: the page, the help, defaults, and what two runs are compared by."""
+"""What follows from the definitions of settings: the page, the help, defaults, and what two runs
+are compared by.
+"""
 
 import json
 

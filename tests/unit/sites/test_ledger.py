@@ -31,8 +31,8 @@ def test_runs_add_up_and_what_is_asked_for_twice_counts_once(tmp_path: Path, lim
     with pytest.raises(InputError) as error:
         asked(tmp_path, [60], [9], limit)
     assert str(error.value).startswith(
-        f"sites.max_rows_shared={limit}: a site may get at most 5 of 100 nodes; east asks for 1, 6 with those of "
-        "earlier runs; nothing was sent"
+        f"sites.max_rows_shared={limit}: a site may get at most 5 of 100 nodes; east asks for 1, 6"
+        " with those of earlier runs; nothing was sent"
     )
     assert (tmp_path / LEDGER).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [LEDGER]

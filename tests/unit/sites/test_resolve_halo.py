@@ -1,4 +1,6 @@
-"""What sites ask each other at the start: rows of ids, dangling ids, ids that two hold; and in how many bytes."""
+"""What sites ask each other at the start: rows of ids, dangling ids, ids that two hold; and in how
+many bytes.
+"""
 
 import unittest.mock
 from pathlib import Path
@@ -80,9 +82,10 @@ def test_dangling_ids_are_named_where_they_are_known() -> None:
         part(2, [7], [], 3),
     ]
     north, east, south = ask(parts)
-    assert north == (
-        "InputError: north/part.npz: array `src`: east does not hold node 2, 3, 4 and 1 more; correct `src_owner`, or "
-        "remove these edges"
+    assert (
+        north
+        == "InputError: north/part.npz: array `src`: east does not hold node 2, 3, 4 and 1 more;"
+        " correct `src_owner`, or remove these edges"
     )
     assert "east/part.npz: array `src`: south does not hold node 6;" in east
     assert south.startswith("PeerLost: north, east found wrong ids")
