@@ -37,8 +37,7 @@ from retexo.plan.baselines import Sizes
 from retexo.plan.traffic import architecture_of
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings
-from retexo.tasks.output_heads import choose_heads
-from retexo.tasks.scores import score_nodes
+from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
 from retexo.worker.graph import find_trainer, read_graph
@@ -138,13 +137,12 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
             settings.train, graph.part, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
-        chosen = choose_heads(context, trained.logits, partial(propagate, context))
-        scores = score_nodes(context, chosen[1])
+        _, scores = choose_and_score(context, stages, trained.logits, partial(propagate, context))
         measured = measurements(
             comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers
         )
         return {
-            **scores,
+            **scores.to_json(),
             "rounds": trained.rounds,
             **measured,
         }

@@ -31,6 +31,7 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import InferenceResult, infer
@@ -164,11 +165,14 @@ class Run:
             )[1]
 
         inferred = run_threads(len(graphs), worker)
+        logits = torch.cat([each.logits for each in inferred])
+        num_classes = self.checkpoint.architecture.num_classes
+        task = NodeClassification(num_classes, self.checkpoint.multilabel)
         return Predictions.of(
             torch.cat([graph.partition.node_ids for graph in graphs]),
-            torch.cat([each.logits for each in inferred]),
+            logits,
             torch.cat([each.embeddings for each in inferred]),
-            self.checkpoint.multilabel,
+            task.with_choices(self.checkpoint.heads).predict(logits),
         )
 
     def _inferred(

@@ -4,6 +4,7 @@ The head classifies while the stage trains; the embedding of a node is the vecto
 Without skip connections the last stage is the bare convolution to C classes.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -241,6 +242,12 @@ class OutputHeads:
     network's."""
     paths: float = 0.0
     """For link prediction, in [0, 1]: the share of Adamic and Adar's score beside both."""
+    temperature: float = 1.0
+    """Divisor of the final logits, above 0."""
+    threshold: float = 0.5
+    """Probability, in (0, 1), from which on the positive class or a label is predicted."""
+    positive: int = 1
+    """Of two classes the positive one, 0 or 1."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
@@ -257,6 +264,9 @@ class OutputHeads:
             reach=content.get("reach", "computed"),
             spectral=float(content.get("spectral", 0)),
             paths=float(content.get("paths", 0)),
+            temperature=float(content.get("temperature", 1)),
+            threshold=float(content.get("threshold", 0.5)),
+            positive=int(content.get("positive", 1)),
         )
         is_valid = (
             heads.stages
@@ -266,6 +276,9 @@ class OutputHeads:
             and 0 < heads.alpha <= 1
             and 0 <= heads.spectral <= 1
             and 0 <= heads.paths <= 1
+            and 0 < heads.temperature < math.inf
+            and 0 < heads.threshold < 1
+            and heads.positive in (0, 1)
         )
         if not is_valid:
             raise ValueError(f"answer {content}")

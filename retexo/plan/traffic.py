@@ -31,7 +31,7 @@ from retexo.models.hetero_stage import (
 )
 from retexo.models.stage import Architecture, Stage
 from retexo.rounds.graph_info import agree_on_graph_info, count_classes
-from retexo.rounds.objective import LayerObjective
+from retexo.rounds.objective import LayerObjective, Validation
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
 from retexo.settings.communication_settings import GradientSettings
@@ -184,7 +184,15 @@ def _dry_run(
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info.num_ranks_by_split, "")
-    context = make_context(settings, graph.part, graph_info, comm, stages[0].conv, clock=Clock())
+    context = make_context(
+        settings,
+        graph.part,
+        graph_info,
+        comm,
+        stages[0].conv,
+        clock=Clock(),
+        class_names=directory.class_names,
+    )
     logits = list(_dry_run_layers(context, stages, steps))
     choose_and_score(context, stages, logits, partial(propagate, context))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
@@ -230,15 +238,15 @@ def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) 
 
 def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
     """Send one gradient message of each kind, and the message that ends the rounds."""
-    no_counts = torch.zeros(3, dtype=torch.int64)
+    nothing = Validation(torch.zeros(objective.metric.num_counts, dtype=torch.int64))
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
         with _counted_apart(context.comm, TrafficMeter(context.comm.world_size)):
             flat = flatten_parameters(objective, context.comm, each.gradient)
         with _counted_apart(context.comm, each.meter):
-            build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
+            build_message(objective, settings, context.comm, flat).reduce_update(0.0, nothing)
     flat = flatten_parameters(objective, context.comm, context.settings.gradient)
-    build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
+    build_message(objective, context.settings, context.comm, flat).reduce_counts(nothing)
     check_same_result(context.comm, objective)
 
 

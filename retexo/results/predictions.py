@@ -36,20 +36,29 @@ class Predictions:
     ids: NDArray[Any]
     """[n] ids of the data set: int64 or names."""
     classes: NDArray[Any]
-    """[n] most probable class, int64 or name; multi-label: [n, C] 1 for labels with probability
-    above 0.5, else 0."""
+    """[n] predicted class, int64 or name; multi-label: [n, C] 1 for predicted labels, else 0."""
     probabilities: NDArray[np.float32]
     """[n, C]; multi-label: an independent probability per label."""
     embeddings: NDArray[np.float32]
     """[n, D] input of the last layer."""
 
     @classmethod
-    def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, multilabel: bool) -> Self:
-        """Make predictions from ids int64 [n], logits [n, C] and embeddings [n, D]."""
-        classes = (logits > 0).to(torch.int64) if multilabel else logits.argmax(dim=1)
+    def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, predicted: Tensor) -> Self:
+        """Make predictions.
+
+        Args:
+            ids: int64 [n].
+            logits: [n, C].
+            embeddings: [n, D].
+            predicted: classes, int64 [n], or bool [n, C] for multi-label nodes.
+        """
+        multilabel = predicted.ndim == 2
         probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
         return cls(
-            ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy()
+            ids.numpy(),
+            predicted.to(torch.int64).numpy(),
+            probabilities.float().numpy(),
+            embeddings.float().numpy(),
         )
 
     def named(

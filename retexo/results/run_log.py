@@ -79,10 +79,22 @@ class RunLog:
                 _add_to_board(self._board, line)
 
     def round(
-        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
     ) -> None:
-        """Log round `number` of a layer. train_loss is measured before the next step, None at the
-        end."""
+        """Log round `number` of a layer.
+
+        Args:
+            layer: of the network.
+            number: of the round.
+            train_loss: mean before the next step; None at the end.
+            val_metric: None without validation nodes.
+            val_loss: mean over the validation nodes; None where it is not used.
+        """
         self._progress.set_round(layer, number)
         if self._file is None:
             return
@@ -93,6 +105,7 @@ class RunLog:
             "round": number,
             "train_loss": train_loss,
             "val_metric": val_metric,
+            "val_loss": val_loss,
             "seconds": seconds,
         }
         self._file.write(json.dumps(line) + "\n")
@@ -118,6 +131,6 @@ def _open_board(run_dir: Path) -> "SummaryWriter":
 
 def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
     """Add a line of metrics.jsonl to TensorBoard."""
-    for name in ("train_loss", "val_metric"):
-        if line[name] is not None:
+    for name in ("train_loss", "val_metric", "val_loss"):
+        if line.get(name) is not None:
             board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])

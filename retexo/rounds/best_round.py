@@ -1,8 +1,14 @@
-"""Choice of a layer's best round, and early stopping: patience and min_delta on the validation
-metric.
+"""Choice of a layer's best round, and early stopping.
+
+The best round has the highest validation metric, and among equals the least validation loss.
+Patience starts again when the metric or the loss improves.
 """
 
 import math
+
+LEAST_DECREASE = 1e-3
+"""Share by which the validation loss has to fall to count as an improvement."""
+STATE = ("best_round", "best_metric", "best_loss", "last_improvement", "least_loss")
 
 
 class EarlyStopping:
@@ -15,22 +21,49 @@ class EarlyStopping:
         min_delta: smallest increase of the metric that counts as improvement.
         """
         self.patience, self.min_delta = patience, min_delta
-        self.best_round, self.best_metric = 0, -math.inf
+        self.best_round, self.best_metric, self.best_loss = 0, -math.inf, math.inf
+        """Of the best round."""
+        self.last_improvement, self.least_loss = 0, math.inf
+        """The round with the last improvement, and the least loss that counted as one."""
 
-    def is_better(self, metric: float) -> bool:
-        """Return whether the metric exceeds the best one by more than min_delta."""
-        return metric > self.best_metric + (
-            self.min_delta if math.isfinite(self.best_metric) else 0
-        )
+    def improves(self, metric: float, loss: float) -> bool:
+        """Return whether patience starts again. loss: NaN where it is not used."""
+        return self._is_better(metric) or self._loss_falls(loss)
 
-    def is_best(self, number: int, metric: float) -> bool:
-        """Record the metric after `number` rounds; return whether it is the best so far."""
-        # Round 0 has untrained parameters and never counts; round 1 always does.
-        if number == 0 or not self.is_better(metric):
+    def is_best(self, number: int, metric: float, loss: float) -> bool:
+        """Record the metric and the loss after `number` rounds; return whether it is the best
+        round so far."""
+        if number == 0:  # untrained parameters never count; round 1 always does
             return False
-        self.best_round, self.best_metric = number, metric
-        return True
+        if self.improves(metric, loss):
+            self.last_improvement = number
+        if self._loss_falls(loss):
+            self.least_loss = loss
+        is_best = self._is_better(metric) or (metric >= self.best_metric and loss < self.best_loss)
+        if is_best:
+            self.best_round, self.best_metric, self.best_loss = number, metric, loss
+        return is_best
 
     def out_of_patience(self, number: int) -> bool:
         """Return whether the layer ends after `number` rounds, unless this round improves."""
-        return self.patience is not None and number - self.best_round >= self.patience
+        return self.patience is not None and number - self.last_improvement >= self.patience
+
+    def _is_better(self, metric: float) -> bool:
+        """Whether the metric exceeds the best one by more than min_delta."""
+        least = self.min_delta if math.isfinite(self.best_metric) else 0
+        return metric > self.best_metric + least
+
+    def _loss_falls(self, loss: float) -> bool:
+        if math.isinf(self.least_loss):
+            return loss < math.inf
+        return loss < self.least_loss - LEAST_DECREASE * abs(self.least_loss)
+
+    def state_dict(self) -> dict[str, float]:
+        """The fields that rounds change."""
+        return {name: getattr(self, name) for name in STATE}
+
+    def load_state_dict(self, saved: dict[str, float]) -> None:
+        """Load `state_dict`; KeyError, TypeError or ValueError if it is none."""
+        for name in STATE:
+            kind = int if name in ("best_round", "last_improvement") else float
+            setattr(self, name, kind(saved[name]))

@@ -6,6 +6,7 @@ n nodes, F input width, D hidden width, C classes.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import torch
@@ -16,7 +17,7 @@ from retexo.models.convolution import Inputs
 from retexo.models.matrix import Matrix, RowIndex
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.task import Task
+from retexo.rounds.task import RoundMetric, Task
 from retexo.settings.run_settings import TrainSettings
 
 MAX_CHUNK_ROWS = 1 << 12
@@ -74,6 +75,16 @@ def _uses_auto_batches(settings: TrainSettings, total: int) -> bool:
     return is_auto and total >= 4 * AUTO_BATCH_SIZE
 
 
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """What a worker counts on its validation seeds in one round."""
+
+    counts: Tensor
+    """int64 [K], the input of RoundMetric.value."""
+    loss: float = 0.0
+    """Sum over the seeds; 0 without RoundMetric.with_loss."""
+
+
 class Objective(Protocol):
     """What rounds minimise, on one worker."""
 
@@ -101,7 +112,7 @@ class Objective(Protocol):
 
     @property
     def exchanges_rows(self) -> bool:
-        """Whether `losses` and `val_counts` communicate, so that all workers have to call them."""
+        """Whether `losses` and `validate` communicate, so that all workers have to call them."""
 
     def begin_round(self, number: int) -> None:
         """Prepare a round; random draws may depend on its number."""
@@ -112,8 +123,12 @@ class Objective(Protocol):
     def losses(self) -> Iterator[Tensor]:
         """Yield summands of the loss, summed over this worker's training nodes."""
 
-    def val_counts(self) -> Tensor:
-        """Return Task.metric's input for this worker's validation seeds, int64 [3]."""
+    @property
+    def metric(self) -> RoundMetric:
+        """The validation metric of these rounds."""
+
+    def validate(self) -> "Validation":
+        """Count and measure this worker's validation seeds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +187,11 @@ class LayerObjective:
     def module(self) -> nn.Module:
         return self.stage
 
+    @cached_property
+    def metric(self) -> Any:
+        """The validation metric of these rounds."""
+        return self.task.make_round_metric()
+
     @property
     def num_train(self) -> int:
         return len(self.train.labels)
@@ -203,12 +223,31 @@ class LayerObjective:
         return [(torch.randperm(count)[:size], count / size)]
 
     @torch.no_grad()
-    def val_counts(self) -> Tensor:
-        """Return the validation counts, int64 [3], chunk by chunk."""
+    def validate(self) -> Validation:
+        """Count and measure chunk by chunk."""
         self.stage.eval()
-        counts = torch.zeros(3, dtype=torch.int64)
-        for chunk in self.val.chunks:
-            place = slice(chunk.start, chunk.stop, self.val_stride)
-            logits = self.stage.logits(self.val.inputs(place))
-            counts += self.task.count(logits, self.val.labels[place])
-        return counts
+        places = (slice(each.start, each.stop, self.val_stride) for each in self.val.chunks)
+        pieces = (
+            (self.stage.logits(self.val.inputs(place)), self.val.labels[place]) for place in places
+        )
+        return measure(self.task, self.metric, pieces, self.val_stride)
+
+
+def measure(
+    task: Any, metric: Any, pieces: Iterable[tuple[Tensor, Tensor]], factor: int = 1
+) -> Validation:
+    """Count and measure the validation nodes of a node task.
+
+    Args:
+        task: NodeClassification or another node task.
+        metric: of these rounds.
+        pieces: logits [n, C] and labels [n] or [n, C] of some of the nodes each.
+        factor: of the loss, where the pieces stand for more nodes.
+    """
+    metric.start()
+    counts, loss = torch.zeros(metric.num_counts, dtype=torch.int64), 0.0
+    for logits, labels in pieces:
+        counts += metric.count(logits, labels)
+        if metric.with_loss:
+            loss += float(task.loss_sum(logits, labels)) * factor
+    return Validation(counts, loss)

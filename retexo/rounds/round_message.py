@@ -1,11 +1,12 @@
-"""The message of a round: the sum of the workers' updates, and a tail with loss, stop requests and
-validation counts.
+"""The message of a round: the sum of the workers' updates, and a tail with losses, stop requests
+and validation counts.
 
 P parameters of a stage.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,9 +15,10 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import WireFormat
 from retexo.comm.traffic_meter import MessageTag
 from retexo.errors import TrainingError
-from retexo.rounds.objective import Objective
+from retexo.rounds.objective import Objective, Validation
 from retexo.rounds.parameters import FlatParameters
 from retexo.rounds.reduction import AllReduce, GradientReduction, build_reduction
+from retexo.rounds.task import RoundMetric
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
 
@@ -33,14 +35,26 @@ WIRE_FORMATS: dict[str, WireFormat | None] = {
 """What gradient.precision sends; None: the gradient's own dtype."""
 
 
+@dataclass(frozen=True)
+class RoundScore:
+    """The validation of a round over all workers."""
+
+    metric: float
+    loss: float
+    """Mean validation loss; NaN if the metric does not use it."""
+
+    @property
+    def logged(self) -> tuple[float, float | None]:
+        """The metric and the loss, as the run's log has them."""
+        return self.metric, None if math.isnan(self.loss) else self.loss
+
+
 class RoundMessage:
     """The only message of a round.
 
-    Its tail has TAIL floats: the loss, the number of workers asked to stop, and two digits of
-    each of three validation counts.
+    Its tail has the training loss, the number of workers asked to stop, the validation loss if
+    the metric uses it, and two digits of each validation count.
     """
-
-    TAIL = 2 + 2 * 3
 
     def __init__(
         self,
@@ -49,55 +63,61 @@ class RoundMessage:
         reduction: GradientReduction,
         flat: FlatParameters,
     ) -> None:
-        self._tail = flat.gradient.new_zeros(self.TAIL)
+        self.metric, self._graph_info = objective.metric, objective.graph_info
+        self._tail = flat.gradient.new_zeros(tail_size(self.metric))
         self.reduction, self.comm = reduction, comm
         self._layer, self._traffic_layer = objective.layer, objective.traffic_layer
-        self._graph_info, self._metric = objective.graph_info, objective.task.metric
         self.stop_requested = False
         """Whether this worker was told to stop."""
         self.any_stop_requested = False
         """Whether any worker was, by the last message."""
 
-    def reduce_update(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
-        """Sum flat.gradient [P] over all workers; return mean loss and validation metric.
+    def reduce_update(self, loss: float, measured: Validation) -> tuple[float, RoundScore | None]:
+        """Sum flat.gradient [P] over all workers; return mean loss and validation score.
 
         Args:
             loss: sum over this worker's training nodes.
-            val_counts: int64 [3]
+            measured: on this worker's validation nodes.
         Returns:
-            the mean training loss, and the metric (None without validation nodes).
+            the mean training loss, and the score (None without validation nodes).
         Raises:
             TrainingError: if the mean loss is not finite.
         """
-        self._fill_tail(loss, val_counts)
+        self._fill_tail(loss, measured)
         self.reduction.reduce(self._tail)
-        loss, metric = self._read_tail()
+        loss, score = self._read_tail()
         mean_loss = loss / self._graph_info.num_train
         if not math.isfinite(mean_loss):
             raise TrainingError(
                 f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate"
             )
-        return mean_loss, metric
+        return mean_loss, score
 
-    def reduce_counts(self, val_counts: Tensor) -> float | None:
-        """Sum the validation counts only; return the validation metric."""
-        self._fill_tail(0.0, val_counts)
+    def reduce_counts(self, measured: Validation) -> RoundScore | None:
+        """Sum the validation counts and losses only; return the validation score."""
+        self._fill_tail(0.0, measured)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
         return self._read_tail()[1]
 
-    def _fill_tail(self, loss: float, val_counts: Tensor) -> None:
-        """Write the loss, the stop request and the digits of the counts into the tail."""
-        self._tail.copy_(
-            torch.tensor(
-                [loss, self.stop_requested, *counts_to_digits(val_counts)], dtype=self._tail.dtype
-            )
-        )
+    def _fill_tail(self, loss: float, measured: Validation) -> None:
+        """Write the losses, the stop request and the digits of the counts into the tail."""
+        val_loss = [measured.loss] if self.metric.with_loss else []
+        values = [loss, self.stop_requested, *val_loss, *counts_to_digits(measured.counts)]
+        self._tail.copy_(torch.tensor(values, dtype=self._tail.dtype))
 
-    def _read_tail(self) -> tuple[float, float | None]:
-        """Return the summed loss and the validation metric; set any_stop_requested."""
-        loss, stop_requests, *digits = self._tail.tolist()
+    def _read_tail(self) -> tuple[float, RoundScore | None]:
+        """Return the summed loss and the validation score; set any_stop_requested."""
+        loss, stop_requests, *rest = self._tail.tolist()
         self.any_stop_requested = stop_requests > 0
-        return loss, self._metric(digits_to_counts(digits)) if self._graph_info.num_val else None
+        if not self._graph_info.num_val:
+            return loss, None
+        val_loss = rest.pop(0) / self._graph_info.num_val if self.metric.with_loss else math.nan
+        return loss, RoundScore(self.metric.value(digits_to_counts(rest), val_loss), val_loss)
+
+
+def tail_size(metric: RoundMetric) -> int:
+    """How many floats the tail of a metric's rounds has."""
+    return 2 + metric.with_loss + 2 * metric.num_counts
 
 
 def build_message(

@@ -57,8 +57,8 @@ class RoundState:
         return {
             **self.finished_state(),
             "best": self.best,
-            "best_round": self.stopping.best_round,
-            "best_metric": self.stopping.best_metric,
+            "stopping": self.stopping.state_dict(),
+            "metric": self.message.metric.state(),
             "optimizer": self.local.optimizer.state_dict()["state"],
             "memory": self.message.reduction.buffers(),
         }
@@ -67,10 +67,8 @@ class RoundState:
         """Load the state between two rounds."""
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
-        self.stopping.best_round, self.stopping.best_metric = (
-            operator.index(saved["best_round"]),
-            +saved["best_metric"],
-        )
+        self.stopping.load_state_dict(saved["stopping"])
+        self.message.metric.load_state(saved["metric"])
         optimizer = self.local.optimizer
         optimizer.load_state_dict(
             {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}

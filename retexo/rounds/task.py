@@ -7,6 +7,32 @@ from torch import Tensor
 from partitioning.directory.partition import Partition
 
 
+class RoundMetric(Protocol):
+    """The validation metric of one layer's rounds, from counts that are summed over workers."""
+
+    name: str
+    num_counts: int
+    """K, how many counts a worker sends."""
+    with_loss: bool
+    """Whether workers send their validation loss, too."""
+
+    def value(self, counts: Tensor, loss: float) -> float:
+        """The metric; more is better.
+
+        It may also choose how the next round counts, the same way on every worker.
+
+        Args:
+            counts: int64 [K], summed over all workers.
+            loss: mean validation loss; NaN without `with_loss`.
+        """
+
+    def state(self) -> Tensor:
+        """What the next round's counts depend on, int64 [n]; saved with the round."""
+
+    def load_state(self, saved: Tensor) -> None:
+        """Load `state`."""
+
+
 class Task(Protocol):
     """A task (retexo.tasks); its loss and its counts are computed by its objective."""
 
@@ -17,9 +43,5 @@ class Task(Protocol):
     def count_seeds(partition: Partition) -> list[int]:
         """Seeds of a partition for training, validation and test: nodes, or pairs of nodes."""
 
-    @staticmethod
-    def metric(counts: Tensor) -> float:
-        """The metric that chooses the best round; more is better.
-
-        counts: int64 [3], summed over all workers.
-        """
+    def make_round_metric(self) -> RoundMetric:
+        """The metric that chooses the best round of a layer."""

@@ -89,18 +89,21 @@ def _run_until_end(
             )
         objective.begin_round(number)
         message.stop_requested = recovery is not None and recovery.stop_requested()
-        val_counts = objective.val_counts()
+        measured = objective.validate()
         loss = None
         # If this may be the last round, send only the counts first: nobody would apply the update.
         ends = number >= limit or (
             objective.graph_info.num_val > 0 and stopping.out_of_patience(number)
         )
-        metric = message.reduce_counts(val_counts) if ends else None
-        ends = number >= limit or (ends and metric is not None and not stopping.is_better(metric))
+        found = message.reduce_counts(measured) if ends else None
+        ends = number >= limit or (
+            ends and found is not None and not stopping.improves(found.metric, found.loss)
+        )
         if not ends:
-            loss, metric = message.reduce_update(update_rule.compute(), val_counts)
-        log.round(round_state.layer, number, loss, metric)
-        if metric is None or stopping.is_best(number, metric) or not settings.best_val_model:
+            loss, found = message.reduce_update(update_rule.compute(), measured)
+        log.round(round_state.layer, number, loss, *(found.logged if found else ()))
+        is_best = found is None or stopping.is_best(number, found.metric, found.loss)
+        if is_best or not settings.best_val_model:
             round_state.best.copy_(values)
         if ends:
             return

@@ -24,6 +24,7 @@ class Alias:
 ALIASES: dict[str, Alias] = {
     "lr": Alias("learning_rate"),
     "patience": Alias("stopping.patience"),
+    "class_weights": Alias("task.class_weights"),
     "hidden_channels": Alias("hidden_dim"),
     "num_heads": Alias("heads"),
     "num_parts": Alias("num_partitions"),

@@ -29,6 +29,17 @@ MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
 MAX_WIDTH = 1_000_000
 REACHES = ("computed", "hops")
+METRICS = (
+    "auto",
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "micro_f1",
+    "roc_auc",
+    "average_precision",
+    "loss",
+    "mrr",
+)
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Largest learning rate and weight decay: optimizers multiply them in float32."""
@@ -105,12 +116,41 @@ class ModelSettings(Checked):
         return self.dropout if self.input_dropout is None else self.input_dropout
 
 
+def _is_class_weight(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in ("none", "balanced")
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+
+
 @settings_dataclass
 class TaskSettings(Checked):
-    """Link prediction: scorer and negative samples."""
+    """The loss of node classification; scorer and negative samples of link prediction."""
 
     learns: str
     """The setting task._target_."""
+    loss: str = setting(
+        "task.loss",
+        "cross_entropy",
+        "node classification: cross-entropy, or focal loss, which gives less weight to nodes that "
+        "are classified well already",
+        one_of("cross_entropy", "focal"),
+    )
+    focal_gamma: float = setting(
+        "task.focal_gamma", 2.0, "focal loss: its exponent", at_least(0), FINITE
+    )
+    label_smoothing: float = setting(
+        "task.label_smoothing",
+        0.0,
+        "node classification: share of the target that is spread evenly over all classes",
+        Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
+    )
+    class_weights: Any = setting(
+        "task.class_weights",
+        "none",
+        "node classification: weight of each class in the loss: none, balanced (each class has "
+        "the same total), or a list of numbers",
+        Check(_is_class_weight, "must be none, balanced, or a list of positive numbers"),
+    )
     dim: int = setting(
         "task.dim",
         64,
@@ -160,9 +200,23 @@ class TaskSettings(Checked):
         at_least(1),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.class_weights
+        if not isinstance(given, str) and any(isinstance(each, str) for each in given):
+            raise InputError(
+                f"task.class_weights={list(given)}: must be none, balanced, or a list of positive"
+                " numbers"
+            )
+
     @property
     def links(self) -> bool:
         return self.learns == LINKS
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the classes have different weights in the loss."""
+        return bool(self.class_weights != "none")
 
 
 @settings_dataclass
@@ -189,6 +243,21 @@ class StoppingSettings(Checked):
         "null (or stopping=none): off",
         at_least(1),
         earlier=30,
+    )
+    metric: str = setting(
+        "stopping.metric",
+        "auto",
+        "validation metric that chooses the best round and the output heads; auto: accuracy, but "
+        "ROC AUC for two classes of which one is rare, macro-F1 if one of several classes "
+        "dominates, average precision for multi-label nodes, MRR for links (docs/training.md)",
+        one_of(*METRICS),
+        earlier="micro_f1",
+    )
+    use_loss: bool = setting(
+        "stopping.use_loss",
+        True,
+        "the validation loss breaks ties of the metric, and its improvement restarts patience",
+        earlier=False,
     )
     min_delta: float = setting(
         "stopping.min_delta",
@@ -313,6 +382,34 @@ class TrainSettings(Checked):
         earlier="last",
     )
     smoothing: SmoothingSettings
+    temperature: str = setting(
+        "temperature",
+        "auto",
+        "auto: divide the final logits by a number that validation chooses, where that lowers the "
+        "log loss; none: leave them",
+        one_of("auto", "none"),
+        earlier="none",
+    )
+    threshold: float | str = setting(
+        "threshold",
+        "auto",
+        "probability from which on the positive one of two classes, or a label of a multi-label "
+        "node, is predicted; auto: the one with the best F1 on validation, or 0.5 if the metric "
+        "of validation is accuracy or loss",
+        Check(
+            lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
+            "must be between 0 and 1, or auto",
+        ),
+        earlier=0.5,
+    )
+    histogram_bins: int = setting(
+        "histogram_bins",
+        512,
+        "bins of each of the 3 passes over the final scores that ROC AUC, average precision and "
+        "the threshold are computed from; fewer show less of single nodes to other sites",
+        at_least(8),
+        at_most(1 << 20),
+    )
     checkpoint: CheckpointSettings
     max_rows_shared: float | None = setting(
         "sites.max_rows_shared",

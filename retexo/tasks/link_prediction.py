@@ -51,12 +51,26 @@ class LinkPrediction:
         assert partition.links is not None
         return [len(partition.links[split]) for split in ("train", "val", "test")]
 
-    @staticmethod
-    def metric(counts: Tensor) -> float:
-        """The mean reciprocal rank; counts: the sum of reciprocal ranks in units of 1 / ONE, pairs,
-        0."""
+    def make_round_metric(self) -> "MeanReciprocalRank":
+        """The metric that chooses the best round of a layer."""
+        return MeanReciprocalRank()
+
+
+class MeanReciprocalRank:
+    """The metric of a round's validation pairs (LinkValidation), without a loss."""
+
+    name, num_counts, with_loss = "mrr", 3, False
+
+    def value(self, counts: Tensor, loss: float) -> float:
+        """counts: the sum of reciprocal ranks in units of 1 / ONE, pairs, 0."""
         total, num_pairs, _ = counts.tolist()
         return float(total / ONE / max(1, num_pairs))
+
+    def state(self) -> Tensor:
+        return torch.empty(0, dtype=torch.int64)
+
+    def load_state(self, saved: Tensor) -> None:
+        """It has none."""
 
 
 @dataclass(eq=False)
@@ -190,7 +204,7 @@ class LinkValidation:
 
     @torch.no_grad()
     def count(self, embedded: Tensor, scorer: Scorer) -> Tensor:
-        """The counts of LinkPrediction.metric, int64 [3]; embedded: [n, D]."""
+        """The counts of MeanReciprocalRank, int64 [3]; embedded: [n, D]."""
         others, total = self.others.to(embedded.device), 0
         pairs, step = self.pairs.to(embedded.device), max(1, MAX_SCORES // max(1, len(others)))
         for some in torch.split(pairs, step):

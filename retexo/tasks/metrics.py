@@ -1,9 +1,7 @@
-"""Metrics from counts that are summed over workers before they are divided.
+"""The ranks of scores among others, and the accuracy of OGB's evaluator.
 
-Each worker counts on its own nodes. N nodes, C classes.
+Each worker counts on its own nodes. N nodes.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,43 +10,6 @@ from partitioning.ogb_import import import_ogb
 
 ROUNDING_UNITS = 64
 """Scores that differ by at most so many units in the last place are equal."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Ratios of summed counts; NaN where there is nothing to count."""
-
-    accuracy: float
-    """Fraction of the nodes, or of the (node, label) pairs, that are correct."""
-    micro_f1: float
-    macro_f1: float
-    """Mean over the classes that occur in the labels or in the predictions."""
-
-
-def compute_score(counts: Tensor, num_nodes: int, *, multilabel: bool) -> Score:
-    """The ratios of counts of `num_nodes` nodes.
-
-    counts: int64 [3, C] true positives, false positives and false negatives of each class.
-    """
-    if num_nodes == 0:
-        return Score(float("nan"), float("nan"), float("nan"))
-    tp, fp, fn = counts.double()
-    accuracy = float(tp.sum()) / num_nodes
-    if multilabel:
-        accuracy = 1 - float(fp.sum() + fn.sum()) / (num_nodes * counts.shape[1])
-    occurs = tp + fp + fn > 0
-    f1_by_class = 2 * tp[occurs] / (2 * tp + fp + fn)[occurs]
-    macro_f1 = float(f1_by_class.mean()) if len(f1_by_class) else 0.0
-    return Score(accuracy, micro_f1(counts.sum(dim=1)), macro_f1)
-
-
-def micro_f1(counts: Tensor) -> float:
-    """F1 of true positives, false positives and false negatives, int64 [3].
-
-    With one class per node it equals the accuracy.
-    """
-    tp, fp, fn = counts.tolist()
-    return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
 
 
 def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:

@@ -1,99 +1,295 @@
-"""Node classification: the loss, the predictions, and the scores of the whole graph.
+"""Node classification: class weights, the loss, the predictions, and counts by class.
 
-A node has one class, or any number of labels. N nodes, C classes.
+A node has one class, or any number of labels, of which some may be unknown (NaN). N nodes, C
+classes.
 """
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from partitioning.directory.partition import Partition
-from retexo.comm.collectives import ReduceInput
-from retexo.comm.traffic_meter import MessageTag
-from retexo.rounds.graph_info import count_nodes_in_split
-from retexo.tasks.metrics import Score, compute_score, count_correct_by_ogb, micro_f1
-from retexo.tasks.task_context import TaskContext
+from partitioning.errors import InputError
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.traffic_meter import SETUP
+from retexo.models.stage import OutputHeads
+from retexo.rounds.graph_info import GraphInfo, count_nodes_in_split
+from retexo.settings.run_settings import TaskSettings, TrainSettings
+from retexo.tasks.round_metrics import (
+    RANKING,
+    CountMetric,
+    NodeMetric,
+    RankingMetric,
+    choose_metric_name,
+)
 
 
+@dataclass(frozen=True, eq=False)
 class NodeClassification:
     """A Task whose seeds are nodes."""
 
-    def __init__(self, num_classes: int, multilabel: bool) -> None:
-        self.num_classes, self.multilabel = num_classes, multilabel
+    num_classes: int
+    multilabel: bool
+    metric_name: str = "accuracy"
+    """What stopping looks at."""
+    with_loss: bool = True
+    """Whether the validation loss breaks ties and restarts patience."""
+    weights: Tensor | None = None
+    """[2, C] the weight of each class in the loss, where a node has it and where it does not; of
+    one class per node only the first row counts. None: all 1."""
+    loss_name: str = "cross_entropy"
+    focal_gamma: float = 2.0
+    label_smoothing: float = 0.0
+    positive: int = 1
+    """Of two classes the one whose ranking is scored."""
+    threshold: float = 0.5
+    """Probability from which on a node is predicted to have a label, or the positive class."""
+    class_names: Sequence[Any] = ()
+    """[C], or empty for 0 ... C-1."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: TrainSettings,
+        partition: Partition,
+        info: GraphInfo,
+        comm: Communicator,
+        class_names: Sequence[Any] = (),
+    ) -> Self:
+        """The task of a run; all workers call it.
+
+        It sums the labels by class and split over all workers, unless nothing depends on them.
+
+        Raises:
+            InputError: task.class_weights or stopping.metric does not fit the classes.
+        """
+        task, wanted = settings.task, settings.stopping.metric
+        _check(task, wanted, info)
+        made = cls(
+            info.num_classes,
+            info.multilabel,
+            wanted,
+            settings.stopping.use_loss or wanted == "loss",
+            loss_name=task.loss,
+            focal_gamma=task.focal_gamma,
+            label_smoothing=task.label_smoothing,
+            class_names=class_names,
+        )
+        is_binary = info.num_classes == 2 and not info.multilabel
+        if wanted in ("accuracy", "micro_f1", "loss") and not is_binary and not task.has_weights:
+            return made
+        counts = made.count_labels(partition)
+        comm.all_reduce([ReduceInput(counts.view(-1))], SETUP)
+        if wanted == "auto":
+            wanted = choose_metric_name(counts[0], multilabel=info.multilabel)
+            if wanted in RANKING and info.num_val and not _can_rank(counts[1], info.multilabel):
+                wanted = "loss"
+        return replace(
+            made,
+            metric_name=wanted,
+            weights=_make_weights(task, counts[0], info),
+            positive=_choose_positive(counts[0], class_names) if is_binary else 1,
+        )
+
+    def with_choices(self, heads: OutputHeads) -> Self:
+        """The task with the threshold and the positive class of a trained model."""
+        return replace(self, threshold=heads.threshold, positive=heads.positive)
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
         """Nodes in each split."""
         return count_nodes_in_split(partition)
 
-    @staticmethod
-    def metric(counts: Tensor) -> float:
-        """Micro-F1; with one class per node the accuracy."""
-        return micro_f1(counts)
+    def count_labels(self, partition: Partition) -> Tensor:
+        """Class counts of this worker's nodes, int64 [3, 2, C]."""
+        masks = (partition.train_mask, partition.val_mask, partition.test_mask)
+        return torch.stack([self._count_labels(partition.labels[mask]) for mask in masks])
+
+    def _count_labels(self, labels: Tensor) -> Tensor:
+        if self.multilabel:
+            return torch.stack(((labels > 0.5).sum(dim=0), (labels <= 0.5).sum(dim=0)))
+        counts = torch.bincount(labels, minlength=self.num_classes)
+        return torch.stack((counts, len(labels) - counts))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether a node has one of two classes."""
+        return self.num_classes == 2 and not self.multilabel
+
+    @property
+    def unweighted(self) -> Self:
+        """The task with plain cross-entropy as loss."""
+        return replace(self, weights=None, loss_name="cross_entropy", label_smoothing=0.0)
+
+    def make_round_metric(self) -> NodeMetric:
+        """The metric that chooses the best round of a layer."""
+        name = self.metric_name
+        if name in RANKING:
+            return RankingMetric(name, self.scores, self.with_loss)
+        sizes = {"loss": 0, "accuracy": 2, "micro_f1": 3}
+        return CountMetric(
+            name,
+            sizes.get(name, 3 * self.num_classes),
+            partial(self.count, name),
+            self.with_loss,
+        )
+
+    # --- loss ----------
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The sum of the nodes' losses, [].
 
-        The loss of a node is the cross-entropy, or the mean over its labels of the binary
-        cross-entropy. logits: [N, C]. labels: int64 [N], or float [N, C] for multi-label nodes.
+        The loss of a node is the cross-entropy (or focal loss: Lin et al., ICCV 2017, equation 5)
+        times the weight of its class; of a multi-label node the mean over its C labels, where
+        unknown labels count as 0.
+
+        Args:
+            logits: [N, C].
+            labels: int64 [N], or float [N, C] for multi-label nodes.
         """
         if self.multilabel:
-            losses = torch.nn.functional.binary_cross_entropy_with_logits(
-                logits, labels, reduction="none"
+            return self._label_losses(logits, labels).sum() / self.num_classes
+        weight = None if self.weights is None else self.weights[0].to(logits)
+        if self.loss_name == "cross_entropy":
+            return functional.cross_entropy(
+                logits, labels, weight, reduction="sum", label_smoothing=self.label_smoothing
             )
-            return losses.mean(dim=1).sum()
-        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        losses = functional.cross_entropy(
+            logits, labels, weight, reduction="none", label_smoothing=self.label_smoothing
+        )
+        probability = logits.softmax(dim=1).gather(1, labels[:, None])[:, 0]
+        return ((1 - probability) ** self.focal_gamma * losses).sum()
+
+    def _label_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each label, [N, C]; 0 where it is unknown."""
+        known = ~labels.isnan()
+        actual = torch.where(known, labels, 0)
+        target = actual * (1 - self.label_smoothing) + self.label_smoothing / 2
+        losses = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        if self.loss_name == "focal":
+            probability = torch.sigmoid(torch.where(actual > 0.5, logits, -logits))
+            losses = (1 - probability) ** self.focal_gamma * losses
+        if self.weights is not None:
+            having, lacking = self.weights.to(logits)
+            losses = losses * torch.where(actual > 0.5, having, lacking)
+        return torch.where(known, losses, 0)
+
+    # --- predictions and counts ----------
 
     def predict(self, logits: Tensor) -> Tensor:
         """The class of each node, int64 [N]; or whether it has each label, bool [N, C]."""
-        return logits > 0 if self.multilabel else logits.argmax(dim=1)
+        cut = math.log(self.threshold / (1 - self.threshold))
+        if self.multilabel:
+            return logits >= cut if cut else logits > 0
+        if not self.is_binary or not cut:
+            return logits.argmax(dim=1)
+        return torch.where(self._margin(logits) >= cut, self.positive, 1 - self.positive)
+
+    def scores(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What ROC AUC ranks: scores, float [n], and whether each is positive, bool [n].
+
+        Of two classes the difference of the logits; of multi-label nodes all known labels.
+        """
+        if self.multilabel:
+            known = ~labels.isnan()
+            return logits[known], labels[known] > 0.5
+        return self._margin(logits), labels == self.positive
+
+    def _margin(self, logits: Tensor) -> Tensor:
+        return logits[:, self.positive] - logits[:, 1 - self.positive]
 
     def count_by_class(self, predicted: Tensor, labels: Tensor) -> Tensor:
-        """True positives, false positives and false negatives of each class, int64 [3, C] on the
-        host."""
+        """True positives, false positives, false negatives and true negatives of each class, int64
+        [4, C] on the host."""
         if self.multilabel:
-            actual = labels > 0.5
-            hits = (predicted & actual, predicted & ~actual, ~predicted & actual)
+            has, lacks = labels > 0.5, labels <= 0.5
+            hits = (predicted & has, predicted & lacks, ~predicted & has, ~predicted & lacks)
             return torch.stack([hit.sum(dim=0) for hit in hits]).cpu()
         correct, all_predicted, all_actual = (
             torch.bincount(classes, minlength=self.num_classes)
             for classes in (labels[predicted == labels], predicted, labels)
         )
-        return torch.stack([correct, all_predicted - correct, all_actual - correct]).cpu()
+        false, missed = all_predicted - correct, all_actual - correct
+        others = len(labels) - correct - false - missed
+        return torch.stack([correct, false, missed, others]).cpu()
 
-    def count(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The same counts summed over the classes, int64 [3] on the host."""
+    def count(self, name: str, logits: Tensor, labels: Tensor) -> Tensor:
+        """The counts of a CountMetric, int64 [K] on the host.
+
+        accuracy: correct ones and all, [2]; micro_f1: true positives, false positives and false
+        negatives, [3]; loss: none; others: these by class, [3 C].
+        """
+        if name == "loss":
+            return torch.zeros(0, dtype=torch.int64)
         predicted = self.predict(logits)
-        if self.multilabel:
-            return self.count_by_class(predicted, labels).sum(dim=1)
-        # In a third of the time of count_by_class.
-        correct = int((predicted == labels).sum())
-        return torch.tensor([correct, len(labels) - correct, len(labels) - correct])
+        if not self.multilabel and name in ("accuracy", "micro_f1"):
+            # In a third of the time of count_by_class.
+            correct, total = int((predicted == labels).sum()), len(labels)
+            return torch.tensor([correct, total] + [total - correct] * (name == "micro_f1"))
+        counts = self.count_by_class(predicted, labels)
+        if name == "accuracy":
+            return torch.stack((counts[0].sum() + counts[3].sum(), counts.sum()))
+        return counts[:3].sum(dim=1) if name == "micro_f1" else counts[:3].flatten()
 
 
-def score_splits(context: TaskContext, logits: Tensor) -> dict[str, Score]:
-    """The scores of the whole graph's training, validation and test nodes; all workers call it.
+def _check(task: TaskSettings, metric: str, info: GraphInfo) -> None:
+    """Raise InputError for settings that do not fit the number of classes."""
+    if metric in RANKING and info.num_classes != 2 and not info.multilabel:
+        raise InputError(
+            f"stopping.metric={metric}: the graph has {info.num_classes} classes; it needs two"
+            " classes or multi-label nodes, choose macro_f1, balanced_accuracy, accuracy or loss"
+        )
+    given = task.class_weights
+    if not isinstance(given, str) and len(given) != info.num_classes:
+        raise InputError(
+            f"task.class_weights={list(given)}: has {len(given)} entries, the graph has"
+            f" {info.num_classes} classes; give one weight per class, none or balanced"
+        )
 
-    The test accuracy of an OGB graph is that of OGB's evaluator. logits: [I, C] of this worker's
-    nodes.
+
+def _can_rank(class_counts: Tensor, multilabel: bool) -> bool:
+    """Whether there are positives and negatives; int64 [2, C]."""
+    having, lacking = class_counts.sum(dim=1) if multilabel else class_counts[0]
+    return bool(having) and bool(lacking)
+
+
+def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> Tensor | None:
+    """NodeClassification.weights by task.class_weights.
+
+    The mean weight of the training labels is 1. `balanced` gives each class the same total, as in
+    scikit-learn: all labels / (2 or C, times the labels of the class).
+
+    Args:
+        task: the settings.
+        class_counts: int64 [2, C] of the training nodes.
+        info: of the graph.
     """
-    task, partition, info = context.task, context.partition, context.graph_info
-    predicted = task.predict(logits)
-    masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}
-    counts = torch.stack(
-        [task.count_by_class(predicted[mask], partition.labels[mask]) for mask in masks.values()]
-    )
-    context.comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
-    sizes = info.num_train, info.num_val, info.num_test
-    scores = {
-        name: compute_score(count, size, multilabel=task.multilabel)
-        for name, count, size in zip(masks, counts, sizes, strict=True)
-    }
-    if info.ogb_name is not None:
-        mask = partition.test_mask
-        by_ogb = count_correct_by_ogb(info.ogb_name, predicted[mask], partition.labels[mask])
-        correct = torch.tensor([by_ogb])
-        context.comm.all_reduce([ReduceInput(correct)], MessageTag("metrics"))
-        scores["test"] = replace(scores["test"], accuracy=int(correct) / max(1, info.num_test))
-    return scores
+    if not task.has_weights:
+        return None
+    having, lacking = class_counts.double()
+    if info.multilabel:
+        counts, num_groups = class_counts.double(), 2
+    else:
+        counts, num_groups = having[None], info.num_classes
+    if isinstance(task.class_weights, str):
+        weights = counts.sum() / (num_groups * counts.clamp(min=1))
+        if info.multilabel:
+            weights = (having + lacking) / (2 * counts.clamp(min=1))
+    else:
+        given = torch.tensor(task.class_weights, dtype=torch.float64)
+        weights = torch.stack((given, torch.ones_like(given))) if info.multilabel else given[None]
+    weights = weights * counts.sum() / (weights * counts).sum().clamp(min=1e-12)
+    return weights.expand(2, -1).float()
+
+
+def _choose_positive(class_counts: Tensor, class_names: Sequence[Any]) -> int:
+    """Of two classes the positive one: of names the rarer in training, of numbers the larger."""
+    if class_names and all(isinstance(name, str) for name in class_names):
+        return int(class_counts[0, 0] > class_counts[0, 1])
+    return 1

@@ -23,6 +23,7 @@ from torch import Tensor
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
+from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.task_context import TaskContext
 
 TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
@@ -34,7 +35,9 @@ Propagate = Callable[[Tensor, int], Iterator[Tensor]]
 def choose_heads(
     context: TaskContext, logits: Sequence[Tensor], propagate: Propagate
 ) -> tuple[OutputHeads, Tensor]:
-    """Choose by validation, the heads first, then alpha; return the choice and its logits, [I, C].
+    """Choose by validation the heads, alpha and the temperature, in this order.
+
+    Returns the choice and its logits, [I, C].
 
     logits: [I, C] of each stage, or of the last ones.
     """
@@ -47,29 +50,31 @@ def choose_heads(
     heads, val = candidates[0], context.partition.val_mask
     if len(candidates) > 1:
         val_logits = [each[val] for each in logits]
-        averages = (average_heads(val_logits, each, num_layers) for each in candidates)
+        averages = [average_heads(val_logits, each, num_layers) for each in candidates]
         heads = candidates[_find_best(context, averages)]
-    start = average_heads(logits, heads, num_layers)
-    if not smoothing.steps or not context.graph_info.num_val:
-        return heads, start
-    powers = list(propagate(start, smoothing.steps))
-    val_powers = [each[val] for each in powers]
-    best = _find_best(context, (sum_powers(val_powers, alpha) for alpha in smoothing.alphas))
-    heads = replace(
-        heads, alpha=smoothing.alphas[best], steps=smoothing.steps, reach=smoothing.reach
-    )
-    return heads, sum_powers(powers, heads.alpha)
+    found = average_heads(logits, heads, num_layers)
+    if smoothing.steps and context.graph_info.num_val:
+        powers = list(propagate(found, smoothing.steps))
+        val_powers = [each[val] for each in powers]
+        best = _find_best(context, [sum_powers(val_powers, alpha) for alpha in smoothing.alphas])
+        alpha = smoothing.alphas[best]
+        heads = replace(heads, alpha=alpha, steps=smoothing.steps, reach=smoothing.reach)
+        found = sum_powers(powers, alpha)
+    temperature = choose_temperature(context, found)
+    if temperature != 1:
+        heads, found = replace(heads, temperature=temperature), found / temperature
+    return heads, found
 
 
 def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propagate) -> Tensor:
-    """Average the logits of the chosen heads, and smooth them: [I, C].
+    """Average the logits of the chosen heads, smooth them, and divide by the temperature: [I, C].
 
     logits: [I, C] of each stage.
     """
-    start = average_heads(logits, heads, len(logits))
-    if heads.alpha == 1:
-        return start
-    return sum_powers(list(propagate(start, heads.steps)), heads.alpha)
+    found = average_heads(logits, heads, len(logits))
+    if heads.alpha < 1:
+        found = sum_powers(list(propagate(found, heads.steps)), heads.alpha)
+    return found if heads.temperature == 1 else found / heads.temperature
 
 
 def average_heads(logits: Sequence[Tensor], heads: OutputHeads, num_layers: int) -> Tensor:
@@ -89,21 +94,47 @@ def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
     return total
 
 
-def _find_best(context: TaskContext, candidates: Iterator[Tensor]) -> int:
+def choose_temperature(context: TaskContext, logits: Tensor) -> float:
+    """The divisor of the logits, [I, C], with the least log loss on validation.
+
+    Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+    """
+    if context.settings.temperature == "none" or not context.graph_info.num_val:
+        return 1.0
+    val = context.partition.val_mask
+    loss = _losses(context.task.unweighted, logits[val], context.labels.cpu()[val])
+    context.comm.all_reduce([ReduceInput(loss)], MessageTag("metrics"))
+    best = int(loss.argmin())
+    return float(TEMPERATURES[best]) if loss[best] < loss[TEMPERATURES == 1] else 1.0
+
+
+def _losses(task: NodeClassification, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss at each temperature, float64 [T]."""
+    return torch.stack([task.loss_sum(logits / each, labels).double() for each in TEMPERATURES])
+
+
+def _find_best(context: TaskContext, candidates: Sequence[Tensor]) -> int:
     """The index of the candidate with the least loss among those within half a standard error of
     the best metric; candidates: logits [n, C] of validation nodes."""
     labels = context.labels.cpu()[context.partition.val_mask]
     task, num_val = context.task, context.graph_info.num_val
-    counts, losses = [], []
-    for logits in candidates:
-        counts.append(task.count(logits, labels))
-        by_temperature = [task.loss_sum(logits / each, labels).double() for each in TEMPERATURES]
-        losses.append(torch.stack(by_temperature))
-    count, loss = torch.stack(counts), torch.stack(losses)  # [M, 3], [M, T]
-    context.comm.all_reduce(
-        [ReduceInput(count.view(-1)), ReduceInput(loss.view(-1))], MessageTag("metrics")
-    )
-    metric = np.array([task.metric(each) for each in count])
-    best = metric.max()
-    is_close = metric >= best - 0.5 * np.sqrt(best * (1 - best) / num_val)
-    return int(np.where(is_close, loss.min(dim=1).values.numpy(), np.inf).argmin())
+    loss = torch.stack([_losses(task, each, labels) for each in candidates])  # [M, T]
+    summands = [ReduceInput(loss.view(-1))]
+    metrics = [task.make_round_metric() for _ in candidates]
+    for _ in range(metrics[0].passes):
+        for each in metrics:
+            each.start()
+        count = torch.stack(
+            [each.count(logits, labels) for each, logits in zip(metrics, candidates, strict=True)]
+        )  # [M, K]
+        context.comm.all_reduce([ReduceInput(count.view(-1)), *summands], MessageTag("metrics"))
+        summands = []
+        least = loss.min(dim=1).values / num_val
+        values = [
+            each.value(total, mean)
+            for each, total, mean in zip(metrics, count, least.tolist(), strict=True)
+        ]
+    best = int(np.argmax(values))
+    error = metrics[best].standard_error(values[best], count[best], num_val)
+    is_close = np.array(values) >= values[best] - 0.5 * error
+    return int(np.where(is_close, least.numpy(), np.inf).argmin())

@@ -1,12 +1,20 @@
 """The scores that a run reports, of any task."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
 from retexo.models.stage import OutputHeads, Stage
-from retexo.tasks.node_classification import score_splits
+from retexo.tasks.classification_scores import (
+    Histogram,
+    choose_threshold,
+    class_rows,
+    find_warnings,
+    score_splits,
+    sum_histograms,
+)
 from retexo.tasks.output_heads import Propagate, choose_heads
 from retexo.tasks.ranking import choose_link_heads, score_links
 from retexo.tasks.task_context import TaskContext
@@ -15,12 +23,27 @@ Scores = dict[str, dict[str, float]]
 """By split, then by metric; link prediction has no training scores."""
 
 
+@dataclass(frozen=True)
+class RunScores:
+    """What a run reports of its predictions."""
+
+    scores: Scores
+    classes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By split the precision, recall, F1 and support of each class."""
+    warnings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The scores by split, `classes` and `warnings`, as summary.json has them."""
+        about = {"classes": self.classes, "warnings": self.warnings}
+        return {**self.scores, **{name: each for name, each in about.items() if each}}
+
+
 def choose_and_score(
     context: TaskContext,
     stages: Sequence[Stage],
     logits: Sequence[Tensor],
     propagate: Propagate,
-) -> tuple[OutputHeads, Scores]:
+) -> tuple[OutputHeads, RunScores]:
     """Choose the output heads of a trained network by validation, and score its predictions.
 
     Args:
@@ -31,11 +54,25 @@ def choose_and_score(
     """
     if context.settings.task.links:
         heads = choose_link_heads(context, stages, logits)
-        return heads, score_links(context, stages, logits, heads)
+        return heads, RunScores(score_links(context, stages, logits, heads))
     heads, predicted = choose_heads(context, logits, propagate)
-    return heads, score_nodes(context, predicted)
+    histograms = sum_histograms(context, predicted)
+    threshold = choose_threshold(context, histograms)
+    heads = replace(heads, threshold=threshold, positive=context.task.positive)
+    return heads, score_nodes(context, predicted, heads, histograms)
 
 
-def score_nodes(context: TaskContext, logits: Tensor) -> Scores:
-    """The scores of node classification; logits: [I, C]."""
-    return {name: asdict(score) for name, score in score_splits(context, logits).items()}
+def score_nodes(
+    context: TaskContext,
+    logits: Tensor,
+    heads: OutputHeads,
+    histograms: Mapping[str, Histogram] | None = None,
+) -> RunScores:
+    """The scores of node classification; see score_splits."""
+    found, names = score_splits(context, logits, heads, histograms), context.task.class_names
+    scored = {name: counts for name, counts in found.counts.items() if bool(counts.any())}
+    return RunScores(
+        found.scores,
+        {name: class_rows(counts, names) for name, counts in scored.items() if name != "train"},
+        find_warnings(found, names, multilabel=context.task.multilabel),
+    )

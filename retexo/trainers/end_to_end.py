@@ -6,6 +6,7 @@ parameters. I inner nodes, F features, C classes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import Objective
+from retexo.rounds.objective import Objective, Validation, measure
 from retexo.rounds.training_loop import run_rounds
 from retexo.trainers import layerwise, network_pass
 from retexo.trainers.context import Context, TrainResult
@@ -52,6 +53,11 @@ class NetworkObjective:
     layer: int = 0
     traffic_layer: int = WHOLE_RUN
 
+    @cached_property
+    def metric(self) -> Any:
+        """The validation metric of these rounds."""
+        return self.task.make_round_metric()
+
     @property
     def num_train(self) -> int:
         return len(self.train_labels)
@@ -69,12 +75,11 @@ class NetworkObjective:
         yield self.task.loss_sum(logits, self.train_labels) + zero
 
     @torch.no_grad()
-    def val_counts(self) -> Tensor:
+    def validate(self) -> Validation:
         if not self.graph_info.num_val:
-            return torch.zeros(3, dtype=torch.int64)
+            return measure(self.task, self.metric, [])
         self.module.eval()
-        totals: Tensor = self.task.count(self.val()[0], self.val_labels)
-        return totals
+        return measure(self.task, self.metric, [(self.val()[0], self.val_labels)])
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:

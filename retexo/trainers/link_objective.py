@@ -25,7 +25,7 @@ from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import RowIndex, as_matrix, scale_rows, to_dense
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Stage
-from retexo.rounds.objective import LabelledNodes, LayerObjective
+from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation
 from retexo.tasks.link_prediction import (
     NUM_VALIDATION_PAIRS,
     LinkSeeds,
@@ -190,11 +190,12 @@ class LinkObjective(_PairObjective, LayerObjective):
         yield batch.compute_loss(self._embed(batch.nodes), self.stage.scorer)
 
     @torch.no_grad()
-    def val_counts(self) -> Tensor:
+    def validate(self) -> Validation:
         if not len(self.seeds.val):
-            return torch.zeros(3, dtype=torch.int64)
+            return Validation(torch.zeros(self.metric.num_counts, dtype=torch.int64))
         self.stage.eval()
-        return self.validation.count(self._embed(self.validation.nodes), self.stage.scorer)
+        embedded = self._embed(self.validation.nodes)
+        return Validation(self.validation.count(embedded, self.stage.scorer))
 
     def _embed(self, nodes: RowIndex) -> Tensor:
         """[n, D]"""
@@ -315,9 +316,10 @@ class LinkNetworkObjective(_PairObjective, NetworkObjective):
         yield batch.compute_loss(embedded[batch.nodes], self.scorer) + zero
 
     @torch.no_grad()
-    def val_counts(self) -> Tensor:
+    def validate(self) -> Validation:
         self.module.eval()
-        return self.validation.count(self.val()[0][self.validation.nodes], self.scorer)
+        embedded = self.val()[0][self.validation.nodes]
+        return Validation(self.validation.count(embedded, self.scorer))
 
 
 def make_link_network_objective(

@@ -211,8 +211,14 @@ def make_inference_context(
     settings = replace(settings, smoothing=smoothing)
     graph.check_fits(checkpoint, settings, graph_info)
     with clock.phase("plan"):
-        context = make_context(
-            settings, graph.part, graph_info, comm, stages[0].conv, clock=clock, use=use
+        return make_context(
+            settings,
+            graph.part,
+            graph_info,
+            comm,
+            stages[0].conv,
+            clock=clock,
+            use=use,
+            class_names=checkpoint.class_names,
+            trains=False,
         )
-    context.make_objective = None  # nothing trains, so the endpoints of pairs are not exchanged
-    return context

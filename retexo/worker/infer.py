@@ -4,6 +4,7 @@ Predictions never cross the network: each worker writes those of its own partiti
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,7 +22,7 @@ from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.app_settings import PredictSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.ranking import score_links
-from retexo.tasks.scores import Scores, score_nodes
+from retexo.tasks.scores import score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context
@@ -99,11 +100,12 @@ def run(
                     "some predictions are NaN or infinite; look for very large values in the"
                     " features"
                 )
+            task = context.task.with_choices(job.checkpoint.heads)
             found = Predictions.of(
                 graph.partition.node_ids,
                 inferred.logits,
                 inferred.embeddings,
-                graph_info.multilabel,
+                task.predict(inferred.logits),
             )
             names = job.directory.node_names(rank)
             found = found.named(
@@ -126,10 +128,10 @@ def run(
 
 def _score(
     context: Context, stages: list[Stage], inferred: InferenceResult, job: InferJob
-) -> Scores:
+) -> Mapping[str, Any]:
     """The scores; none for predicted links, because ranking sends more than the predictions."""
     if not job.settings.task.links:
-        return score_nodes(context, inferred.logits)
+        return score_nodes(context, inferred.logits, job.checkpoint.heads).to_json()
     if job.predict is not None:
         return {}
     return score_links(context, stages, inferred.by_head, job.checkpoint.heads)

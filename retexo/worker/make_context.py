@@ -3,7 +3,7 @@
 H halo nodes, I inner nodes, F features.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ def make_context(
     dtype: torch.dtype = torch.float32,
     use: Use = "train",
     recovery: Recovery | None = None,
+    class_names: Sequence[Any] = (),
+    trains: bool = True,
 ) -> Context:
     """Make the exchange plans and everything else that a trainer needs; all workers call it.
 
@@ -63,6 +65,8 @@ def make_context(
         dtype: of the computation.
         use: of the exchange plans.
         recovery: where rounds are saved.
+        class_names: of the directory or the checkpoint.
+        trains: whether the settings of the loss and of stopping are used.
     """
     settled: dict[str, Any]
     if isinstance(part, HeteroPartition):
@@ -78,7 +82,7 @@ def make_context(
         partition=replace(labelled, features=labelled.features[:0].clone(), halo_features=None),
         labels=labels.to(device),
         graph_info=graph_info,
-        task=task_of(settings) or NodeClassification(graph_info.num_classes, graph_info.multilabel),
+        task=_make_task(settings, labelled, graph_info, comm, class_names, trains=trains),
         comm=comm,
         is_heterogeneous=conv.relational,
         device=device,
@@ -86,9 +90,26 @@ def make_context(
         save_layer=make_layer_saver(run_dir, comm, clock),
         recovery=recovery,
         clock=clock,
-        make_objective=make_link_objective if settings.task.links and use == "train" else None,
+        make_objective=make_link_objective if settings.task.links and trains else None,
         **settled,
     )
+
+
+def _make_task(
+    settings: TrainSettings,
+    labelled: Partition,
+    info: GraphInfo,
+    comm: Communicator,
+    class_names: Sequence[Any],
+    *,
+    trains: bool,
+) -> LinkPrediction | NodeClassification:
+    links = task_of(settings)
+    if links is not None:
+        return links
+    if not trains:
+        return NodeClassification(info.num_classes, info.multilabel, class_names=class_names)
+    return NodeClassification.of(settings, labelled, info, comm, class_names)
 
 
 def task_of(settings: TrainSettings) -> LinkPrediction | None:

@@ -19,6 +19,7 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.sites.secure_sums import hide_shares
+from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
@@ -94,6 +95,7 @@ def run(
                 run_dir=job.run_dir,
                 use=trainer.USE,
                 recovery=recovery,
+                class_names=job.directory.class_names,
             )
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
@@ -112,8 +114,11 @@ def run(
             clock.progress.enter("checkpoint")
             _save_model(job, architecture, trainer, heads, multilabel=graph_info.multilabel)
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
+        for warning in scores.warnings if rank == 0 else ():
+            logger.warning("%s", warning)
         return {
-            **scores,
+            **scores.to_json(),
+            "chosen": _choices(context.task, heads),
             "rounds": trained.rounds,
             "resumed": resumed,
             **measurements(comm, clock, (resident, private), seconds, settings.model.num_layers),
@@ -151,6 +156,20 @@ def _open_recovery(
     first = recovery.agree(comm) if settings.resume else (0, 0)
     comm.replay_log = recovery.replay_log
     return recovery, first
+
+
+def _choices(task: Any, heads: OutputHeads) -> dict[str, Any]:
+    """What validation looked at, and what it chose."""
+    if not isinstance(task, NodeClassification):
+        return {"metric": task.make_round_metric().name}
+    chosen = {"metric": task.metric_name, "temperature": heads.temperature}
+    chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
+    if task.multilabel or task.is_binary:
+        chosen["threshold"] = heads.threshold
+    if task.is_binary:
+        names = task.class_names
+        chosen["positive_class"] = names[heads.positive] if names else heads.positive
+    return chosen
 
 
 def _save_model(

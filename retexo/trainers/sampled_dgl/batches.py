@@ -25,6 +25,7 @@ from retexo.models.convolution import Convolution
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
+from retexo.rounds.objective import Validation, measure
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.sampled_dgl.client import Client, Engine
@@ -56,6 +57,7 @@ class Batches:
 
     def __init__(self, share: TrainerShare, client: Client) -> None:
         self.share, self.client, self.module = share, client, end_to_end.network_of(share.stages)
+        self.metric = share.task.make_round_metric()
         self._sampler = client.dgl.dataloading.NeighborSampler(list(share.fanout))
         self._nodes, self._step = share.train, 0
 
@@ -79,18 +81,19 @@ class Batches:
         return loss
 
     @torch.no_grad()
-    def val_counts(self) -> Tensor:
-        """Return the validation counts, int64 [3], on sampled neighbours."""
+    def validate(self) -> Validation:
+        """Count and measure the validation nodes, on sampled neighbours."""
         self.module.eval()
-        counts = torch.zeros(3, dtype=torch.int64)
-        pieces = (
+        nodes, labels = (
             torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)
         )
+        pieces = (
+            (self._logits(some), wanted)
+            for some, wanted in zip(nodes, labels, strict=True)
+            if len(some)
+        )
         with self.client.count_as("metrics"):
-            for nodes, wanted in zip(*pieces, strict=True):
-                if len(nodes):
-                    counts += self.share.task.count(self._logits(nodes), wanted)
-        return counts
+            return measure(self.share.task, self.metric, pieces)
 
     def gradient(self) -> tuple[float, Tensor]:
         """Return loss and gradient; called in extra trainers."""
@@ -151,7 +154,8 @@ class BatchObjective:
             self._batches.module,
             sum(len(share.train) for share in (own, *others)),
         )
-        self._number, self._counts = 0, torch.zeros(3, dtype=torch.int64)
+        self.metric = self._batches.metric
+        self._number, self._measured = 0, measure(self.task, self.metric, [])
 
     def _make_shares(self, fanout: Sequence[int]) -> list[TrainerShare]:
         """Divide the training and validation nodes among the trainers of this partition."""
@@ -208,18 +212,20 @@ class BatchObjective:
         for loss, gradient in self._receive_all():
             yield (values - values.detach()) @ gradient.to(values) + loss
 
-    def val_counts(self) -> Tensor:
-        """Return the validation counts, recomputed at the start of each epoch."""
+    def validate(self) -> Validation:
+        """Return the validation of the start of this epoch."""
         if self._number % self.steps == 0 and self.graph_info.num_val:
-            self._request_all("val_counts")
-            self._counts = sum(self._receive_all(), start=self._batches.val_counts())
-        return self._counts
+            self._request_all("validate")
+            found = [self._batches.validate(), *self._receive_all()]
+            counts = torch.stack([each.counts for each in found]).sum(dim=0)
+            self._measured = Validation(counts, sum(each.loss for each in found))
+        return self._measured
 
     def _request_all(self, what: str) -> Tensor:
         """Send a request to all other trainers of this partition; return the current parameters."""
         values = nn.utils.parameters_to_vector(self.module.parameters())
         for trainer in self.engine.extra_trainers:
-            trainer.send((what, self._number, values.detach().cpu()))
+            trainer.send((what, self._number, values.detach().cpu(), self.metric.state()))
         return values
 
     def _receive_all(self) -> Iterator[Any]:
@@ -262,7 +268,8 @@ def main(worker: Connection, token: str, ip_config: str, part: int, address: str
     torch.manual_seed(share.seed)
     batches = Batches(share, client)
     while (asked := pickle.loads(worker.recv_bytes())) is not None:
-        what, number, values = asked
+        what, number, values, metric_state = asked
+        batches.metric.load_state(metric_state)
         nn.utils.vector_to_parameters(
             values.to(share.val_labels.device), batches.module.parameters()
         )

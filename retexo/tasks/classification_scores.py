@@ -1,0 +1,299 @@
+"""The final scores of node classification, from sums over workers.
+
+No label and no score of a node leaves its owner: workers add up counts by class, the sums that
+proper scores and calibration need, and histograms of the scores (retexo.tasks.score_histogram).
+
+I inner nodes, n nodes of a split, C classes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retexo.comm.collectives import ReduceInput
+from retexo.comm.traffic_meter import MessageTag
+from retexo.models.stage import OutputHeads
+from retexo.tasks.metrics import count_correct_by_ogb
+from retexo.tasks.node_classification import NodeClassification
+from retexo.tasks.round_metrics import balanced_accuracy, macro_f1, micro_f1
+from retexo.tasks.score_histogram import (
+    average_precision,
+    best_f1_edge,
+    count_scores,
+    divide_bins,
+    from_key,
+    roc_auc,
+    spread_edges,
+)
+from retexo.tasks.task_context import TaskContext
+
+PASSES = 3
+"""Histograms of the final scores, each of which divides bins of the one before."""
+CALIBRATION_BINS = 15
+LARGEST_MARGIN = 30.0
+"""Thresholds lie between the probabilities of this logit and its negative."""
+METRICS = MessageTag("metrics")
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Scores of a split, summed over workers."""
+
+    edges: Tensor
+    """int64 [B - 1]"""
+    counts: Tensor
+    """int64 [2, B] negatives and positives."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationScores:
+    """The scores by split, and what they were computed from."""
+
+    scores: dict[str, dict[str, float]]
+    """By split and metric."""
+    counts: dict[str, Tensor]
+    """By split int64 [4, C], see NodeClassification.count_by_class."""
+
+
+def split_masks(context: TaskContext) -> dict[str, tuple[Tensor, int]]:
+    """By split its nodes, bool [I], and how many all workers have."""
+    part, info = context.partition, context.graph_info
+    return {
+        "train": (part.train_mask, info.num_train),
+        "val": (part.val_mask, info.num_val),
+        "test": (part.test_mask, info.num_test),
+    }
+
+
+def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]:
+    """Histograms of the validation and test nodes; none for more than two classes.
+
+    All workers call it. logits: [I, C]
+    """
+    task: NodeClassification = context.task
+    if not task.is_binary and not task.multilabel:
+        return {}
+    num_bins = context.settings.histogram_bins
+    splits = {name: mask for name, (mask, size) in split_masks(context).items() if size}
+    splits.pop("train", None)
+    scored = {
+        name: task.scores(logits[mask], context.labels[mask.to(context.labels.device)].cpu())
+        for name, mask in splits.items()
+    }
+    found = {
+        name: Histogram(edges, count_scores(*scored[name], edges))
+        for name in splits
+        for edges in [spread_edges(num_bins)]
+    }
+    _sum([each.counts for each in found.values()], context)
+    for _ in range(PASSES - 1):
+        divided = {
+            name: divide_bins(each.edges, each.counts, num_bins) for name, each in found.items()
+        }
+        finer = {name: count_scores(*scored[name], divided[name][0]) for name in splits}
+        # Bins that are not divided keep their sums; messages have the same size in every run.
+        messages = []
+        for name, counts in finer.items():
+            message = counts.new_zeros(2, num_bins)
+            parts = divided[name][1]
+            message[:, : int(parts.sum())] = counts[:, parts]
+            messages.append(message)
+        _sum(messages, context)
+        for (name, counts), message in zip(finer.items(), messages, strict=True):
+            edges, parts = divided[name]
+            counts[:, parts] = message[:, : int(parts.sum())]
+            counts[:, ~parts] = _kept(found[name], edges, parts)
+            found[name] = Histogram(edges, counts)
+    return found
+
+
+def _kept(before: Histogram, edges: Tensor, parts: Tensor) -> Tensor:
+    """The sums of the bins that were not divided, int64 [2, number of them]."""
+    lower = torch.cat((edges.new_tensor([-(1 << 62)]), edges))[~parts]
+    return before.counts[:, torch.searchsorted(before.edges, lower, right=True)]
+
+
+def _sum(counts: Sequence[Tensor], context: TaskContext) -> None:
+    """Add counts up over all workers, in place, in one message of int32."""
+    small = [each.int() for each in counts]
+    context.comm.all_reduce([ReduceInput(each.view(-1)) for each in small], METRICS)
+    for each, total in zip(counts, small, strict=True):
+        each.copy_(total)
+
+
+def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) -> float:
+    """The probability from which on a label, or the positive class, is predicted."""
+    task, given = context.task, context.settings.threshold
+    if not isinstance(given, str):
+        return given
+    metric = task.metric_name
+    by_accuracy = metric in ("accuracy", "loss") or (metric == "micro_f1" and task.is_binary)
+    if by_accuracy or "val" not in histograms:
+        return 0.5
+    edge = best_f1_edge(histograms["val"].edges, histograms["val"].counts)
+    if edge is None:
+        return 0.5
+    margin = min(LARGEST_MARGIN, max(-LARGEST_MARGIN, from_key(edge)))
+    return 1 / (1 + math.exp(-margin))
+
+
+def score_splits(
+    context: TaskContext,
+    logits: Tensor,
+    heads: OutputHeads,
+    histograms: Mapping[str, Histogram] | None = None,
+) -> ClassificationScores:
+    """Score the whole graph's training, validation and test nodes; all workers call it.
+
+    The test accuracy of an OGB graph is that of OGB's evaluator.
+
+    Args:
+        context: of this worker.
+        logits: [I, C] of this worker's nodes.
+        heads: their threshold and positive class.
+        histograms: of sum_histograms, if it was called.
+    """
+    task = context.task.with_choices(heads)
+    context = replace(context, task=task)
+    if histograms is None:
+        histograms = sum_histograms(context, logits)
+    predicted, labels, splits = task.predict(logits), context.labels.cpu(), split_masks(context)
+    counts = torch.stack(
+        [task.count_by_class(predicted[mask], labels[mask]) for mask, _ in splits.values()]
+    )
+    sums = torch.stack(
+        [sum_probabilities(task, logits[mask], labels[mask]) for mask, _ in splits.values()]
+    )
+    context.comm.all_reduce([ReduceInput(counts.view(-1)), ReduceInput(sums.view(-1))], METRICS)
+    scores = {
+        name: compute_scores(count, total, size, multilabel=task.multilabel)
+        for (name, (_, size)), count, total in zip(splits.items(), counts, sums, strict=True)
+    }
+    for name, each in histograms.items():
+        scores[name]["roc_auc"] = roc_auc(each.counts)
+        scores[name]["average_precision"] = average_precision(each.counts)
+    info = context.graph_info
+    if info.ogb_name is not None:
+        mask = context.partition.test_mask
+        by_ogb = count_correct_by_ogb(info.ogb_name, predicted[mask], labels[mask])
+        correct = torch.tensor([by_ogb])
+        context.comm.all_reduce([ReduceInput(correct)], METRICS)
+        scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
+    return ClassificationScores(scores, dict(zip(splits, counts, strict=True)))
+
+
+def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) -> Tensor:
+    """Sums that log loss, Brier score and calibration error are computed from, float64 [2 + 3 B].
+
+    Log loss; Brier score; by bin of confidence the number of predictions, their confidence, and how
+    many are correct. The prediction of a multi-label node is one for each known label.
+
+    Args:
+        task: with the number of classes.
+        logits: [n, C].
+        labels: int64 [n], or float [n, C].
+    """
+    logits = logits.double()
+    if task.multilabel:
+        known = ~labels.isnan()
+        flat, actual = logits[known], labels[known] > 0.5
+        logits, labels = torch.stack((torch.zeros_like(flat), flat), dim=1), actual.long()
+    logs = logits.log_softmax(dim=1)
+    probabilities = logs.exp()
+    error = probabilities - torch.nn.functional.one_hot(labels, logits.shape[1])
+    brier = (error**2).sum() / (2 if logits.shape[1] == 2 else 1)
+    confidence, predicted = probabilities.max(dim=1)
+    place = (confidence * CALIBRATION_BINS).long().clamp(max=CALIBRATION_BINS - 1)
+    by_bin = confidence.new_zeros(3, CALIBRATION_BINS)
+    for row, values in zip(
+        by_bin, (torch.ones_like(confidence), confidence, predicted == labels), strict=True
+    ):
+        row.index_add_(0, place, values.double())
+    own = logs.gather(1, labels[:, None])
+    return torch.cat((torch.stack((-own.sum(), brier)), by_bin.flatten()))
+
+
+def compute_scores(
+    counts: Tensor, sums: Tensor, num_nodes: int, *, multilabel: bool
+) -> dict[str, float]:
+    """The scores of a split of `num_nodes` nodes; NaN where it has none.
+
+    Args:
+        counts: int64 [4, C], see NodeClassification.count_by_class.
+        sums: float64, see sum_probabilities.
+        num_nodes: of the split.
+        multilabel: then accuracy is the share of the known labels that are correct.
+    """
+    tp, fp, fn, tn = counts.double()
+    by_bin = sums[2:].view(3, -1)
+    size = float(by_bin[0].sum())
+    correct = (tp.sum() + tn.sum()) / counts.sum().clamp(min=1) if multilabel else tp.sum() / size
+    scores = {
+        "accuracy": float(correct),
+        "micro_f1": micro_f1(counts[:3].sum(dim=1)),
+        "macro_f1": macro_f1(tp, fp, fn),
+        "balanced_accuracy": balanced_accuracy(tp, fn),
+        "log_loss": float(sums[0]) / max(1.0, size),
+        "brier": float(sums[1]) / max(1.0, size),
+        "calibration_error": float((by_bin[1] - by_bin[2]).abs().sum()) / max(1.0, size),
+    }
+    return scores if num_nodes else dict.fromkeys(scores, math.nan)
+
+
+def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
+    """Precision, recall, F1 and support of each class; a ratio of nothing is 0.
+
+    Args:
+        counts: int64 [4, C].
+        names: of the classes; empty for 0 ... C-1.
+    """
+    rows = []
+    for number, (tp, fp, fn, _) in enumerate(counts.T.tolist()):
+        rows.append(
+            {
+                "class": names[number] if number < len(names) else number,
+                "precision": tp / max(1, tp + fp),
+                "recall": tp / max(1, tp + fn),
+                "f1": 2 * tp / max(1, 2 * tp + fp + fn),
+                "support": tp + fn,
+            }
+        )
+    return rows
+
+
+def find_warnings(
+    found: ClassificationScores, names: Sequence[Any], *, multilabel: bool
+) -> list[str]:
+    """What a user should know before believing the scores."""
+    train, val, test = (found.counts[name] for name in ("train", "val", "test"))
+    num_classes = train.shape[1]
+    texts = [str(names[each]) if each < len(names) else str(each) for each in range(num_classes)]
+
+    def named(mask: Tensor) -> str:
+        chosen = [texts[each] for each in mask.nonzero()[:, 0].tolist()]
+        more = f" and {len(chosen) - 5} more" if len(chosen) > 5 else ""
+        return f"class{'es' * (len(chosen) > 1)} {', '.join(chosen[:5])}{more}"
+
+    support = {name: counts[0] + counts[2] for name, counts in found.counts.items()}
+    warnings = []
+    for name, split in (("train", "training"), ("val", "validation")):
+        absent = (support[name] == 0) & (sum(support.values()) > 0)
+        if bool(absent.any()) and bool(support[name].any()):
+            warnings.append(f"no {split} node has {named(absent)}")
+    scored = val + test
+    never = (scored[0] + scored[1] == 0) & (scored[2] > 0)
+    if bool(never.any()):
+        warnings.append(f"never predicted: {named(never)}")
+    if not multilabel and bool(test[0].any() or test[2].any()):
+        share = float(support["test"].max() / support["test"].sum())
+        accuracy = found.scores["test"]["accuracy"]
+        if accuracy <= share:
+            warnings.append(
+                f"the test accuracy, {accuracy:.4f}, is not above {share:.4f}, the share of the"
+                " most frequent class"
+            )
+    return warnings

@@ -1,0 +1,172 @@
+"""The metrics that choose the best round, by name, and the rule of stopping.metric=auto.
+
+Workers send sums of counts only, once per round, in the message that carries their gradients. ROC
+AUC and average precision come from histograms (retexo.tasks.score_histogram), whose edges follow
+the scores from round to round.
+
+n nodes, C classes, K counts.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from retexo.tasks.score_histogram import (
+    average_precision,
+    count_scores,
+    refine_edges,
+    roc_auc,
+    spread_edges,
+)
+
+ROUND_BINS = 64
+"""Bins of a round's histogram."""
+HISTOGRAM_PASSES = 4
+"""Counts after which the edges of a histogram fit scores that do not change."""
+RARE_SHARE = 0.4
+"""Of two classes, the one with a smaller share of the training nodes is rare."""
+MAJORITY_SHARE = 0.75
+"""Share from which on one of several classes dominates the accuracy."""
+RANKING = {"roc_auc": roc_auc, "average_precision": average_precision}
+Count = Callable[[Tensor, Tensor], Tensor]
+"""From logits [n, C] and labels to int64 [K]."""
+
+
+def choose_metric_name(class_counts: Tensor, *, multilabel: bool) -> str:
+    """The metric of stopping.metric=auto, by the labels of the training nodes.
+
+    Multi-label: average precision over all cells. Two classes, one below 40 %: ROC AUC. More
+    classes, one from 75 % on: macro-F1. Otherwise accuracy.
+
+    Args:
+        class_counts: int64 [2, C], labelled cells with and without each class.
+        multilabel: whether a node may have several classes.
+    """
+    if multilabel:
+        return "average_precision"
+    counts = class_counts[0].double()
+    shares = counts / counts.sum().clamp(min=1)
+    if len(shares) == 2:
+        return "roc_auc" if float(shares.min()) < RARE_SHARE else "accuracy"
+    return "macro_f1" if float(shares.max()) >= MAJORITY_SHARE else "accuracy"
+
+
+@dataclass(eq=False)
+class CountMetric:
+    """A ratio of counts, or the negative validation loss."""
+
+    name: str
+    num_counts: int
+    count: Count
+    with_loss: bool
+    passes: int = field(default=1, init=False)
+    """How often candidates are counted to compare them."""
+
+    def start(self) -> None:
+        """Begin to count; every round counts alike."""
+
+    def value(self, counts: Tensor, loss: float) -> float:
+        if self.name == "loss":
+            return -loss
+        if self.name == "accuracy":
+            correct, total = counts.tolist()
+            return float(correct / total) if total else 0.0
+        if self.name == "micro_f1":
+            return micro_f1(counts)
+        tp, fp, fn = counts.view(3, -1).double()
+        if self.name == "balanced_accuracy":
+            return balanced_accuracy(tp, fn)
+        return macro_f1(tp, fp, fn)
+
+    def standard_error(self, value: float, counts: Tensor, num_val: int) -> float:
+        """About the standard error of a value over `num_val` validation nodes."""
+        if self.name == "loss":
+            return 0.0
+        size = float(num_val)
+        if self.name in ("balanced_accuracy", "macro_f1"):
+            tp, _, fn = counts.view(3, -1)
+            size = _effective_size(tp + fn)
+        return _binomial_error(value, size)
+
+    def state(self) -> Tensor:
+        return torch.empty(0, dtype=torch.int64)
+
+    def load_state(self, saved: Tensor) -> None:
+        """It has none."""
+
+
+@dataclass(eq=False)
+class RankingMetric:
+    """ROC AUC or average precision of scores, by a histogram of 2 B counts."""
+
+    name: str
+    scores: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    """From logits and labels to scores, float [n], and whether each is positive, bool [n]."""
+    with_loss: bool
+    passes: int = field(default=HISTOGRAM_PASSES, init=False)
+    num_counts: int = field(default=2 * ROUND_BINS, init=False)
+    _edges: Tensor = field(default_factory=lambda: spread_edges(ROUND_BINS), init=False)
+    _next_edges: Tensor = field(default_factory=lambda: spread_edges(ROUND_BINS), init=False)
+
+    def start(self) -> None:
+        """Begin to count, between the edges that the last value chose."""
+        self._edges = self._next_edges
+
+    def count(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return count_scores(*self.scores(logits, labels), self._edges).flatten()
+
+    def value(self, counts: Tensor, loss: float) -> float:
+        histogram = counts.view(2, -1)
+        self._next_edges = refine_edges(self._edges, histogram)
+        value = RANKING[self.name](histogram)
+        return 0.0 if math.isnan(value) else value
+
+    def standard_error(self, value: float, counts: Tensor, num_val: int) -> float:
+        return _binomial_error(value, _effective_size(counts.view(2, -1).sum(dim=1)))
+
+    def state(self) -> Tensor:
+        return self._next_edges
+
+    def load_state(self, saved: Tensor) -> None:
+        if saved.shape != self._next_edges.shape or saved.dtype != torch.int64:
+            raise ValueError(f"edges of a histogram: {saved.dtype} {list(saved.shape)}")
+        self._next_edges = saved.clone()
+
+
+NodeMetric = CountMetric | RankingMetric
+
+
+def micro_f1(counts: Tensor) -> float:
+    """F1 of true positives, false positives and false negatives, int64 [3].
+
+    With one class per node it equals the accuracy.
+    """
+    tp, fp, fn = counts.tolist()
+    return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
+
+
+def macro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> float:
+    """Mean F1 of the classes that occur in labels or predictions; float64 [C] each."""
+    occurs = tp + fp + fn > 0
+    by_class = 2 * tp[occurs] / (2 * tp + fp + fn)[occurs]
+    return float(by_class.mean()) if len(by_class) else 0.0
+
+
+def balanced_accuracy(tp: Tensor, fn: Tensor) -> float:
+    """Mean recall of the classes that have nodes; float64 [C] each."""
+    occurs = tp + fn > 0
+    by_class = tp[occurs] / (tp + fn)[occurs]
+    return float(by_class.mean()) if len(by_class) else 0.0
+
+
+def _effective_size(supports: Tensor) -> float:
+    """The number of nodes that a mean over classes is as certain as; int64 [C] nodes of each."""
+    supports = supports[supports > 0].double()
+    return float(len(supports) ** 2 / (1 / supports).sum()) if len(supports) else 1.0
+
+
+def _binomial_error(value: float, size: float) -> float:
+    return math.sqrt(max(0.0, value * (1 - value)) / size)

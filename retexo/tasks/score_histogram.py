@@ -1,0 +1,150 @@
+"""ROC AUC, average precision and thresholds from histograms that are summed over workers.
+
+A score never leaves its owner: each worker counts its positives and negatives between edges that
+all workers share. `refine_edges` then places the edges where the summed counts are dense, so that a
+few passes resolve any distribution. Scores are compared as integers (`to_keys`), so that bins can
+be divided without rounding. Fawcett, "An introduction to ROC analysis", 2006, has the definitions.
+
+n scores, B bins.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+LOWEST, HIGHEST = -(1 << 31), 1 << 31
+"""Bounds of the keys of float32 scores."""
+
+
+def to_keys(scores: Tensor) -> Tensor:
+    """Map scores, float [n], to int64 [n] in the same order: the bits of the float32 values."""
+    bits = (scores.detach().cpu().float() + 0.0).view(torch.int32).long()  # -0.0 becomes 0.0
+    return torch.where(bits < 0, LOWEST - 1 - bits, bits)
+
+
+def from_key(key: int) -> float:
+    """The score of a key; the largest finite one where a key is no finite score."""
+    bits = key if key >= 0 else LOWEST - 1 - key
+    score = float(torch.tensor([bits], dtype=torch.int32).view(torch.float32))
+    limit = torch.finfo(torch.float32).max
+    return score if math.isfinite(score) else math.copysign(limit, key)
+
+
+def spread_edges(num_bins: int) -> Tensor:
+    """The lower edges of bins 1 to B - 1, int64 [B - 1], evenly over all keys."""
+    return LOWEST + torch.arange(1, num_bins) * ((HIGHEST - LOWEST) // num_bins)
+
+
+def count_scores(scores: Tensor, is_positive: Tensor, edges: Tensor) -> Tensor:
+    """Negatives and positives in each bin, int64 [2, B].
+
+    Args:
+        scores: float [n].
+        is_positive: bool [n].
+        edges: int64 [B - 1], ascending; a bin holds its lower edge.
+    """
+    num_bins = len(edges) + 1
+    place = torch.searchsorted(edges, to_keys(scores), right=True)
+    place += num_bins * is_positive.detach().cpu()
+    return torch.bincount(place, minlength=2 * num_bins).view(2, num_bins)
+
+
+def refine_edges(edges: Tensor, counts: Tensor) -> Tensor:
+    """New edges, int64 [B - 1], such that each bin has about 1 / B of the scores.
+
+    Positives and negatives have equal weight, however rare one of them is. Scores are taken to be
+    spread evenly within their bin. counts: int64 [2, B]
+    """
+    shares = counts.double() / counts.double().sum(dim=1, keepdim=True).clamp(min=1)
+    weight = shares.sum(dim=0)
+    if not bool(weight.any()):
+        return edges
+    num_bins = counts.shape[1]
+    bounds = torch.cat((edges.new_tensor([LOWEST]), edges, edges.new_tensor([HIGHEST])))
+    below = torch.cat((weight.new_zeros(1), weight.cumsum(dim=0)))
+    wanted = below[-1] * torch.arange(1, num_bins) / num_bins
+    place = (torch.searchsorted(below, wanted, right=True) - 1).clamp(0, num_bins - 1)
+    inside = ((wanted - below[place]) / weight[place].clamp(min=1e-300)).clamp(0, 1)
+    width = (bounds[place + 1] - bounds[place]).double()
+    return bounds[place] + (inside * width).long()
+
+
+def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
+    """Divide the bins in which the order of positives and negatives matters most.
+
+    Args:
+        edges: int64 [B - 1].
+        counts: int64 [2, B].
+        num_bins: how many bins the divided ones become, at most.
+
+    Returns:
+        the edges of all bins, int64 [D - 1]; and which of these bins are parts of a divided one,
+        bool [D].
+    """
+    negatives, positives = counts.double()
+    above = counts.double().sum(dim=0).flip(0).cumsum(0).flip(0)  # with the bin itself
+    # About the change of average precision plus that of ROC AUC between the extreme orders.
+    weight = positives * negatives / positives.sum().clamp(min=1)
+    weight *= 1 / above.clamp(min=1) + 1 / negatives.sum().clamp(min=1)
+    chosen = weight.argsort(descending=True, stable=True)[: num_bins // 2]
+    chosen = chosen[weight[chosen] > 0].sort().values
+    num_parts = 1 + (weight[chosen] / weight.sum() * (num_bins - len(chosen))).long()
+    bounds = torch.cat((edges.new_tensor([LOWEST]), edges, edges.new_tensor([HIGHEST])))
+    width = bounds.diff()
+    parts = torch.ones_like(width).index_copy(0, chosen, num_parts).minimum(width)
+    of_bin = torch.arange(len(width)).repeat_interleave(parts)
+    number = torch.arange(len(of_bin)) - (parts.cumsum(0) - parts)[of_bin]
+    lower = bounds[of_bin] + width[of_bin] * number // parts[of_bin]
+    return lower[1:], (parts > 1)[of_bin]
+
+
+def roc_auc(counts: Tensor) -> float:
+    """Area under the ROC curve; scores in one bin are ties. NaN without both classes.
+
+    counts: int64 [2, B]
+    """
+    negatives, positives = counts.double()
+    total = positives.sum() * negatives.sum()
+    if total == 0:
+        return math.nan
+    below = negatives.cumsum(dim=0) - negatives
+    return float((positives * (below + negatives / 2)).sum() / total)
+
+
+def average_precision(counts: Tensor) -> float:
+    """Mean over the positives of the precision at their rank. NaN without positives.
+
+    The p positives of a bin are taken to be spread evenly among its n negatives. With T positives
+    and F negatives above the bin, the precision at the bin's positive number x is
+
+        (T + x) / (T + F + x + n (x - 1/2) / p)
+
+    and its sum over x = 1 ... p has a closed form with the digamma function.
+
+    counts: int64 [2, B]
+    """
+    negatives, positives = counts.double().flip(1)
+    if positives.sum() == 0:
+        return math.nan
+    true, false = positives.cumsum(0) - positives, negatives.cumsum(0) - negatives
+    held = positives > 0
+    p, n, true, false = positives[held], negatives[held], true[held], false[held]
+    slope = 1 + n / p
+    offset = (true + false - n / (2 * p)) / slope
+    harmonic = torch.digamma(p + 1 + offset) - torch.digamma(1 + offset)
+    return float(((p + (true - offset) * harmonic) / slope).sum() / positives.sum())
+
+
+def best_f1_edge(edges: Tensor, counts: Tensor) -> int | None:
+    """The edge from which on scores are predicted positive with the highest F1, or None.
+
+    Args:
+        edges: int64 [B - 1].
+        counts: int64 [2, B]; without positives or negatives there is no choice.
+    """
+    if not bool(counts.any(dim=1).all()):
+        return None
+    false, true = counts.double().flip(1).cumsum(dim=1).flip(1)[:, 1:]
+    f1 = 2 * true / (true + false + counts[1].sum())
+    return int(edges[f1.argmax()])
