@@ -143,6 +143,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         )
         return {
             **scores.to_json(),
+            "metric": context.task.make_round_metric().name,
             "rounds": trained.rounds,
             **measured,
         }

@@ -3,11 +3,10 @@
 partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to add one.
 """
 
-import math
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.partition_settings import LINKS, PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import (
     FINITE,
     SEED,
@@ -23,29 +22,17 @@ from partitioning.setting_fields import (
 from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
+from retexo.settings.objective_settings import DROPOUT, MAX_WIDTH, StoppingSettings, TaskSettings
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
-MAX_WIDTH = 1_000_000
 REACHES = ("computed", "hops")
-METRICS = (
-    "auto",
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "micro_f1",
-    "roc_auc",
-    "average_precision",
-    "loss",
-    "mrr",
-)
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Largest learning rate and weight decay: optimizers multiply them in float32."""
 
 RATE = (at_least(0), FINITE, at_most(MAX_RATE))
-DROPOUT = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
 @settings_dataclass
@@ -116,109 +103,6 @@ class ModelSettings(Checked):
         return self.dropout if self.input_dropout is None else self.input_dropout
 
 
-def _is_class_weight(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in ("none", "balanced")
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
-
-
-@settings_dataclass
-class TaskSettings(Checked):
-    """The loss of node classification; scorer and negative samples of link prediction."""
-
-    learns: str
-    """The setting task._target_."""
-    loss: str = setting(
-        "task.loss",
-        "cross_entropy",
-        "node classification: cross-entropy, or focal loss, which gives less weight to nodes that "
-        "are classified well already",
-        one_of("cross_entropy", "focal"),
-    )
-    focal_gamma: float = setting(
-        "task.focal_gamma", 2.0, "focal loss: its exponent", at_least(0), FINITE
-    )
-    label_smoothing: float = setting(
-        "task.label_smoothing",
-        0.0,
-        "node classification: share of the target that is spread evenly over all classes",
-        Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
-    )
-    class_weights: Any = setting(
-        "task.class_weights",
-        "none",
-        "node classification: weight of each class in the loss: none, balanced (each class has "
-        "the same total), or a list of numbers",
-        Check(_is_class_weight, "must be none, balanced, or a list of positive numbers"),
-    )
-    dim: int = setting(
-        "task.dim",
-        64,
-        "link prediction: width of the embeddings that are scored",
-        at_least(1),
-        at_most(MAX_WIDTH),
-    )
-    scorer: str = setting(
-        "task.scorer",
-        "dot",
-        "link prediction: score of two embeddings",
-        one_of("dot", "distmult", "mlp"),
-    )
-    negatives: int = setting(
-        "task.negatives",
-        256,
-        "link prediction: negative samples of a step, half of them uniform, half endpoints "
-        "of other edges",
-        at_least(2),
-        at_most(MAX_WIDTH),
-    )
-    pool: int = setting(
-        "task.pool",
-        4096,
-        "link prediction: random nodes that all workers share to draw negatives from; 0: "
-        "only nodes that a worker has",
-        at_least(0),
-        at_most(4096),
-    )
-    cut_edges: str = setting(
-        "task.cut_edges",
-        "train",
-        "link prediction: train on edges between two partitions, which sends their other "
-        "endpoint once per layer, or skip them",
-        one_of("train", "skip"),
-    )
-    neighbour_dropout: float = setting(
-        "task.neighbour_dropout",
-        0.0,
-        "link prediction with sage or rgcn: probability that a node trains without its neighbours",
-        DROPOUT,
-    )
-    ranked: int = setting(
-        "task.ranked",
-        20_000,
-        "link prediction: number of edges that are ranked for a score; a sample if a set has more",
-        at_least(1),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = self.class_weights
-        if not isinstance(given, str) and any(isinstance(each, str) for each in given):
-            raise InputError(
-                f"task.class_weights={list(given)}: must be none, balanced, or a list of positive"
-                " numbers"
-            )
-
-    @property
-    def links(self) -> bool:
-        return self.learns == LINKS
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether the classes have different weights in the loss."""
-        return bool(self.class_weights != "none")
-
-
 @settings_dataclass
 class OptimizerSettings(Checked):
     """The optimizer and its arguments."""
@@ -230,54 +114,6 @@ class OptimizerSettings(Checked):
         "optimizer.*", {}, "other arguments of the optimizer: +optimizer.NAME=VALUE"
     )
     weight_decay: float = setting("weight_decay", 0.0005, "weight decay of the optimizer", *RATE)
-
-
-@settings_dataclass
-class StoppingSettings(Checked):
-    """Early stopping of a layer."""
-
-    patience: int | None = setting(
-        "stopping.patience",
-        20,
-        "early stopping: rounds without a better validation metric before a layer ends; "
-        "null (or stopping=none): off",
-        at_least(1),
-        earlier=30,
-    )
-    metric: str = setting(
-        "stopping.metric",
-        "auto",
-        "validation metric that chooses the best round and the output heads; auto: accuracy, but "
-        "ROC AUC for two classes of which one is rare, macro-F1 if one of several classes "
-        "dominates, average precision for multi-label nodes, MRR for links (docs/training.md)",
-        one_of(*METRICS),
-        earlier="micro_f1",
-    )
-    use_loss: bool = setting(
-        "stopping.use_loss",
-        True,
-        "the validation loss breaks ties of the metric, and its improvement restarts patience",
-        earlier=False,
-    )
-    min_delta: float = setting(
-        "stopping.min_delta",
-        0.0,
-        "early stopping: smallest improvement that counts",
-        at_least(0),
-        FINITE,
-    )
-    hidden_patience: int | None = setting(
-        "stopping.hidden_patience",
-        None,
-        "early stopping of the layers before the last; null: stopping.patience",
-        at_least(1),
-    )
-
-    def patience_of(self, layer: int, num_layers: int, factor: float = 1) -> int | None:
-        """Return the patience of a layer; `factor` stretches `patience`, not `hidden_patience`."""
-        if layer < num_layers - 1 and self.hidden_patience is not None:
-            return self.hidden_patience
-        return None if self.patience is None else math.ceil(factor * self.patience)
 
 
 @settings_dataclass

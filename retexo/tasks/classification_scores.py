@@ -266,9 +266,15 @@ def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def find_warnings(
-    found: ClassificationScores, names: Sequence[Any], *, multilabel: bool
+    found: ClassificationScores, names: Sequence[Any], *, by_accuracy: bool
 ) -> list[str]:
-    """What a user should know before believing the scores."""
+    """What a user should know before believing the scores.
+
+    Args:
+        found: the scores and counts.
+        names: of the classes; empty for 0 ... C-1.
+        by_accuracy: whether the most probable class is predicted, so that accuracy is the aim.
+    """
     train, val, test = (found.counts[name] for name in ("train", "val", "test"))
     num_classes = train.shape[1]
     texts = [str(names[each]) if each < len(names) else str(each) for each in range(num_classes)]
@@ -288,8 +294,8 @@ def find_warnings(
     never = (scored[0] + scored[1] == 0) & (scored[2] > 0)
     if bool(never.any()):
         warnings.append(f"never predicted: {named(never)}")
-    if not multilabel and bool(test[0].any() or test[2].any()):
-        share = float(support["test"].max() / support["test"].sum())
+    if by_accuracy and bool(support["test"].any()):
+        share = int(support["test"].max()) / int(support["test"].sum())
         accuracy = found.scores["test"]["accuracy"]
         if accuracy <= share:
             warnings.append(

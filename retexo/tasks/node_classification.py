@@ -20,7 +20,8 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic_meter import SETUP
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import GraphInfo, count_nodes_in_split
-from retexo.settings.run_settings import TaskSettings, TrainSettings
+from retexo.settings.objective_settings import TaskSettings
+from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.round_metrics import (
     RANKING,
     CountMetric,

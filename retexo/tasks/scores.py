@@ -69,10 +69,11 @@ def score_nodes(
     histograms: Mapping[str, Histogram] | None = None,
 ) -> RunScores:
     """The scores of node classification; see score_splits."""
-    found, names = score_splits(context, logits, heads, histograms), context.task.class_names
+    found, task = score_splits(context, logits, heads, histograms), context.task
+    names, by_accuracy = task.class_names, heads.threshold == 0.5 and not task.multilabel
     scored = {name: counts for name, counts in found.counts.items() if bool(counts.any())}
     return RunScores(
         found.scores,
         {name: class_rows(counts, names) for name, counts in scored.items() if name != "train"},
-        find_warnings(found, names, multilabel=context.task.multilabel),
+        find_warnings(found, names, by_accuracy=by_accuracy),
     )

@@ -16,7 +16,8 @@ from retexo.models.hetero_stage import AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Architecture, Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo
-from retexo.settings.run_settings import TaskSettings, TrainSettings
+from retexo.settings.objective_settings import TaskSettings
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
 from retexo.worker.compatibility import renumber_classes

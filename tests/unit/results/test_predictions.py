@@ -13,7 +13,9 @@ ROWS = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
 
 
 def found(ids: list[int], *, multilabel: bool = False) -> Predictions:
-    return Predictions.of(torch.tensor(ids), LOGITS[: len(ids)], ROWS[: len(ids)], multilabel)
+    logits = LOGITS[: len(ids)]
+    predicted = logits > 0 if multilabel else logits.argmax(dim=1)
+    return Predictions.of(torch.tensor(ids), logits, ROWS[: len(ids)], predicted)
 
 
 def test_a_class_a_node() -> None:

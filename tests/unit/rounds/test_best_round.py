@@ -1,5 +1,7 @@
 """Choice of the best round, and early stopping."""
 
+import math
+
 import pytest
 
 from retexo.rounds.best_round import EarlyStopping
@@ -9,7 +11,7 @@ def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> t
     """The best and the last round, given the metrics after 0, 1, ... rounds."""
     stopping = EarlyStopping(patience, min_delta)
     for number, metric in enumerate(metrics):
-        stopping.is_best(number, metric)
+        stopping.is_best(number, metric, math.nan)
         if stopping.out_of_patience(number):
             return stopping.best_round, number
     return stopping.best_round, len(metrics) - 1
@@ -41,3 +43,34 @@ def test_early_stopping(
     metrics: list[float], patience: int | None, min_delta: float, best: int, last: int
 ) -> None:
     assert run(metrics, patience, min_delta) == (best, last)
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "last"),
+    [
+        ([9.0, 3.0, 2.0, 1.0, 1.0, 1.0], 3, 5),  # the loss decides between equal metrics
+        ([9.0, 1.0, 2.0, 3.0], 1, 3),
+        ([9.0, 1.0, 0.9995, 0.999, 0.9985], 3, 3),  # a fall below LEAST_DECREASE restarts nothing
+    ],
+)
+def test_the_loss_breaks_ties_and_restarts_patience(
+    losses: list[float], best: int, last: int
+) -> None:
+    stopping = EarlyStopping(2, 0.0)
+    for number, loss in enumerate(losses):
+        stopping.is_best(number, 0.5, loss)
+        if stopping.out_of_patience(number):
+            break
+    assert (stopping.best_round, number) == (best, last)
+
+
+def test_a_lower_loss_keeps_training_on_though_the_metric_falls() -> None:
+    stopping = EarlyStopping(2, 0.0)
+    for number, (metric, loss) in enumerate([(0.0, 9.0), (0.9, 3.0), (0.8, 2.0), (0.7, 1.0)]):
+        stopping.is_best(number, metric, loss)
+    assert (stopping.best_round, stopping.last_improvement) == (1, 3)
+    again = EarlyStopping(2, 0.0)
+    again.load_state_dict(stopping.state_dict())
+    assert again.state_dict() == stopping.state_dict()
+    assert not again.out_of_patience(4)
+    assert again.out_of_patience(5)

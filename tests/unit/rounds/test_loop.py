@@ -30,7 +30,6 @@ from retexo.rounds.objective import (
     choose_patience,
     choose_val_stride,
 )
-from retexo.rounds.round_message import RoundMessage
 from retexo.rounds.training_loop import run_rounds
 from retexo.rounds.update_rules import LocalOptimizer
 from retexo.settings.run_settings import TrainSettings
@@ -38,6 +37,8 @@ from retexo.tasks.node_classification import NodeClassification
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
+TAIL = 2 + 2 * 2
+"""Loss, stop requests, and two digits of correct ones and of all."""
 ONE_ALL_REDUCE = 2 * (WORLD - 1) * 4  # bytes for every float of it
 
 
@@ -45,12 +46,11 @@ class Scripted(NodeClassification):
     """Validation counts with scripted F1, independent of the parameters."""
 
     def __init__(self, metrics: list[float]) -> None:
-        super().__init__(CLASSES, False)
-        self._left = list(metrics)
+        super().__init__(CLASSES, False, with_loss=False)
+        object.__setattr__(self, "left", list(metrics))
 
-    def count(self, logits: Tensor, labels: Tensor) -> Tensor:
-        hits = round(100 * self._left.pop(0))
-        return torch.tensor([hits, 100 - hits, 100 - hits])
+    def count(self, name: str, logits: Tensor, labels: Tensor) -> Tensor:
+        return torch.tensor([round(100 * self.left.pop(0)), 100])  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -70,7 +70,12 @@ class SeenLog:
         self._seen, self._stage = seen, stage
 
     def round(
-        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
     ) -> None:
         self._seen.lines.append((number, train_loss, val_metric))
         self._seen.parameters.append(flattened(self._stage))
@@ -120,8 +125,8 @@ def messages(workers: list[Seen]) -> tuple[int, int]:
     update.
     """
     sent = {kind: sum(seen.sent[kind] for seen in workers) for kind in KINDS}
-    step = ONE_ALL_REDUCE * (PARAMETERS + RoundMessage.TAIL) - 4 * PARAMETERS
-    alone = ONE_ALL_REDUCE * RoundMessage.TAIL
+    step = ONE_ALL_REDUCE * (PARAMETERS + TAIL) - 4 * PARAMETERS
+    alone = ONE_ALL_REDUCE * TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
     assert sent["setup"] == WORLD * (WORLD - 1) * (
         1 + 8
@@ -242,7 +247,9 @@ def test_rows_go_through_a_stage_in_pieces_where_they_are_many(
     assert len(list(pieces.losses())) == (1 if sparse else 4)  # of sparse rows some would be a copy
     both = (float(sum(loss.detach() for loss in each.losses())) for each in (pieces, whole))
     assert next(both) == pytest.approx(next(both), rel=1e-6)
-    assert torch.equal(pieces.val_counts(), whole.val_counts())
+    found = pieces.validate(), whole.validate()
+    assert torch.equal(found[0].counts, found[1].counts)
+    assert found[0].loss == pytest.approx(found[1].loss, rel=1e-6)
 
 
 class Sized(NamedTuple):

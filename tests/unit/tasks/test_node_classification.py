@@ -1,18 +1,31 @@
-"""Counts, ratios and losses of node classification, against torchmetrics."""
+"""Losses, counts and scores of node classification, against torch, torchmetrics and scikit-learn."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from sklearn import metrics
+from support import graph_info, train_settings
+from torch import Tensor
+from torch.nn import functional
 from torchmetrics.functional import classification
 
-from retexo.tasks.metrics import compute_score, micro_f1
+from partitioning.errors import InputError
+from retexo.comm.thread_transport import run_threads
+from retexo.models.stage import OutputHeads
+from retexo.tasks.classification_scores import (
+    ClassificationScores,
+    class_rows,
+    compute_scores,
+    find_warnings,
+    sum_probabilities,
+)
 from retexo.tasks.node_classification import NodeClassification
+from retexo.tasks.round_metrics import choose_metric_name
 
 
-def drawn(
-    num_nodes: int, num_classes: int, multi: bool, seed: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_nodes, num_classes, generator=generator)
     if multi:
@@ -20,69 +33,223 @@ def drawn(
     return logits, torch.randint(num_classes, (num_nodes,), generator=generator)
 
 
-def counted(task: NodeClassification, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return task.count_by_class(task.predict(logits), labels)
+def scored(task: NodeClassification, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    counts = task.count_by_class(task.predict(logits), labels)
+    sums = sum_probabilities(task, logits, labels)
+    return compute_scores(counts, sums, len(labels), multilabel=task.multilabel)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 5, 200])
+@pytest.mark.parametrize("num_nodes", [5, 200])
 @pytest.mark.parametrize("num_classes", [2, 7])
-def test_multiclass_equals_torchmetrics(num_nodes: int, num_classes: int) -> None:
+def test_scores_of_classes_equal_scikit_learn(num_nodes: int, num_classes: int) -> None:
     logits, labels = drawn(num_nodes, num_classes, False, num_nodes)
-    found = compute_score(
-        counted(NodeClassification(num_classes, False), logits, labels), num_nodes, multilabel=False
+    found = scored(NodeClassification(num_classes, False), logits, labels)
+    predicted, probabilities = (
+        logits.argmax(dim=1).numpy(),
+        logits.double().softmax(dim=1).numpy(),
     )
-    kind = {"num_classes": num_classes}
-    assert found.accuracy == pytest.approx(
-        float(classification.multiclass_accuracy(logits, labels, average="micro", **kind))
-    )
-    assert found.micro_f1 == pytest.approx(
-        float(classification.multiclass_f1_score(logits, labels, average="micro", **kind))
-    )
-    assert found.macro_f1 == pytest.approx(
-        float(classification.multiclass_f1_score(logits, labels, average="macro", **kind))
-    )
+    actual = labels.numpy()
+    classes = range(num_classes)
+    expected = {
+        "accuracy": float(np.mean(predicted == actual)),
+        "micro_f1": metrics.f1_score(actual, predicted, average="micro"),
+        "macro_f1": metrics.f1_score(actual, predicted, average="macro"),
+        "balanced_accuracy": np.mean(
+            [np.mean(predicted[actual == each] == each) for each in np.unique(actual)]
+        ),
+        "log_loss": metrics.log_loss(actual, probabilities, labels=classes),
+        "brier": metrics.brier_score_loss(
+            actual, probabilities if num_classes > 2 else probabilities[:, 1], labels=classes
+        ),
+        "calibration_error": float(
+            classification.multiclass_calibration_error(
+                logits.double().softmax(dim=1), labels, num_classes, n_bins=15
+            )
+        ),
+    }
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("num_nodes", [2, 200])
-def test_multilabel_equals_torchmetrics(num_nodes: int) -> None:
-    logits, labels = drawn(num_nodes, 5, True, 3)
-    found = compute_score(
-        counted(NodeClassification(5, True), logits, labels), num_nodes, multilabel=True
-    )
-    args = (torch.sigmoid(logits), labels.int(), 5)
-    assert found.accuracy == pytest.approx(
-        float(classification.multilabel_accuracy(*args, average="micro"))
-    )
-    assert found.micro_f1 == pytest.approx(
-        float(classification.multilabel_f1_score(*args, average="micro"))
-    )
-    occurs = ((logits > 0) | (labels > 0)).any(dim=0)
-    per_class = classification.multilabel_f1_score(*args, average="none")
-    assert found.macro_f1 == pytest.approx(float(per_class[occurs].mean()))
+def test_scores_of_labels_equal_scikit_learn_where_they_are_known() -> None:
+    logits, labels = drawn(200, 5, True, 3)
+    labels[torch.rand(200, 5, generator=torch.Generator().manual_seed(1)) < 0.4] = math.nan
+    known = ~labels.isnan()
+    found = scored(NodeClassification(5, True), logits, labels)
+    actual, predicted = labels[known].int(), (logits > 0)[known].int()
+    probabilities = logits.double().sigmoid()[known]
+    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(actual, predicted))
+    assert found["micro_f1"] == pytest.approx(metrics.f1_score(actual, predicted))
+    by_class = [
+        metrics.f1_score(labels[mask, each], (logits > 0)[mask, each])
+        for each, mask in enumerate(known.T)
+    ]
+    assert found["macro_f1"] == pytest.approx(np.mean(by_class))
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(actual, probabilities))
+    assert found["brier"] == pytest.approx(metrics.brier_score_loss(actual, probabilities))
 
 
 def test_a_class_that_occurs_nowhere_is_left_out_of_macro_f1() -> None:
-    counts = counted(NodeClassification(3, False), torch.eye(3)[[0, 1]], torch.tensor([0, 1]))
-    assert compute_score(counts, 2, multilabel=False).macro_f1 == 1.0
+    task = NodeClassification(3, False)
+    assert scored(task, torch.eye(3)[[0, 1]], torch.tensor([0, 1]))["macro_f1"] == 1.0
 
 
 @pytest.mark.parametrize("multi", [False, True])
 def test_nothing_to_count(multi: bool) -> None:
-    task = NodeClassification(3, multi)
-    counts = counted(task, *drawn(0, 3, multi, 0))
-    assert counts.tolist() == [[0, 0, 0]] * 3
-    found = compute_score(counts, 0, multilabel=multi)
-    assert math.isnan(found.accuracy)
-    assert math.isnan(found.micro_f1)
-    assert math.isnan(found.macro_f1)
-    assert micro_f1(counts.sum(dim=1)) == 0.0
+    found = scored(NodeClassification(3, multi), *drawn(0, 3, multi, 0))
+    assert all(math.isnan(value) for value in found.values())
 
 
-def test_loss_sums() -> None:
-    logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-    assert float(
-        NodeClassification(2, False).loss_sum(logits, torch.tensor([0, 1]))
-    ) == pytest.approx(2 * math.log(2))
-    assert float(NodeClassification(2, True).loss_sum(logits, torch.ones(2, 2))) == pytest.approx(
-        2 * math.log(2)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_weighted_losses_are_those_of_torch(smoothing: float) -> None:
+    logits, labels = drawn(50, 3, False, 0)
+    weights = torch.tensor([0.5, 2.0, 1.0])
+    task = NodeClassification(3, False, weights=weights.expand(2, -1), label_smoothing=smoothing)
+    expected = functional.cross_entropy(
+        logits, labels, weights, reduction="sum", label_smoothing=smoothing
     )
+    assert float(task.loss_sum(logits, labels)) == pytest.approx(float(expected))
+
+
+def test_the_focal_loss_is_that_of_its_equation() -> None:
+    logits, labels = drawn(50, 3, False, 0)
+    own = logits.softmax(dim=1).gather(1, labels[:, None])
+    task = NodeClassification(3, False, loss_name="focal", focal_gamma=1.5)
+    expected = -((1 - own) ** 1.5 * own.log()).sum()
+    assert float(task.loss_sum(logits, labels)) == pytest.approx(float(expected), rel=1e-5)
+    several, marks = drawn(50, 3, True, 0)
+    chance = torch.where(marks > 0.5, several.sigmoid(), 1 - several.sigmoid())
+    task = NodeClassification(3, True, loss_name="focal", focal_gamma=1.5)
+    expected = -((1 - chance) ** 1.5 * chance.log()).sum() / 3
+    assert float(task.loss_sum(several, marks)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_unknown_labels_have_no_loss_and_no_gradient() -> None:
+    logits = torch.zeros(2, 2, requires_grad=True)
+    labels = torch.tensor([[1.0, math.nan], [math.nan, 0.0]])
+    loss = NodeClassification(2, True).loss_sum(logits, labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(math.log(2))
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[-0.25, 0.0], [0.0, 0.25]]
+
+
+def make_task(labels: Tensor, *overrides: str, multi: bool = False) -> NodeClassification:
+    """The task of a run whose training nodes have these labels, as the only worker makes it."""
+
+    class Nodes:
+        train_mask = torch.ones(len(labels), dtype=torch.bool)
+        val_mask = test_mask = train_mask
+
+    Nodes.labels = labels  # type: ignore[attr-defined]
+    num_classes = labels.shape[1] if multi else int(labels.max()) + 1
+    info = graph_info(num_classes=num_classes, multilabel=multi)
+    settings = train_settings(*overrides)
+    return run_threads(
+        1,
+        lambda comm: NodeClassification.of(settings, Nodes, info, comm),  # type: ignore[arg-type]
+    )[0]
+
+
+def test_balanced_weights_are_those_of_scikit_learn() -> None:
+    from sklearn.utils.class_weight import compute_class_weight
+
+    labels = torch.tensor([0] * 10 + [1] * 3 + [2])
+    task = make_task(labels, "task.class_weights=balanced")
+    assert task.weights is not None
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
+    assert task.weights[0].tolist() == pytest.approx(expected.tolist())
+    given = make_task(labels, "class_weights=[1,2,4]").weights
+    assert given is not None
+    assert (given[0] / given[0][0]).tolist() == pytest.approx([1, 2, 4])
+    assert float(given[0][labels].mean()) == pytest.approx(1)
+
+
+def test_balanced_weights_of_labels_give_both_values_the_same_total() -> None:
+    labels = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, math.nan]])
+    task = make_task(labels, "task.class_weights=balanced", multi=True)
+    assert task.weights is not None
+    having, lacking = task.weights.tolist()
+    assert having == pytest.approx([2.0, 1.5])
+    assert lacking == pytest.approx([2 / 3, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("task.class_weights=[1,2]",), ("task.class_weights=[1, 2]", "3 classes")),
+        (("stopping.metric=roc_auc",), ("stopping.metric=roc_auc", "3 classes", "macro_f1")),
+    ],
+)
+def test_settings_that_do_not_fit_the_classes(
+    overrides: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError) as raised:
+        make_task(torch.tensor([0, 1, 2]), *overrides)
+    assert all(word in str(raised.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("counts", "multi", "metric"),
+    [
+        ([50, 50], False, "accuracy"),
+        ([59, 41], False, "accuracy"),
+        ([61, 39], False, "roc_auc"),
+        ([3, 97], False, "roc_auc"),
+        ([74, 13, 13], False, "accuracy"),
+        ([75, 13, 12], False, "macro_f1"),
+        ([5, 95], True, "average_precision"),
+    ],
+)
+def test_the_metric_follows_from_the_labels(counts: list[int], multi: bool, metric: str) -> None:
+    having = torch.tensor(counts)
+    found = choose_metric_name(torch.stack((having, 100 - having)), multilabel=multi)
+    assert found == metric
+
+
+def test_the_positive_class_is_the_rarer_name_or_the_larger_number() -> None:
+    labels, info = torch.tensor([0, 1, 1, 1]), graph_info(num_classes=2)
+
+    class Nodes:
+        train_mask = val_mask = test_mask = torch.ones(4, dtype=torch.bool)
+
+    Nodes.labels = labels  # type: ignore[attr-defined]
+
+    def positive(names: list[object]) -> int:
+        settings = train_settings()
+        return run_threads(
+            1,
+            lambda comm: NodeClassification.of(settings, Nodes, info, comm, names),  # type: ignore[arg-type]
+        )[0].positive
+
+    assert [positive(names) for names in ([], [0, 1], ["fraud", "ok"])] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_the_threshold_is_a_probability_of_the_positive_class(positive: int) -> None:
+    logits, _ = drawn(500, 2, False, 1)
+    heads = OutputHeads((0,), threshold=0.3, positive=positive)
+    found = NodeClassification(2, False).with_choices(heads).predict(logits)
+    is_positive = logits.softmax(dim=1)[:, positive] >= 0.3
+    assert torch.equal(found == positive, is_positive)
+    marks = NodeClassification(2, True).with_choices(heads).predict(logits)
+    assert torch.equal(marks, logits.sigmoid() >= 0.3)
+
+
+def test_warnings_name_what_a_score_hides() -> None:
+    nothing = torch.zeros(4, 3, dtype=torch.int64)
+    counts = {"train": nothing.clone(), "val": nothing.clone(), "test": nothing.clone()}
+    for split, support in (("train", [8, 2, 0]), ("val", [4, 0, 0]), ("test", [7, 2, 1])):
+        counts[split][0, 0] = support[0]
+        counts[split][1, 0] = sum(support[1:])
+        counts[split][2, 1:] = torch.tensor(support[1:])
+    scores = {name: {"accuracy": 0.7} for name in counts}
+    found = find_warnings(ClassificationScores(scores, counts), ["a", "b", "c"], by_accuracy=True)
+    assert found == [
+        "no training node has class c",
+        "no validation node has classes b, c",
+        "never predicted: classes b, c",
+        "the test accuracy, 0.7000, is not above 0.7000, the share of the most frequent class",
+    ]
+    first, second, _ = class_rows(counts["test"], ["a", "b", "c"])
+    assert first == {"class": "a", "precision": 0.7, "recall": 1.0, "f1": 14 / 17, "support": 7}
+    assert second == {"class": "b", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 2}
