@@ -110,6 +110,12 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
     if not named:
         exchange = replace(checkpoint.exchange, mode=exchange.mode)
         exchange = exchange.at_prediction(settings.predict.precision) if predict else exchange
+    if predict and exchange.precision != checkpoint.exchange.precision:
+        logger.info(
+            "boundary rows have the precision %s, in training they had %s (predict.precision)",
+            ", ".join(exchange.precision),
+            ", ".join(checkpoint.exchange.precision),
+        )
     del has["model"]  # the group's short name for model.name
     resolved = {**settings.resolved, **nest(has), "exchange": asdict(exchange)}
     task = settings.train.task
