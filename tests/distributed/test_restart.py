@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from support import (
     finish,
+    free_port,
     kill_group,
     make_credentials,
     random_graph,
@@ -33,7 +34,6 @@ from support import (
     write_partitions,
 )
 from test_faults import BACKENDS, PHASES, struck
-from test_rendezvous import free_port
 
 from retexo.apps import partition_data, train
 from retexo.errors import TrainingError
