@@ -313,13 +313,13 @@ def _print_entries(predicted: TrafficEstimate) -> None:
     totals: Counter[tuple[Any, ...]] = Counter()
     for entry in predicted.entries:
         layer = "run" if entry.layer is None else f"layer {entry.layer}"
-        wave = entry.wave or ("each round" if entry.each_round else "")
-        totals[layer, wave, entry.kind, entry.exact] += entry.num_bytes
-    print(f"{'':<8} {'wave':<11} {'kind':<11} {'bytes':>16}")
-    for (layer, wave, kind, exact), num_bytes in sorted(
+        phase = entry.phase or ("each round" if entry.each_round else "")
+        totals[layer, phase, entry.kind, entry.exact] += entry.num_bytes
+    print(f"{'':<8} {'phase':<11} {'kind':<11} {'bytes':>16}")
+    for (layer, phase, kind, exact), num_bytes in sorted(
         totals.items(), key=lambda item: (item[0][0], item[0][1:])
     ):
-        print(f"{layer:<8} {wave:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
+        print(f"{layer:<8} {phase:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
 
 
 def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
 from retexo.worker.measure import measurements
 
-WAVES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
+PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Entry:
 
     layer: int | None
     """Layer; None: the whole run."""
-    wave: str | None
+    phase: str | None
     """rounds or embed for rows, see retexo.exchange.exchange_plan."""
     kind: str
     sender: int
@@ -309,7 +309,7 @@ def _entries(
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
-        wave = WAVES[tag.phase] if kind in ("features", "embeddings") else None
+        phase = PHASE_NAMES[tag.phase] if kind in ("features", "embeddings") else None
         times = (
             max_count_messages(settings, layer, validates=validates)
             if kind == "metrics" and layer is not None
@@ -317,7 +317,7 @@ def _entries(
         )
         values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
-        return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
+        return Entry(layer, phase, kind, rank, receiver, num_bytes * times, not made_in_training)
 
     return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
 

@@ -260,7 +260,7 @@ def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model", ["gcn", "gat", "pool"])
 def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: str) -> None:
-    """Other sums would be other numbers in four bits, so that the run's waves are its own."""
+    """Other sums would be other numbers in four bits, so that the run's phases are its own."""
     directory = write_partitions(
         tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3
     )
@@ -676,7 +676,7 @@ def test_multilabel(tmp_path: Path) -> None:
 def sent(
     directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
 ) -> dict[tuple[str, int, int], int]:
-    """Bytes of rows by kind, layer and wave, of all workers."""
+    """Bytes of rows by kind, layer and phase, of all workers."""
     checkpoint = open_checkpoint(run_dir)
     settings = train_settings(f"num_partitions={directory.num_parts}", "device=cpu", *overrides)
     exchange = dataclasses.replace(checkpoint.exchange, mode=settings.exchange.mode)
@@ -724,7 +724,7 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     parts = [directory.read(rank) for rank in range(3)]
     everything = sum(part.num_halo for part in parts)
     of_all = sent(directory, tmp_path / "run", "predict")
-    assert {wave for _, _, wave in of_all} == {INFER_PHASE}
+    assert {phase for _, _, phase in of_all} == {INFER_PHASE}
     assert of_all["features", 0, INFER_PHASE] == 4 * width * everything
     masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
     needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
