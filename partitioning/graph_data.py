@@ -85,7 +85,10 @@ class Relation:
     edge_weight: NDArray[np.float32] | None = None
     """[E_r], not negative; None: all weights are 1."""
     edge_feat: NDArray[np.float32] | None = None
-    """[E_r, K]; None: no edge features."""
+    """[E_r, K]; None: no edge features. Those of a heterogeneous graph become features of the
+    destinations (features/hetero_kinds.py)."""
+    schema: Schema | None = None
+    """What the columns of `edge_feat` hold before they are encoded; None: they need no encoding."""
 
     @property
     def num_edges(self) -> int:
