@@ -55,7 +55,8 @@ def prepare(
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
-    settings = with_found_parts(with_model_of(checkpoint, settings))
+    settings = with_model_of(checkpoint, settings, predict=predict)
+    settings = with_found_parts(settings)
     if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
         settings = with_training_graph(checkpoint, settings)
     if settings.partition.dataset.name == "parts":
@@ -75,11 +76,13 @@ def prepare(
     return Prepared(settings, checkpoint, directory)
 
 
-def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
+def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) -> Settings:
     """Return settings with the checkpoint's model and, unless given, its precision of rows.
 
+    A prediction sends its rows in predict.precision.
+
     Raises:
-        InputError: The command line names another model, trainer or task.
+        InputError: The command line names another model, trainer or task, or two precisions.
     """
     trainer = settings.train.trainer.name
     if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
@@ -102,8 +105,21 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
             f" task={names[bool(scorer)]}; set that task"
         )
     exchange = settings.train.exchange
-    if not settings.given & {"exchange", "exchange.precision"}:
+    named = settings.given & {"exchange", "exchange.precision"}
+    if named and predict and "predict.precision" in settings.given:
+        raise InputError(
+            f"predict.precision={settings.predict.precision}: {', '.join(sorted(named))} sets the"
+            " precision of rows, too; leave one of them out"
+        )
+    if not named:
         exchange = replace(checkpoint.exchange, mode=exchange.mode)
+        exchange = exchange.at_prediction(settings.predict.precision) if predict else exchange
+    if predict and exchange.precision != checkpoint.exchange.precision:
+        logger.info(
+            "boundary rows have the precision %s, in training they had %s (predict.precision)",
+            ", ".join(exchange.precision),
+            ", ".join(checkpoint.exchange.precision),
+        )
     del has["model"]  # the group's short name for model.name
     resolved = {**settings.resolved, **nest(has), "exchange": asdict(exchange)}
     task = settings.train.task
@@ -216,6 +232,7 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
             if "train" in result
             else link_rows(result)
         ),
+        "boundary rows": ", ".join(dict.fromkeys(result["settings"]["exchange"]["precision"])),
         "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
     }

@@ -135,16 +135,16 @@ class TaskSettings(Checked):
     pool: int = setting(
         "task.pool",
         4096,
-        "link prediction: random nodes that all workers share to draw negatives from; 0: "
-        "only nodes that a worker has",
+        "link prediction: random nodes, shared by all workers, from which negatives are drawn; "
+        "0: each worker draws from its own nodes",
         at_least(0),
         at_most(4096),
     )
     cut_edges: str = setting(
         "task.cut_edges",
         "train",
-        "link prediction: train on edges between two partitions, which sends their other "
-        "endpoint once per layer, or skip them",
+        "link prediction: train on edges between two partitions, whose other endpoint is sent "
+        "once per layer, or skip them",
         one_of("train", "skip"),
     )
     neighbour_dropout: float = setting(
@@ -156,7 +156,7 @@ class TaskSettings(Checked):
     ranked: int = setting(
         "task.ranked",
         20_000,
-        "link prediction: number of edges that are ranked for a score; a sample if a set has more",
+        "link prediction: number of edges ranked for a metric; larger sets are sampled",
         at_least(1),
     )
 
@@ -200,7 +200,7 @@ class StoppingSettings(Checked):
     hidden_patience: int | None = setting(
         "stopping.hidden_patience",
         None,
-        "early stopping of the layers before the last; null: stopping.patience",
+        "early stopping: patience of the layers before the last; null: stopping.patience",
         at_least(1),
     )
 
@@ -233,9 +233,9 @@ class SmoothingSettings(Checked):
     reach: str = setting(
         "smoothing.reach",
         "hops",
-        "label propagation: start from the predictions of all nodes within smoothing.steps "
-        "hops of a split (hops), or only of nodes in a split (computed), so that the result "
-        "depends on the split",
+        "label propagation: nodes whose predictions are propagated: all within smoothing.steps "
+        "hops of a split (hops), or only nodes in a split (computed); with computed, "
+        "predictions depend on the split",
         one_of(*REACHES),
         earlier="computed",
     )
@@ -296,9 +296,9 @@ class TrainSettings(Checked):
     batch_size: int | str | None = setting(
         "batch_size",
         None,
-        "training nodes of a step per worker, sampled anew each time; null: all; auto: "
-        "batches of 32,768 nodes over all workers and 8,192 validation nodes a round if "
-        "there are at least 131,072 training nodes, else all",
+        "training nodes per step and worker, drawn anew for each step; null: full batch; auto: "
+        "full batch, or with at least 131,072 training nodes 32,768 nodes per step over all "
+        "workers and 8,192 validation nodes per round",
         number_or("auto", 1),
     )
     exchange: ExchangeSettings
@@ -307,8 +307,8 @@ class TrainSettings(Checked):
     output_heads: str = setting(
         "output_heads",
         "validation",
-        "heads that predict: the last layer's, or the layer or mean of layers that "
-        "validation chooses",
+        "output heads that predict: those of the last layer, or the layer or mean of layers "
+        "with the best validation metric (validation)",
         one_of("last", "validation"),
         earlier="last",
     )
@@ -317,8 +317,8 @@ class TrainSettings(Checked):
     max_rows_shared: float | None = setting(
         "sites.max_rows_shared",
         None,
-        "own nodes that one other site may request, over all runs: a share below 1, or a "
-        "number; null: unlimited",
+        "limit on the nodes of this site whose rows another site may request, over all runs: a "
+        "number, or a share if below 1; null: unlimited",
         *RATE,
         per_node=True,
         compared=False,
@@ -363,7 +363,7 @@ class TrainSettings(Checked):
     log_every: int = setting(
         "log_every",
         100,
-        "rounds between two lines of the log, at most",
+        "maximum number of rounds between two lines of the log",
         at_least(1),
         per_node=True,
         compared=False,

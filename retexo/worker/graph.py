@@ -200,7 +200,7 @@ def make_inference_context(
 ) -> Context:
     """The context for a trained model, whose number of classes counts, also where fewer occur here.
 
-    Where rows are rounded, scores are computed in the two waves of training, because other partial
+    Where rows are rounded, scores are computed in the two phases of training, because other partial
     sums are rounded differently.
     """
     heads = checkpoint.heads
