@@ -129,13 +129,13 @@ class SplitSettings(Checked):
     stratify: bool = setting(
         "split.stratify",
         False,
-        "fraction: the same shares of each class",
+        "fraction: draw the same shares of each class",
         of_partitioner=True,
     )
     index: int | None = setting(
         "split.index",
         None,
-        "given: which of several masks per node, counted from 0",
+        "given: index of the mask to use if nodes have several, counted from 0",
         at_least(0),
         of_partitioner=True,
     )
@@ -277,11 +277,13 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
-    spec: str | None = setting(
+    spec: tuple[str, ...] | None = setting(
         "features.spec",
         None,
-        "a run directory whose fitted pipeline encodes the columns, as its model expects them;"
-        " null: fit one",
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them; or"
+        " one or several files that app=describe wrote, to which one is fitted; null: fit one to"
+        " the table",
+        per_node=True,
         of_partitioner=True,
     )
 
@@ -314,7 +316,7 @@ class DatasetSettings(Checked):
     max_gib: float = setting(
         "dataset_max_gib",
         4.0,
-        "GiB that a zip or npz file may have when unpacked, beyond its own size",
+        "limit on the unpacked size of a zip or npz file, in GiB beyond its own size",
         at_least(0),
         FINITE,
         per_node=True,
@@ -338,15 +340,16 @@ class DatasetSettings(Checked):
     duplicates: str = setting(
         "duplicates",
         "keep",
-        "with dataset_name=file: keep counts an edge as often as it is listed; merge counts "
-        "it once, with the sum of its weights",
+        "with dataset_name=file: edges that are listed several times; keep counts each copy, "
+        "merge counts one with the sum of the weights",
         one_of("keep", "merge"),
         of_partitioner=True,
     )
     unknown: str = setting(
         "edges.unknown",
         "refuse",
-        "with dataset_name=file: refuse edges whose ids belong to no node, or drop and count them",
+        "with dataset_name=file: edges with an id that belongs to no node; refuse ends with an "
+        "error, drop leaves them out and counts them",
         one_of("refuse", "drop"),
         earlier="refuse",
         of_partitioner=True,
@@ -377,8 +380,8 @@ class DatasetSettings(Checked):
     spectral: int = setting(
         "task.spectral",
         128,
-        "link prediction: largest width of the spectral embedding that may add to the "
-        "score; validation chooses the width; 0: none",
+        "link prediction: largest width of the spectral embedding in the score; validation "
+        "chooses the width; 0: none",
         at_least(0),
         at_most(1024),
         of_partitioner=True,
@@ -386,7 +389,7 @@ class DatasetSettings(Checked):
     paths: bool = setting(
         "task.paths",
         True,
-        "link prediction: let common neighbours, weighted as by Adamic and Adar, add to the score",
+        "link prediction: add common neighbours, weighted by Adamic-Adar, to the score",
         of_partitioner=True,
     )
 

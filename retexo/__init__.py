@@ -46,11 +46,14 @@ def train(
     return summary
 
 
-def load_run(checkpoint_dir: str | Path) -> "Run":
-    """Load the model of a run directory for prediction; InputError if there is none."""
+def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Run":
+    """Load the model of a run directory for prediction; InputError if there is none.
+
+    precision: of boundary rows, as predict.precision.
+    """
     from retexo.apps import notebook
 
-    return notebook.load_run(checkpoint_dir)
+    return notebook.load_run(checkpoint_dir, precision)
 
 
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:

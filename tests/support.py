@@ -12,7 +12,9 @@ import multiprocessing
 import os
 import pickle
 import runpy
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -575,6 +577,14 @@ def make_credentials(folder: Path, *sites: str) -> list[Path]:
     with contextlib.redirect_stdout(io.StringIO()):
         credentials.init(folder, sites)
     return [folder / site for site in sites]
+
+
+def free_port() -> int:
+    """A port below 32768, where the kernel's own choices begin: no process connects from it."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def kill_group(group: int) -> None:

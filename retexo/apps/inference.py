@@ -8,6 +8,8 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.partition_settings import FeatureSettings
+from partitioning.site_folders import has_site_tables
 from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
@@ -53,9 +55,12 @@ def prepare(
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
-    settings = with_found_parts(with_model_of(checkpoint, settings))
+    settings = with_model_of(checkpoint, settings, predict=predict)
+    settings = with_found_parts(settings)
     if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
         settings = with_training_graph(checkpoint, settings)
+    if settings.partition.dataset.name == "parts":
+        settings = _with_site_pipeline(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
@@ -71,11 +76,13 @@ def prepare(
     return Prepared(settings, checkpoint, directory)
 
 
-def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
+def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) -> Settings:
     """Return settings with the checkpoint's model and, unless given, its precision of rows.
 
+    A prediction sends its rows in predict.precision.
+
     Raises:
-        InputError: The command line names another model, trainer or task.
+        InputError: The command line names another model, trainer or task, or two precisions.
     """
     trainer = settings.train.trainer.name
     if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
@@ -98,8 +105,21 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
             f" task={names[bool(scorer)]}; set that task"
         )
     exchange = settings.train.exchange
-    if not settings.given & {"exchange", "exchange.precision"}:
+    named = settings.given & {"exchange", "exchange.precision"}
+    if named and predict and "predict.precision" in settings.given:
+        raise InputError(
+            f"predict.precision={settings.predict.precision}: {', '.join(sorted(named))} sets the"
+            " precision of rows, too; leave one of them out"
+        )
+    if not named:
         exchange = replace(checkpoint.exchange, mode=exchange.mode)
+        exchange = exchange.at_prediction(settings.predict.precision) if predict else exchange
+    if predict and exchange.precision != checkpoint.exchange.precision:
+        logger.info(
+            "boundary rows have the precision %s, in training they had %s (predict.precision)",
+            ", ".join(exchange.precision),
+            ", ".join(checkpoint.exchange.precision),
+        )
     del has["model"]  # the group's short name for model.name
     resolved = {**settings.resolved, **nest(has), "exchange": asdict(exchange)}
     task = settings.train.task
@@ -118,9 +138,7 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
     dataset, given = settings.partition.dataset, settings.given
     if not any(name.split(".")[0] == "split" for name in given):
         dataset = replace(dataset, split=replace(dataset.split, kind="none"))
-    features = dataset.features
-    if checkpoint.features and "features.spec" not in given:
-        features = replace(features, spec=str(checkpoint.directory))
+    features = _with_stored_pipeline(checkpoint, settings)
     kinds = checkpoint.graph.get("features")
     if kinds is not None and "features.kind" not in given:
         features = replace(features, kind=kinds if isinstance(kinds, dict) else tuple(kinds))
@@ -140,6 +158,22 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
         dataset.duplicates,
         dataset.split.kind,
     )
+    return replace(settings, partition=replace(settings.partition, dataset=dataset))
+
+
+def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> FeatureSettings:
+    features = settings.partition.dataset.features
+    if not checkpoint.features or "features.spec" in settings.given:
+        return features
+    return replace(features, spec=(str(checkpoint.directory),))
+
+
+def _with_site_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """The settings by which sites encode their tables, if they have any, as in training."""
+    dataset = settings.partition.dataset
+    if dataset.file is None or not has_site_tables(Path(dataset.file)):
+        return settings
+    dataset = replace(dataset, features=_with_stored_pipeline(checkpoint, settings))
     return replace(settings, partition=replace(settings.partition, dataset=dataset))
 
 
@@ -198,6 +232,7 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
             if "train" in result
             else link_rows(result)
         ),
+        "boundary rows": ", ".join(dict.fromkeys(result["settings"]["exchange"]["precision"])),
         "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
     }

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
+from partitioning.setting_fields import check
 from retexo import apps
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -28,9 +29,11 @@ from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
 from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
+from retexo.settings.schema import DEFINED
 from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock
@@ -62,10 +65,11 @@ def _text(value: Any) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-def load_run(checkpoint_dir: str | Path) -> "Run":
+def load_run(checkpoint_dir: str | Path, precision: str) -> "Run":
     """Load the model of a run directory; InputError if it is missing or damaged."""
+    check(DEFINED["predict.precision"][0], precision)
     checkpoint = open_checkpoint(Path(checkpoint_dir))
-    return Run(checkpoint, checkpoint.stages())
+    return Run(checkpoint, checkpoint.stages(), checkpoint.exchange.at_prediction(precision))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +78,8 @@ class Run:
 
     checkpoint: Checkpoint
     stages: list[Stage]
+    exchange: ExchangeSettings
+    """How boundary rows are sent."""
 
     def predict(
         self,
@@ -104,9 +110,7 @@ class Run:
             asked = _ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
         positions = order if asked is None else _find_positions(every, order, asked, opened)
         heads = self.checkpoint.heads
-        all_rows = self.checkpoint.exchange.rounded or (
-            heads.alpha < 1 and heads.reach == "computed"
-        )
+        all_rows = self.exchange.rounded or (heads.alpha < 1 and heads.reach == "computed")
         found = self._infer(opened, graphs, None if all_rows or asked is None else keys[positions])
         return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
             positions
@@ -199,7 +203,7 @@ class Run:
         return replace(
             train,
             model=self.checkpoint.model,
-            exchange=self.checkpoint.exchange,
+            exchange=self.exchange,
             task=replace(train.task, dim=dim),
         )
 

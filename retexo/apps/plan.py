@@ -21,6 +21,7 @@ from retexo.plan.traffic import (
     TrafficEstimate,
     architecture_of,
     estimate_by_gradient,
+    estimate_prediction,
     estimate_traffic,
     network_of,
 )
@@ -67,6 +68,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     partitions = [without_ledger(read_part(directory, part)) for part in parts]
     predicted, options = _dry_run(settings.train, directory, partitions)
     plain = estimate_traffic(_plain(settings.train), directory, partitions)
+    prediction = _plan_prediction(settings, directory, partitions)
     limit = settings.train.num_rounds
     rounds = (
         {"limit": limit}
@@ -84,6 +86,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         ],
         "entries": [vars(entry) for entry in predicted.entries],
         "smoothing": _smoothing(settings.train, predicted, options, list(rounds.values())[-1]),
+        "prediction": prediction,
         "options": dict(
             sorted(totals.items(), key=lambda option: option[1])
         ),  # the fewest bytes first
@@ -96,6 +99,27 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     write_json(run_dir / "plan.json", result)
     _print(settings, predicted, result, run_dir)
     return result
+
+
+def _plan_prediction(
+    settings: Settings, directory: PartitionDirectory, partitions: Sequence[Part]
+) -> dict[str, Any]:
+    """Return the bytes of app=predict on the same partitions; nothing for links, which ask what
+    they score."""
+    if settings.train.task.links:
+        return {}
+    exchange = settings.train.exchange.at_prediction(settings.predict.precision)
+    train = replace(settings.train, exchange=exchange)
+    entries = estimate_prediction(train, directory, partitions)
+    by_kind: Counter[str] = Counter()
+    for entry in entries:
+        by_kind[entry.kind] += entry.num_bytes
+    return {
+        "precision": exchange.precision,
+        "bytes": sum(by_kind.values()),
+        "by_kind": by_kind,
+        "exact": all(entry.exact for entry in entries),
+    }
 
 
 def _of_formulas(
@@ -254,6 +278,15 @@ def _print(
         )
         for baseline, num_bytes in result["baselines"][name].items():
             _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
+    prediction = result["prediction"]
+    if prediction:
+        rows = ", ".join(dict.fromkeys(prediction["precision"]))
+        print()
+        _print_row(
+            f"app=predict, rows in {rows}",
+            prediction["bytes"],
+            "" if prediction["exact"] else "  at most",
+        )
     _print_peers(predicted, result)
     if result["smoothing"]:
         print(
@@ -280,13 +313,13 @@ def _print_entries(predicted: TrafficEstimate) -> None:
     totals: Counter[tuple[Any, ...]] = Counter()
     for entry in predicted.entries:
         layer = "run" if entry.layer is None else f"layer {entry.layer}"
-        wave = entry.wave or ("each round" if entry.each_round else "")
-        totals[layer, wave, entry.kind, entry.exact] += entry.num_bytes
-    print(f"{'':<8} {'wave':<11} {'kind':<11} {'bytes':>16}")
-    for (layer, wave, kind, exact), num_bytes in sorted(
+        phase = entry.phase or ("each round" if entry.each_round else "")
+        totals[layer, phase, entry.kind, entry.exact] += entry.num_bytes
+    print(f"{'':<8} {'phase':<11} {'kind':<11} {'bytes':>16}")
+    for (layer, phase, kind, exact), num_bytes in sorted(
         totals.items(), key=lambda item: (item[0][0], item[0][1:])
     ):
-        print(f"{layer:<8} {wave:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
+        print(f"{layer:<8} {phase:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
 
 
 def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:

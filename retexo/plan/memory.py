@@ -176,7 +176,7 @@ class LayerWork:
         held = none.copy()
         if (
             not sums
-        ):  # else it is not known which rows of the first wave serve the second, too: none
+        ):  # else it is not known which rows of the first phase serve the second, too: none
             labelled = (train | val | plain)[partition.dst.numpy()]
             held[partition.src.numpy()[labelled & cut] - partition.num_inner] = True
         return cls(

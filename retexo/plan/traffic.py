@@ -37,7 +37,7 @@ from retexo.rounds.round_message import build_message
 from retexo.settings.communication_settings import GradientSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
-from retexo.tasks.scores import choose_and_score
+from retexo.tasks.scores import choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import LayerInput
@@ -46,7 +46,7 @@ from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
 from retexo.worker.measure import measurements
 
-WAVES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
+PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Entry:
 
     layer: int | None
     """Layer; None: the whole run."""
-    wave: str | None
+    phase: str | None
     """rounds or embed for rows, see retexo.exchange.exchange_plan."""
     kind: str
     sender: int
@@ -104,9 +104,7 @@ def estimate_by_gradient(
     gradients: Sequence[GradientSettings],
 ) -> list[TrafficEstimate]:
     """Return one estimate per gradient setting from a single dry run; rows are the same for all."""
-    settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
-    # Made once: torch's random state is the threads' in common.
-    stages = build_network(network_of(settings, directory, parts), settings.seed)
+    settings, stages = _build_on_cpu(settings, directory, parts)
     validates = any(bool(part.val_mask.any()) for part in parts)
 
     def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
@@ -123,6 +121,31 @@ def estimate_by_gradient(
         TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered))
         for each in zip(*by_rank, strict=True)
     ]
+
+
+def estimate_prediction(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+) -> list[Entry]:
+    """Predict the bytes of app=predict for node classification, by a dry run on the CPU.
+
+    settings: with the precision of rows at prediction.
+    """
+    settings, stages = _build_on_cpu(settings, directory, parts)
+
+    def worker(comm: Communicator) -> list[Entry]:
+        graph = graph_of(parts[comm.rank], settings.task)
+        _dry_run_prediction(settings, directory, graph, copy.deepcopy(stages), comm)
+        return _entries(comm.rank, comm.meter.entries, settings, validates=False)
+
+    return list(chain.from_iterable(run_threads(len(parts), worker)))
+
+
+def _build_on_cpu(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+) -> tuple[TrainSettings, list[Any]]:
+    """Settings of a dry run, and its network, which threads would draw from one random state."""
+    settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
+    return settings, build_network(network_of(settings, directory, parts), settings.seed)
 
 
 def architecture_of(
@@ -199,10 +222,32 @@ def _dry_run(
     return int(context.computed.sum())
 
 
+def _dry_run_prediction(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    graph: Graph,
+    stages: list[Stage],
+    comm: Communicator,
+) -> None:
+    """Send the messages of retexo.worker.infer.run in order, with label propagation."""
+    graph_info = agree_on_graph_info(comm, graph.partition, directory, training=False)
+    check_same_parameters(comm, stages)
+    if settings.gradient.secure:
+        hide_shares(comm, graph_info.num_ranks_by_split, "")
+    context = make_context(
+        settings, graph.part, graph_info, comm, stages[0].conv, clock=Clock(), use="predict"
+    )
+    *_, logits = _dry_run_layers(context, stages, ())
+    if settings.smoothing.steps:
+        *_, logits = propagate(context, logits, settings.smoothing.steps)
+    score_nodes(context, logits)
+    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+
+
 def _dry_run_layers(
     context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]
 ) -> Iterator[Tensor]:
-    """Send one gradient message per layer, the last counts, and the rows of both phases.
+    """Send the rows of both phases; with steps also one gradient message per layer and its counts.
 
     Yields:
         Logits without zeros, [I, C].
@@ -212,7 +257,8 @@ def _dry_run_layers(
     for layer, stage in enumerate(stages):
         exchanges = given.open_exchanges(context, layer, stage)
         received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
-        _step(context, given.make_objective(context, layer, stage, received), steps)
+        if steps:
+            _step(context, given.make_objective(context, layer, stage, received), steps)
         if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
             # Which rows are held then depends on the embeddings: none, at worst.
             exchanges = given.open_exchanges(context, layer, stage)
@@ -271,7 +317,7 @@ def _entries(
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
-        wave = WAVES[tag.phase] if kind in ("features", "embeddings") else None
+        phase = PHASE_NAMES[tag.phase] if kind in ("features", "embeddings") else None
         times = (
             max_count_messages(settings, layer, validates=validates)
             if kind == "metrics" and layer is not None
@@ -279,7 +325,7 @@ def _entries(
         )
         values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
-        return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
+        return Entry(layer, phase, kind, rank, receiver, num_bytes * times, not made_in_training)
 
     return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
 

@@ -1,6 +1,7 @@
 """The settings of app=predict and app=report."""
 
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
+from retexo.settings.communication_settings import AT_PREDICTION
 
 
 @settings_dataclass
@@ -12,6 +13,14 @@ class PredictSettings(Checked):
         "parquet",
         "file format of predictions",
         one_of("parquet", "npy", "csv"),
+        compared=False,
+    )
+    precision: str = setting(
+        "predict.precision",
+        "auto",
+        "precision of boundary rows at prediction; trained: exchange.precision of the run; "
+        "auto: the same, with int8 in place of int4",
+        one_of(*AT_PREDICTION),
         compared=False,
     )
     pairs: str | None = setting(

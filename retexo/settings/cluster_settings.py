@@ -77,9 +77,9 @@ class ClusterSettings(Checked):
     hub: str | None = setting(
         "distributed.hub",
         None,
-        "ADDRESS:PORT of app=hub or of node 0; nodes without distributed.inbound_port are "
-        "reached through it; null: the hub of members.json, if any; all nodes use a hub or "
-        "none does",
+        "ADDRESS:PORT of the hub (app=hub or node 0), which forwards the messages of nodes "
+        "without distributed.inbound_port; null: the hub of members.json, if any; the same on "
+        "all nodes",
         Check(
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
             "must be ADDRESS:PORT, with an IPv4 address or a host name",
@@ -121,7 +121,7 @@ class ClusterSettings(Checked):
     init_timeout: float = setting(
         "distributed.init_timeout",
         120,
-        "seconds to wait until all workers have joined",
+        "time limit for all workers to join, in seconds",
         *seconds(1),
         per_node=True,
         compared=False,
@@ -129,7 +129,7 @@ class ClusterSettings(Checked):
     timeout: float = setting(
         "distributed.timeout",
         1800,
-        "seconds that a collective may take",
+        "time limit of a collective, in seconds",
         *seconds(1),
         per_node=True,
         compared=False,
@@ -155,7 +155,7 @@ class ClusterSettings(Checked):
     rejoin_timeout: float = setting(
         "distributed.rejoin_timeout",
         300,
-        "seconds that the nodes wait for each other at a restart",
+        "time limit for all nodes to return at a restart, in seconds",
         *seconds(1),
         per_node=True,
         compared=False,

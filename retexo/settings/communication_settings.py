@@ -1,7 +1,12 @@
 """Settings of what workers send each other: boundary rows and gradients."""
 
+from dataclasses import replace
+
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
+
+PRECISIONS = ("fp32", "bf16", "int8", "int4")
+AT_PREDICTION = ("auto", "trained", *PRECISIONS)
 
 
 @settings_dataclass
@@ -78,7 +83,7 @@ class ExchangeSettings(Checked):
         ["int4"],
         "precision of boundary rows, for all layers or as a list; fp32 is lossless, int8 "
         "and int4 have one scale per row",
-        one_of("fp32", "bf16", "int8", "int4"),
+        one_of(*PRECISIONS),
         per_layer=True,
         earlier=["fp32"],
     )
@@ -94,3 +99,12 @@ class ExchangeSettings(Checked):
     def rounded(self) -> str:
         """The lossy precisions, separated by commas."""
         return ",".join(dict.fromkeys(each for each in self.precision if each != "fp32"))
+
+    def at_prediction(self, precision: str) -> "ExchangeSettings":
+        """The exchange of a prediction, from that of training; precision: predict.precision."""
+        if precision == "trained":
+            return self
+        by_layer = tuple("int8" if each == "int4" else each for each in self.precision)
+        if precision != "auto":
+            by_layer = (precision,) * len(by_layer)
+        return replace(self, precision=by_layer)

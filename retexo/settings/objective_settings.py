@@ -93,16 +93,16 @@ class TaskSettings(Checked):
     pool: int = setting(
         "task.pool",
         4096,
-        "link prediction: random nodes that all workers share to draw negatives from; 0: "
-        "only nodes that a worker has",
+        "link prediction: random nodes, shared by all workers, from which negatives are drawn; "
+        "0: each worker draws from its own nodes",
         at_least(0),
         at_most(4096),
     )
     cut_edges: str = setting(
         "task.cut_edges",
         "train",
-        "link prediction: train on edges between two partitions, which sends their other "
-        "endpoint once per layer, or skip them",
+        "link prediction: train on edges between two partitions, whose other endpoint is sent "
+        "once per layer, or skip them",
         one_of("train", "skip"),
     )
     neighbour_dropout: float = setting(
@@ -114,7 +114,7 @@ class TaskSettings(Checked):
     ranked: int = setting(
         "task.ranked",
         20_000,
-        "link prediction: number of edges that are ranked for a score; a sample if a set has more",
+        "link prediction: number of edges ranked for a metric; larger sets are sampled",
         at_least(1),
     )
 
@@ -174,7 +174,7 @@ class StoppingSettings(Checked):
     hidden_patience: int | None = setting(
         "stopping.hidden_patience",
         None,
-        "early stopping of the layers before the last; null: stopping.patience",
+        "early stopping: patience of the layers before the last; null: stopping.patience",
         at_least(1),
     )
 

@@ -50,8 +50,8 @@ class RGCNOptions(Checked):
     num_bases: int = setting(
         "model.num_bases",
         8,
-        "basis matrices shared by the relations that have one source type; relations do not "
-        "share if there are at most so many",
+        "number of basis matrices for the relations with the same source type; no bases for "
+        "fewer relations",
         at_least(1),
     )
 

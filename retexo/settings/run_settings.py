@@ -138,9 +138,9 @@ class SmoothingSettings(Checked):
     reach: str = setting(
         "smoothing.reach",
         "hops",
-        "label propagation: start from the predictions of all nodes within smoothing.steps "
-        "hops of a split (hops), or only of nodes in a split (computed), so that the result "
-        "depends on the split",
+        "label propagation: nodes whose predictions are propagated: all within smoothing.steps "
+        "hops of a split (hops), or only nodes in a split (computed); with computed, "
+        "predictions depend on the split",
         one_of(*REACHES),
         earlier="computed",
     )
@@ -201,9 +201,9 @@ class TrainSettings(Checked):
     batch_size: int | str | None = setting(
         "batch_size",
         None,
-        "training nodes of a step per worker, sampled anew each time; null: all; auto: "
-        "batches of 32,768 nodes over all workers and 8,192 validation nodes a round if "
-        "there are at least 131,072 training nodes, else all",
+        "training nodes per step and worker, drawn anew for each step; null: full batch; auto: "
+        "full batch, or with at least 131,072 training nodes 32,768 nodes per step over all "
+        "workers and 8,192 validation nodes per round",
         number_or("auto", 1),
     )
     exchange: ExchangeSettings
@@ -212,8 +212,8 @@ class TrainSettings(Checked):
     output_heads: str = setting(
         "output_heads",
         "validation",
-        "heads that predict: the last layer's, or the layer or mean of layers that "
-        "validation chooses",
+        "output heads that predict: those of the last layer, or the layer or mean of layers "
+        "with the best validation metric (validation)",
         one_of("last", "validation"),
         earlier="last",
     )
@@ -250,8 +250,8 @@ class TrainSettings(Checked):
     max_rows_shared: float | None = setting(
         "sites.max_rows_shared",
         None,
-        "own nodes that one other site may request, over all runs: a share below 1, or a "
-        "number; null: unlimited",
+        "limit on the nodes of this site whose rows another site may request, over all runs: a "
+        "number, or a share if below 1; null: unlimited",
         *RATE,
         per_node=True,
         compared=False,
@@ -296,7 +296,7 @@ class TrainSettings(Checked):
     log_every: int = setting(
         "log_every",
         100,
-        "rounds between two lines of the log, at most",
+        "maximum number of rounds between two lines of the log",
         at_least(1),
         per_node=True,
         compared=False,
@@ -348,7 +348,9 @@ class Settings(Checked):
         "app",
         "train",
         "application to run",
-        one_of("train", "partition_data", "plan", "evaluate", "predict", "report", "hub"),
+        one_of(
+            "train", "partition_data", "describe", "plan", "evaluate", "predict", "report", "hub"
+        ),
         compared=False,
     )
     partition: PartitionSettings

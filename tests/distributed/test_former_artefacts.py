@@ -49,7 +49,8 @@ def read(path: Path) -> Any:
 )
 def test_a_former_model_predicts_the_same(kind: str, model: str, name: str, tmp_path: Path) -> None:
     checkpoint = FORMER / name.replace("predict", "run")
-    predict.run(settings_of(kind, model, "app=predict", f"checkpoint_dir={checkpoint}"), tmp_path)
+    given = ("app=predict", f"checkpoint_dir={checkpoint}", "predict.precision=trained")
+    predict.run(settings_of(kind, model, *given), tmp_path)
     found = pd.read_parquet(tmp_path / "predictions.parquet")
     expected = pd.read_parquet(FORMER / name / "predictions.parquet")
     pd.testing.assert_frame_equal(found, expected, rtol=1e-3, atol=1e-4)

@@ -17,6 +17,7 @@ import pytest
 import torch
 from support import (
     finish,
+    free_port,
     kill_group,
     make_credentials,
     random_graph,
@@ -30,7 +31,7 @@ from support import (
 
 pytest.importorskip("cryptography")
 
-from test_rendezvous import attend, cluster, connect_node, free_port
+from test_rendezvous import attend, cluster, connect_node
 from test_tls import SITES, client_context, stream_to
 
 from partitioning.errors import InputError

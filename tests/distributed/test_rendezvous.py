@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support import free_port
 
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
@@ -23,11 +24,6 @@ from retexo.sites.tls import make_security
 
 DEFAULT = compose().train.cluster
 SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture(autouse=True)

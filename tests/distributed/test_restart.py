@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from support import (
     finish,
+    free_port,
     kill_group,
     make_credentials,
     random_graph,
@@ -33,7 +34,6 @@ from support import (
     write_partitions,
 )
 from test_faults import BACKENDS, PHASES, struck
-from test_rendezvous import free_port
 
 from retexo.apps import partition_data, train
 from retexo.errors import TrainingError
@@ -232,12 +232,15 @@ class Proxy:
             target.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("backend", ["tls", pytest.param("sockets", marks=LONG)])
+@pytest.mark.parametrize(
+    ("backend", "limit"), [("tls", 25_000), pytest.param("sockets", 15_000, marks=LONG)]
+)
 def test_connections_that_are_reset(
-    backend: str, base: Path, undisturbed: Any, tmp_path: Path
+    backend: str, limit: int, base: Path, undisturbed: Any, tmp_path: Path
 ) -> None:
+    """limit: bytes until then, in the middle of the rounds."""
     expected, common, port = undisturbed("classes"), settings_of(base, "classes"), free_port()
-    proxy = Proxy(port, 25_000)
+    proxy = Proxy(port, limit)
     ports = (port, proxy.port)
     settings = [compose([*common, *on_node(base, backend, node, ports[node])]) for node in (0, 1)]
     summaries = in_threads(settings, tmp_path)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import make_credentials
-from test_rendezvous import SETTINGS, attend, cluster, free_port, node_info, visit, wait_for
+from support import free_port, make_credentials
+from test_rendezvous import SETTINGS, attend, cluster, node_info, visit, wait_for
 
 from retexo.launch import handshake, rendezvous
 from retexo.launch.control_channel import connect

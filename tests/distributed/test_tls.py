@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 import torch
-from support import make_credentials, run_main, swap
+from support import free_port, make_credentials, run_main, swap
 
 pytest.importorskip("cryptography")
 
-from test_rendezvous import Outcome, attend, cluster, connect_node, free_port
+from test_rendezvous import Outcome, attend, cluster, connect_node
 
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority

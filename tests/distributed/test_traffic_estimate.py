@@ -1,4 +1,4 @@
-"""What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and
+"""What a run sends is what was estimated from its partitions: by kind, layer, phase, sender and
 receiver.
 """
 
@@ -28,7 +28,7 @@ from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
 from retexo.models.stage import Stage
-from retexo.plan.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
+from retexo.plan.traffic import PHASE_NAMES, Entry, TrafficEstimate, estimate_traffic
 from retexo.rounds import training_loop
 from retexo.rounds.parameters import FlatParameters
 from retexo.settings.run_settings import TrainSettings
@@ -377,9 +377,9 @@ def _noting(function: Any, note: Any) -> Any:
 
 def account(comm: Communicator) -> Counter[Key]:
     def key(tag: MessageTag, receiver: int) -> Key:
-        wave = WAVES[tag.phase] if tag.kind in ("features", "embeddings") else None
+        phase = PHASE_NAMES[tag.phase] if tag.kind in ("features", "embeddings") else None
         layer = None if tag.layer == WHOLE_RUN else tag.layer
-        return tag.kind, layer, wave, comm.rank, receiver
+        return tag.kind, layer, phase, comm.rank, receiver
 
     return Counter(
         {key(tag, receiver): sent for (tag, receiver), sent in comm.meter.entries.items()}
@@ -407,7 +407,7 @@ class Measured:
 
 
 def key_of(entry: Entry) -> Key:
-    return entry.kind, entry.layer, entry.wave, entry.sender, entry.receiver
+    return entry.kind, entry.layer, entry.phase, entry.sender, entry.receiver
 
 
 @pytest.fixture(scope="module")
@@ -564,9 +564,9 @@ def test_embeddings_of_the_last_layer_by_hand(measured: dict[Case, Measured], ca
         for sender in range(WORLD):
             rows = torch.from_numpy(found.workers[sender].embeddings[0])
             theirs = partition.halo_owner == sender
-            for wave, halo in (("rounds", first), ("embed", second)):
+            for phase, halo in (("rounds", first), ("embed", second)):
                 sent = rows[partition.halo_index[halo & theirs]]
-                wanted["embeddings", 1, wave, sender, receiver] = fewest_bytes(case, sent, wave)
+                wanted["embeddings", 1, phase, sender, receiver] = fewest_bytes(case, sent, phase)
     assert rows_sent(found.sent) == {
         key: num_bytes for key, num_bytes in wanted.items() if num_bytes
     }
@@ -578,7 +578,7 @@ def edges_from_halo(partition: Partition, mask: torch.Tensor) -> torch.Tensor:
     return torch.isin(torch.arange(partition.num_halo) + partition.num_inner, sources)
 
 
-def fewest_bytes(case: Case, rows: torch.Tensor, wave: str) -> int:
+def fewest_bytes(case: Case, rows: torch.Tensor, phase: str) -> int:
     """Whole, without zeros or, once the layer is frozen, after its weights: 2 heads of 3 classes,
     or pooled vectors.
     """
@@ -588,7 +588,7 @@ def fewest_bytes(case: Case, rows: torch.Tensor, wave: str) -> int:
     sizes = [len(rows) * (math.ceil(rows.shape[1] * value) + scale)]
     if case.exchange != "plain":
         sizes.append(len(encode(rows, RowFormat("sparse", precision))))
-        if wave == "embed":
+        if phase == "embed":
             sizes.append(
                 len(rows) * (math.ceil((8 if case.model == "sage-pool" else 2 * 3) * value) + scale)
             )

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from support import (
     ROOT,
     Ended,
     finish,
+    free_port,
     group_members,
     kill_group,
     random_graph,
@@ -64,11 +64,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "parts", random_graph(), thirds(40), [node % 2 for node in range(40)], 2
     )
     return folder
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -343,7 +338,7 @@ def slurm(rank: int, **more: str) -> dict[str, str]:
         "SLURM_NTASKS": "2",
         "SLURM_LOCALID": str(rank),
         "SLURM_NODELIST": "node7",
-        "SLURM_JOB_ID": str(free_port() % 20000),
+        "SLURM_JOB_ID": str(free_port() - 10_011),
         "SLURM_STEP_ID": "0",
         **more,
     }
@@ -351,7 +346,7 @@ def slurm(rank: int, **more: str) -> dict[str, str]:
 
 def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
     """As srun would start two tasks on one machine, both in one run directory."""
-    job = {"SLURM_JOB_ID": str(free_port() % 20000)}
+    job = {"SLURM_JOB_ID": str(free_port() - 10_011)}
     command = (*SHORT, f"hydra.run.dir={tmp_path}/run")
     other = start_cli(*command, cwd=place, env=slurm(1, **job))
     for ended in (run_main(*command, cwd=place, env=slurm(0, **job)), finish(other)):

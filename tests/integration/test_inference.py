@@ -38,7 +38,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
 from retexo import load_run
-from retexo.apps import evaluate, partition_data, predict, train
+from retexo.apps import evaluate, partition_data, plan, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
@@ -260,7 +260,7 @@ def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model", ["gcn", "gat", "pool"])
 def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: str) -> None:
-    """Other sums would be other numbers in four bits, so that the run's waves are its own."""
+    """Other sums would be other numbers in four bits, so that the run's phases are its own."""
     directory = write_partitions(
         tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3
     )
@@ -573,6 +573,59 @@ def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `place`, with a smoothed run whose rows had four bits."""
+    folder = Path(tmp_path_factory.mktemp("rounded"))
+    save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
+    settings = compose([*at(folder), *SMALL, "smoothing.alphas=[0.3]"])
+    partition_data.run(settings.partition)
+    train.run(settings, folder / "run")
+    return folder
+
+
+PRECISIONS = {
+    "auto": ("int8", ()),
+    "trained": ("int4", ("predict.precision=trained",)),
+    "bf16": ("bf16", ("predict.precision=bf16",)),
+    "plain": ("fp32", ("exchange=plain",)),
+}
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_plan_says_what_a_prediction_sends(rounded: Path, tmp_path: Path, name: str) -> None:
+    precision, given = PRECISIONS[name]
+    counted = predicted(rounded, tmp_path / "predicted", *given)
+    assert counted["settings"]["exchange"]["precision"] == [precision] * 2
+    plan_settings = compose([*at(rounded), *SMALL, "app=plan", *given])
+    planned = plan.run(plan_settings, tmp_path / "plan")["prediction"]
+    assert planned["precision"] == (precision,) * 2
+    kinds = counted["bytes"]["by_kind"]
+    assert kinds["predictions"] > 0
+    assert planned["by_kind"] == {kind: count for kind, count in kinds.items() if count}
+    assert planned["bytes"] == counted["bytes"]["total"]
+
+
+@pytest.mark.parametrize(("precision", "same"), [("fp32", True), ("auto", False)])
+def test_partitions_change_predictions_from_rounded_rows_only(
+    rounded: Path, tmp_path: Path, precision: str, same: bool
+) -> None:
+    run = load_run(rounded / "run", precision)
+    first, second = (
+        run.predict(
+            write_partitions(tmp_path, random_graph(), thirds(40), scattered(40, parts), parts)
+        )
+        for parts in (1, 3)
+    )
+    np.testing.assert_allclose(first.probabilities, second.probabilities, atol=0.02)
+    assert np.allclose(first.probabilities, second.probabilities, atol=1e-5) == same
+
+
+def test_an_unknown_precision_is_refused(rounded: Path) -> None:
+    with pytest.raises(InputError, match=r"predict\.precision=int2: choose one of auto, trained"):
+        load_run(rounded / "run", "int2")
+
+
+@pytest.fixture(scope="module")
 def written(place: Path) -> Path:
     """The run directory of a prediction with embeddings, as parquet."""
     result = predicted(place, place / "predicted", "predict.embeddings=true")
@@ -623,7 +676,7 @@ def test_multilabel(tmp_path: Path) -> None:
 def sent(
     directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
 ) -> dict[tuple[str, int, int], int]:
-    """Bytes of rows by kind, layer and wave, of all workers."""
+    """Bytes of rows by kind, layer and phase, of all workers."""
     checkpoint = open_checkpoint(run_dir)
     settings = train_settings(f"num_partitions={directory.num_parts}", "device=cpu", *overrides)
     exchange = dataclasses.replace(checkpoint.exchange, mode=settings.exchange.mode)
@@ -671,7 +724,7 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     parts = [directory.read(rank) for rank in range(3)]
     everything = sum(part.num_halo for part in parts)
     of_all = sent(directory, tmp_path / "run", "predict")
-    assert {wave for _, _, wave in of_all} == {INFER_PHASE}
+    assert {phase for _, _, phase in of_all} == {INFER_PHASE}
     assert of_all["features", 0, INFER_PHASE] == 4 * width * everything
     masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
     needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
@@ -819,6 +872,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layers": (("num_layers=3",), ("num_layers=3",)),
     "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),
     "nothing there": (("checkpoint_dir=nowhere",), ("checkpoint_dir=nowhere", "app=train")),
+    "two precisions": (
+        ("exchange=exact", "predict.precision=int8"),
+        ("predict.precision=int8", "exchange sets"),
+    ),
     "used": (("hydra.run.dir=predicted",), ("predicted", "another run")),
     "no partitions": (
         ("partition_dir=elsewhere", "parts_per_node=1"),

@@ -85,7 +85,7 @@ def test_random_features_are_not_sent(tmp_path: Path) -> None:
     assert counted["embeddings"] > 0
     predicted = json.loads((tmp_path / "plan" / "plan.json").read_text())["entries"]
     assert not sum(entry["num_bytes"] for entry in predicted if entry["kind"] == "features")
-    assert not any(entry["layer"] == 0 and entry["wave"] for entry in predicted)
+    assert not any(entry["layer"] == 0 and entry["phase"] for entry in predicted)
     run = retexo.load_run(tmp_path / "train")
     for parts in (1, 3):
         assert (

@@ -4,7 +4,6 @@ nodes of their own.
 
 import json
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from support import (
     Ended,
     Masks,
     finish,
+    free_port,
     make_credentials,
     random_graph,
     save_npz,
@@ -173,11 +173,6 @@ def test_there_is_nothing_to_partition(place: Path) -> None:
 
 
 # --- sites on nodes of their own ----------
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def alone(base: Path) -> list[Path]:

@@ -123,10 +123,10 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     entries = planned["entries"]
     features = [
-        entry for entry in entries if (entry["kind"], entry["wave"]) == ("features", "rounds")
+        entry for entry in entries if (entry["kind"], entry["phase"]) == ("features", "rounds")
     ]
     embeddings = [
-        entry for entry in entries if (entry["kind"], entry["wave"]) == ("embeddings", "embed")
+        entry for entry in entries if (entry["kind"], entry["phase"]) == ("embeddings", "embed")
     ]
     assert f"layer 0 rounds features {sum(entry['num_bytes'] for entry in features):,}" in lines
     assert (

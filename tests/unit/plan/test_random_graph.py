@@ -105,7 +105,7 @@ def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: fl
         power_law=power_law,
     )
     x, mass = case.degrees()
-    wave, _ = random_graph._make_phase(
+    phase, _ = random_graph._make_phase(
         case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x))
     )
     rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: fl
     kept = rng.random(nodes)[ends[1]] < share
     ones = np.ones(nodes, np.int64)
     cover = minimum_cover(ends[0][kept], ends[1][kept], ones, ones)
-    assert wave.num_bytes / (4 * CASE.features) == pytest.approx(cover.weight, rel=0.05)
+    assert phase.num_bytes / (4 * CASE.features) == pytest.approx(cover.weight, rel=0.05)
 
 
 GRAPH = (
