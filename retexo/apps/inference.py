@@ -242,4 +242,8 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
 
 
 def _scores(score: dict[str, float]) -> str:
-    return f"{score['accuracy']:.4f}; micro {score['micro_f1']:.4f}, macro {score['macro_f1']:.4f}"
+    text = f"{score['accuracy']:.4f}; micro {score['micro_f1']:.4f}, macro {score['macro_f1']:.4f}"
+    if "roc_auc" in score:
+        text += f"; ROC AUC {score['roc_auc']:.4f}, average precision "
+        text += f"{score['average_precision']:.4f}"
+    return text

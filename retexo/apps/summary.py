@@ -1,9 +1,12 @@
 """Table of results that apps print at the end."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
+
+MAX_CLASS_ROWS = 20
 
 
 def print_rows(rows: Mapping[str, Any]) -> None:
@@ -48,4 +51,46 @@ def link_rows(summary: dict[str, Any]) -> dict[str, str]:
     }
     return rows | {
         f"test, {name}": line(scores) for name, scores in summary.get("baselines", {}).items()
+    }
+
+
+def node_rows(summary: dict[str, Any]) -> dict[str, str]:
+    """Return the rows with node classification scores: of validation and test, then by class."""
+    val, test = summary["val"], summary["test"]
+
+    def line(*names: str) -> str:
+        return ", ".join(f"{scores[name]:.4f}" for name in names for scores in (val, test))
+
+    rows = {
+        "accuracy (validation, test)": line("accuracy"),
+        "F1 on test (micro, macro)": f"{test['micro_f1']:.4f}, {test['macro_f1']:.4f}",
+    }
+    chosen = summary.get("chosen", {})
+    rows |= ranking_rows(val, test) | {"log loss (validation, test)": line("log_loss")}
+    rows |= {"best round by": chosen["metric"]} if "metric" in chosen else {}
+    if "threshold" in chosen:
+        of_class = f" of class {chosen['positive_class']}" if "positive_class" in chosen else ""
+        rows["predicted from probability"] = f"{chosen['threshold']:.4f}{of_class}"
+    return rows | class_rows(summary)
+
+
+def ranking_rows(val: Mapping[str, float], test: Mapping[str, float]) -> dict[str, str]:
+    """Return the rows of ROC AUC and average precision, where there are any."""
+    titles = {"roc_auc": "ROC AUC", "average_precision": "average precision"}
+    return {
+        f"{title} (validation, test)": f"{val.get(name, math.nan):.4f}, {test[name]:.4f}"
+        for name, title in titles.items()
+        if name in test
+    }
+
+
+def class_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return one row per class on test; none of a long list."""
+    rows = summary.get("classes", {}).get("test", [])
+    if len(rows) > MAX_CLASS_ROWS:
+        return {"classes": f"{len(rows)}; summary.json has the scores of each"}
+    return {
+        f"  class {row['class']} on test": f"precision {row['precision']:.4f}, "
+        f"recall {row['recall']:.4f}, F1 {row['f1']:.4f}, {row['support']:,} nodes"
+        for row in rows
     }

@@ -17,7 +17,7 @@ from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import open_local, with_found_parts
 from retexo.apps.run_identity import shared_settings, versions
-from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
+from retexo.apps.summary import baselines_of, byte_rows, link_rows, node_rows, print_rows
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
@@ -237,14 +237,6 @@ class Training:
             write_json(self.run_dir / "summary.json", self.summary)
 
 
-def _class_rows(summary: dict[str, Any]) -> dict[str, str]:
-    val, test = summary["val"], summary["test"]
-    return {
-        "accuracy (validation, test)": f"{val['accuracy']:.4f}, {test['accuracy']:.4f}",
-        "F1 on test (micro, macro)": f"{test['micro_f1']:.4f}, {test['macro_f1']:.4f}",
-    }
-
-
 def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
     """Where a resumed run continued."""
     if resumed is None or resumed["layer"] == resumed["round"] == 0:
@@ -267,7 +259,7 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
     seconds, counted = summary["seconds"], summary["bytes"]
     rows = {
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
-        **(link_rows(summary) if settings.train.task.links else _class_rows(summary)),
+        **(link_rows(summary) if settings.train.task.links else node_rows(summary)),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         **_resumed_row(summary["resumed"]),
         **_restart_row(summary["restarts"]),

@@ -29,7 +29,7 @@ from retexo.models.hetero_stage import (
     build_network,
     projected_width,
 )
-from retexo.models.stage import Architecture, Stage
+from retexo.models.stage import Architecture, OutputHeads, Stage
 from retexo.rounds.graph_info import agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective, Validation
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
@@ -235,12 +235,19 @@ def _dry_run_prediction(
     if settings.gradient.secure:
         hide_shares(comm, graph_info.num_ranks_by_split, "")
     context = make_context(
-        settings, graph.part, graph_info, comm, stages[0].conv, clock=Clock(), use="predict"
+        settings,
+        graph.part,
+        graph_info,
+        comm,
+        stages[0].conv,
+        clock=Clock(),
+        use="predict",
+        trains=False,
     )
     *_, logits = _dry_run_layers(context, stages, ())
     if settings.smoothing.steps:
         *_, logits = propagate(context, logits, settings.smoothing.steps)
-    score_nodes(context, logits)
+    score_nodes(context, logits, OutputHeads((0,)))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 

@@ -6,6 +6,8 @@ and whether it was asked to stop. The counts score the parameters before the ste
 validation metric needs no message of its own, and all workers stop after the same round.
 """
 
+import logging
+
 from retexo.comm.collectives import Communicator
 from retexo.errors import Stopped, TrainingError
 from retexo.results.run_log import RunLog
@@ -17,6 +19,8 @@ from retexo.rounds.round_message import build_message
 from retexo.rounds.round_state import RoundState
 from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
 from retexo.settings.run_settings import TrainSettings
+
+logger = logging.getLogger(__name__)
 
 
 def run_rounds(
@@ -59,6 +63,14 @@ def run_rounds(
             f"layer {layer}: the trained parameters are NaN or infinite; lower learning_rate"
         )
     check_same_result(comm, objective)
+    if comm.rank == 0 and round_state.stopping.best_round == 1 < round_state.number:
+        logger.warning(
+            "layer %d: the first of %d rounds has the best %s on validation, so that training "
+            "hardly changed the layer; try a lower learning_rate or another stopping.metric",
+            layer,
+            round_state.number,
+            objective.metric.name,
+        )
     if recovery:
         recovery.save_layer(layer, round_state.finished_state())
     return round_state.number

@@ -71,7 +71,14 @@ class Losses:
     def __init__(self) -> None:
         self.rounds: list[tuple[float, float | None]] = []
 
-    def round(self, layer: int, number: int, train_loss: float, val_metric: float | None) -> None:
+    def round(
+        self,
+        layer: int,
+        number: int,
+        train_loss: float,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
+    ) -> None:
         self.rounds.append((train_loss, val_metric))
 
 

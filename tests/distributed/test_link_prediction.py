@@ -128,7 +128,12 @@ class Losses(RunLog):
         self.lines: list[Any] = []
 
     def round(
-        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
     ) -> None:
         self.lines.append((train_loss, val_metric))
 

@@ -90,6 +90,20 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "sage-pool-skips": ("dense", (*MODELS["sage-pool"], *SKIPS)),
     "gcn-skips-hops": ("third", (*MODELS["gcn"], *SKIPS, "smoothing.reach=hops")),
     "gat-skips-hops": ("third", (*MODELS["gat-mean"], *SKIPS, "smoothing.reach=hops")),
+    "gcn-skips-weights": (
+        "dense",
+        (
+            *MODELS["gcn"],
+            *SKIPS,
+            "class_weights=balanced",
+            "task.label_smoothing=0.1",
+            "stopping.metric=balanced_accuracy",
+        ),
+    ),
+    "gat-skips-focal": (
+        "third",
+        (*MODELS["gat-mean"], *SKIPS, "task.loss=focal", "stopping.metric=macro_f1"),
+    ),
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
@@ -165,7 +179,14 @@ class Recorder:
     def __init__(self) -> None:
         self.rounds: list[tuple[int, int, float, float | None]] = []
 
-    def round(self, layer: int, number: int, train_loss: float, val_metric: float | None) -> None:
+    def round(
+        self,
+        layer: int,
+        number: int,
+        train_loss: float,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
+    ) -> None:
         self.rounds.append((layer, number, train_loss, val_metric))
 
 

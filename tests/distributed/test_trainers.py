@@ -80,7 +80,12 @@ class RoundState:
         self.values: list[tuple[float | None, float | None]] = []
 
     def round(
-        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
     ) -> None:
         assert layer == 0
         self.values.append((train_loss, val_metric))

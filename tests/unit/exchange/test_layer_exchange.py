@@ -667,7 +667,12 @@ class Silent:
     """A log that discards everything."""
 
     def round(
-        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
     ) -> None:
         pass
 
