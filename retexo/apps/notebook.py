@@ -127,9 +127,10 @@ class Run:
             raise InputError(f"pairs: has the shape {list(ids.shape)}, expected [n, 2] ids")
         ids = ids.reshape(-1, 2)
         scores = np.zeros(len(ids), np.float32)
+        settings = self._settings(opened.num_parts)
 
         def worker(comm: Communicator) -> None:
-            context, inferred = self._inferred(comm, opened, graphs[comm.rank], "predict")
+            context, inferred = self._inferred(comm, settings, opened, graphs[comm.rank], "predict")
             embedded = EmbeddedNodes.of(
                 context, self.stages, inferred.by_head, [self.checkpoint.heads]
             )
@@ -161,12 +162,12 @@ class Run:
     ) -> Predictions:
         """Return the predictions of all nodes, partition by partition; NaN where none was asked
         for."""
+        settings = self._settings(directory.num_parts)  # Hydra composes in one thread only
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
-            return self._inferred(
-                comm, directory, graph, "predict" if asked is None else "evaluate"
-            )[1]
+            use: Use = "predict" if asked is None else "evaluate"
+            return self._inferred(comm, settings, directory, graph, use)[1]
 
         inferred = run_threads(len(graphs), worker)
         logits = torch.cat([each.logits for each in inferred])
@@ -180,9 +181,13 @@ class Run:
         )
 
     def _inferred(
-        self, comm: Communicator, directory: PartitionDirectory, graph: Graph, use: Use
+        self,
+        comm: Communicator,
+        settings: TrainSettings,
+        directory: PartitionDirectory,
+        graph: Graph,
+        use: Use,
     ) -> tuple[Any, InferenceResult]:
-        settings = self._settings(directory.num_parts)
         info = agree_on_graph_info(
             comm, graph.partition, directory, training=False, task=task_of(settings)
         )

@@ -33,6 +33,8 @@ from retexo.tasks.task_context import TaskContext
 
 PASSES = 3
 """Histograms of the final scores, each of which divides bins of the one before."""
+FEWEST_BINS, BINS_PER_NODE = 64, 4
+"""Small splits have fewer bins than histogram_bins."""
 CALIBRATION_BINS = 15
 LARGEST_MARGIN = 30.0
 """Thresholds lie between the probabilities of this logit and its negative."""
@@ -77,7 +79,9 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
     task: NodeClassification = context.task
     if not task.is_binary and not task.multilabel:
         return {}
-    num_bins = context.settings.histogram_bins
+    info = context.graph_info
+    enough = max(FEWEST_BINS, BINS_PER_NODE * max(info.num_val, info.num_test))
+    num_bins = min(context.settings.histogram_bins, enough)
     splits = {name: mask for name, (mask, size) in split_masks(context).items() if size}
     splits.pop("train", None)
     scored = {

@@ -17,7 +17,7 @@ from torch.nn import functional
 from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.traffic_meter import SETUP
+from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import GraphInfo, count_nodes_in_split
 from retexo.settings.objective_settings import TaskSettings
@@ -86,7 +86,7 @@ class NodeClassification:
         if wanted in ("accuracy", "micro_f1", "loss") and not is_binary and not task.has_weights:
             return made
         counts = made.count_labels(partition)
-        comm.all_reduce([ReduceInput(counts.view(-1))], SETUP)
+        comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
         if wanted == "auto":
             wanted = choose_metric_name(counts[0], multilabel=info.multilabel)
             if wanted in RANKING and info.num_val and not _can_rank(counts[1], info.multilabel):

@@ -192,7 +192,7 @@ def test_two_deaths(
     """A resumed run can be resumed; another directory is left as it was."""
     first, second = tmp_path / "first", tmp_path / "second"
     with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 20))
+        patched.setattr(train, "main", partial(dies_at, 22))
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC), first)
         before = snapshot(first)
@@ -209,7 +209,7 @@ def interrupted_once(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """A run that died in layer 0 after 4 rounds, of which 2 and 4 are kept."""
     run_dir = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 16))
+        patched.setattr(train, "main", partial(dies_at, 18))
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC), run_dir)
     assert {path.name for path in (run_dir / "state" / "rank1").glob("*.state")} == {
@@ -281,7 +281,7 @@ def test_a_state_of_a_version_with_fewer_settings(
     """What it does not know had its default; the state keeps the description that it was made with."""
     shared = train.shared_settings
     with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 16))
+        patched.setattr(train, "main", partial(dies_at, 18))
         patched.setattr(
             train,
             "shared_settings",
@@ -405,7 +405,7 @@ def test_json_without_end(tmp_path: Path) -> None:
 def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A death then ends the run, which says so, and nothing can go on."""
     with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 16))
+        patched.setattr(train, "main", partial(dies_at, 18))
         with pytest.raises(TrainingError, match="rank 1"):
             train.run(settings(parts, "checkpoint=none"), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [

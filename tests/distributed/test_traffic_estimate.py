@@ -527,7 +527,7 @@ def test_counts_are_a_bound_where_a_layer_may_stop(
         for entry in found.estimated.entries
         if entry.kind == "metrics" and entry.layer is not None
     ]
-    alone = 2 * (WORLD - 1) * 8 * 4
+    alone = 2 * (WORLD - 1) * 7 * 4
     assert {entry.exact for entry in counts} == {False}
     assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
     for layer in (0, 1):
