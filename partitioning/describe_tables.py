@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from partitioning import datasets, node_split
 from partitioning.errors import InputError
 from partitioning.features.summary import Summary, summarise
-from partitioning.graph_data import GraphData, HeteroGraphData, NodeTable
+from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, NodeTable
 from partitioning.partition_settings import DatasetSettings
 from partitioning.site_arrays import describe_site
 from partitioning.site_folders import read_sites
@@ -36,6 +36,12 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Summary]:
     if isinstance(graph, HeteroGraphData):
         for name, table in graph.nodes.items():
             found[f"nodes/{name}"] = _describe(table, rows if name == graph.target else None)
+        told: set[int] = set()  # matrices, which an added reverse relation shares
+        for each, relation in graph.relations.items():
+            feat, schema = relation.edge_feat, relation.schema
+            if feat is not None and schema is not None and id(feat) not in told:
+                told.add(id(feat))
+                found[f"edges/{SEPARATOR.join(each)}"] = summarise(feat, schema)
     else:
         found["nodes"] = _describe(graph, rows)
         if graph.edge_schema is not None and graph.edge_feat is not None:

@@ -15,7 +15,7 @@ from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.site_folders import SiteFolders
-from retexo.apps import describe, predict, train
+from retexo.apps import describe, partition_data, predict, train
 from retexo.apps.find_partitions import open_directory
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
@@ -152,3 +152,30 @@ def test_what_one_site_finds(place: Path, tmp_path: Path) -> None:
     refuse(r"array `feat` is taken as it is", "north", "east")
     table.write_text("\n".join(rows))
     refuse(r"has array `feat`, and there is .*features\.csv", "north", "east")
+
+
+def test_tables_of_several_types_are_described(tmp_path: Path) -> None:
+    """A pipeline fitted to the description of a graph is the one fitted to the graph."""
+    for folder in ("nodes", "edges"):
+        (tmp_path / "g" / folder).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    films = pd.DataFrame({"id": range(30), "label": rng.integers(0, 2, 30), "year": range(30)})
+    films.to_csv(tmp_path / "g/nodes/film.csv", index=False)
+    actors = pd.DataFrame({"id": range(20), "age": rng.integers(18, 90, 20)})
+    actors.to_csv(tmp_path / "g/nodes/actor.csv", index=False)
+    plays = {"src": rng.integers(0, 20, 60), "dst": rng.integers(0, 30, 60), "pay": range(60)}
+    pd.DataFrame(plays).to_csv(tmp_path / "g/edges/actor__plays__film.csv", index=False)
+    common = ["dataset_name=file", f"dataset_file={tmp_path}/g", "split=fraction"]
+    common += ["split.train=0.6", "split.val=0.2", "split.test=0.2", "features.missing=mean"]
+    described = describe.run(compose([*common, "app=describe"]), tmp_path / "described")
+    assert [*described["summaries"]] == ["nodes/actor", "nodes/film", "edges/actor__plays__film"]
+    made = []
+    for name, spec in (("one", []), ("other", [f"features.spec={tmp_path}/described/spec.json"])):
+        asked = [*common, *spec, "num_partitions=2", f"partition_dir={tmp_path}/{name}"]
+        made.append(partition_data.run(compose(asked).partition).features)
+    assert made[0].keys() == made[1].keys()
+    for table, state in made[0].items():
+        for column, other in zip(state["columns"], made[1][table]["columns"], strict=True):
+            assert column["name"] == other["name"]
+            assert np.allclose(column["center"], other["center"], rtol=1e-12)
+            assert np.allclose(column["scale"], other["scale"], rtol=1e-12)
