@@ -555,7 +555,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     plain = estimate_traffic(lazy_settings, directory, partitions)
     predicted = baseline_bytes(plain, sizes, settings.num_rounds)["full graph, end to end"]
     sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
-    assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 8
+    assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 7
 
 
 def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> None:
