@@ -43,13 +43,6 @@ TRAIN = (
     "cluster.threads=1",
 )
 SHORT = (*TRAIN, "num_rounds=[4]")
-LONG = (
-    *TRAIN,
-    "num_rounds=[1000000]",
-    "stopping=none",
-    "sleep_time=0.02",
-    "distributed.heartbeat_timeout=5",
-)
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +82,6 @@ def listens(process: psutil.Process) -> bool:
     return False
 
 
-def wait_for_rounds(folder: Path, *processes: subprocess.Popen[str]) -> None:
-    metrics = folder / "node0" / "metrics.jsonl"
-
-    def ended() -> list[subprocess.Popen[str]]:
-        return [process for process in processes if process.poll() is not None]
-
-    wait_until(lambda: ended() or (metrics.exists() and metrics.stat().st_size), 90, "training")
-    assert not ended(), finish(ended()[0]).output
-
-
 def error_of(ended: Ended) -> str:
     """The one line that says why."""
     lines = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
@@ -111,15 +94,6 @@ def error_of(ended: Ended) -> str:
 
 
 # --- one run directory ----------
-
-
-@pytest.fixture(scope="module")
-def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that goes on for ever."""
-    folder = Path(tmp_path_factory.mktemp("live"))
-    with nodes(place, folder, *LONG, "checkpoint.every=10") as processes:
-        wait_for_rounds(folder, *processes)
-        yield folder
 
 
 # --- one run over all nodes ----------

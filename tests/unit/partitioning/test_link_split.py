@@ -138,20 +138,6 @@ def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) ->
     assert spectral_rows(np.array([[0, 1]]), 2, 4, power).shape == (2, 4)
 
 
-def communities(count: int) -> dict[str, np.ndarray]:
-    """Rows by set of a split of half of the pairs within communities of 120 nodes."""
-    rng, block = np.random.default_rng(0), np.arange(120) % count
-    chance = 0.49 * (block[:, None] == block)
-    pairs = rng.permutation(np.argwhere(np.triu(rng.random((120, 120)) < chance, 1)))
-    sets = zip(
-        ("train", "val", "test"),
-        np.split(pairs, [len(pairs) * 7 // 10, len(pairs) * 9 // 10]),
-        strict=True,
-    )
-    rows = {name: np.concatenate((some, some[:, ::-1])) for name, some in sets}
-    return {**rows, "candidates": np.zeros((0, 2), np.int64)}
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObject) -> None:
