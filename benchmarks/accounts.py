@@ -157,7 +157,7 @@ def train_pyg(
     torch.manual_seed(seed)
     edges = torch.from_numpy(np.stack([np.concatenate(ends), np.concatenate(ends[::-1])]))
     adjacency = to_torch_csr_tensor(edges.flip(0), size=(len(rows), len(rows)))
-    x, y = torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(labels)
+    x, y = torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(labels.copy())
     train, val = np.flatnonzero(split == "train"), np.flatnonzero(split == "val")
     weights = len(train) / (2 * torch.bincount(y[train], minlength=2).float())
     layers = torch.nn.ModuleList([SAGEConv(x.shape[1], WIDTH), SAGEConv(WIDTH, 2)])

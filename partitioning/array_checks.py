@@ -134,19 +134,18 @@ def check_classes(array: Array, limit: int, where: str) -> Ints:
 
 
 def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
-    """Return labels [N, C] of 0 and 1 as float32; a row of NaN is unlabelled."""
+    """Return labels [N, C] of 0 and 1 as float32, NaN where unknown."""
     if array.dtype.kind not in "biuf":
         raise InputError(
             f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]"
         )
     labels = array.astype(np.float32)
-    unlabelled = np.isnan(labels)
-    wrong = np.argwhere(~(np.isin(labels, (0, 1)) | unlabelled.all(axis=1, keepdims=True)))
+    wrong = np.argwhere(~(np.isin(labels, (0, 1)) | np.isnan(labels)))
     if len(wrong):
         row, column = wrong[0]
         raise InputError(
             f"{where}: row {row}, column {column} is {array[row, column]}; expected 0 or 1, "
-            "or a whole row of NaN for no label"
+            "or blank (NaN) for an unknown label"
         )
     return labels
 

@@ -50,7 +50,7 @@ def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
 
 def is_labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
     """Return bool [N], True where a node has a label; labels as in `GraphData`."""
-    return np.asarray(~np.isnan(labels).any(axis=1) if labels.ndim == 2 else labels >= 0)
+    return np.asarray(~np.isnan(labels).all(axis=1) if labels.ndim == 2 else labels >= 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,10 @@ class Relation:
     edge_weight: NDArray[np.float32] | None = None
     """[E_r], not negative; None: all weights are 1."""
     edge_feat: NDArray[np.float32] | None = None
-    """[E_r, K]; None: no edge features."""
+    """[E_r, K]; None: no edge features. Those of a heterogeneous graph become features of the
+    destinations (features/hetero_kinds.py)."""
+    schema: Schema | None = None
+    """What the columns of `edge_feat` hold before they are encoded; None: they need no encoding."""
 
     @property
     def num_edges(self) -> int:
@@ -113,7 +116,7 @@ class GraphData:
     """[N, F] float32, dense or CSR."""
     labels: NDArray[np.int64] | NDArray[np.float32]
     """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and
-    1, a row of NaN where unlabelled."""
+    1, NaN where unknown: a node without a known cell is unlabelled."""
     num_classes: int
     node_ids: NDArray[np.int64]
     """[N] ids of the data set; 0 ... N-1 for most."""

@@ -277,11 +277,13 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
-    spec: str | None = setting(
+    spec: tuple[str, ...] | None = setting(
         "features.spec",
         None,
-        "a run directory whose fitted pipeline encodes the columns, as its model expects them;"
-        " null: fit one",
+        "a run directory whose fitted pipeline encodes the columns, as its model expects them; or"
+        " one or several files that app=describe wrote, to which one is fitted; null: fit one to"
+        " the table",
+        per_node=True,
         of_partitioner=True,
     )
 

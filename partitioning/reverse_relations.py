@@ -1,11 +1,12 @@
 """Adds the reverse of each relation to a heterogeneous graph, so that messages pass both ways."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.graph_data import EdgeType, HeteroGraphData, Relation
+from partitioning.graph_data import EdgeType, HeteroGraphData
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
             continue
         reverse = _find_reverse(graph, each)
         if reverse is None:
-            relations[back] = Relation(relation.dst, relation.src, relation.edge_weight)
+            relations[back] = replace(relation, src=relation.dst, dst=relation.src)
             log.info("relation %s: added, the reverse of %s", "__".join(back), "__".join(each))
         else:
             skipped.append(

@@ -42,8 +42,11 @@ from partitioning.directory.partition import (
     UnresolvedHalo,
 )
 from partitioning.errors import InputError
+from partitioning.features.summary import Summary, summarise
 from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE, SEPARATOR, is_labelled
+from partitioning.partition_settings import ColumnSettings
 from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
+from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table, read_site_table
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ TARGET_ARRAYS = ("label", *MASKS)
 FEATURE_ARRAYS = ("feat", *CSR)
 
 
-def read_part(site: Site) -> Partition:
+def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
     """Read a site's partition of a plain graph; InputError names what is wrong with it."""
     path, arrays = site.folder / ARRAYS, _load(site)
     known = ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)
@@ -64,7 +67,7 @@ def read_part(site: Site) -> Partition:
     local_src, halo = _number_sources(ids[order], edges.src, edges.owner, site, path, PLAIN_TYPE)
     part_edges, kept = _sort_edges(edges, local_src, ids[order], same_type=True)
     target = _read_target(arrays, ids, site, path)
-    features = _read_features(arrays, len(ids), path)[order]
+    features = _read_plain_features(arrays, ids, site, pipeline)[order]
     weight = part_edges.edge_weight
     return Partition(
         rank=site.rank,
@@ -90,6 +93,11 @@ def read_part(site: Site) -> Partition:
 def read_hetero_part(site: Site) -> HeteroPartition:
     """Read a site's partition of a heterogeneous graph; InputError names what is wrong with it."""
     types, path = _types_of(site), site.folder / ARRAYS
+    if (table := find_site_table(site)) is not None:
+        raise InputError(
+            f"{table}: sites of a heterogeneous graph hold their features in {ARRAYS}; encode them"
+            " before, and take the table out"
+        )
     arrays = _group_by_owner(site, types)
     ids, order = {}, {}
     for name in types.types:
@@ -134,6 +142,27 @@ def read_hetero_part(site: Site) -> HeteroPartition:
         self_loops=num_loops,
         **_take_rows(target, order[types.target]),
     )
+
+
+def describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Summary]:
+    """Summarise a site's table of features, for the pipeline that all sites fit together.
+
+    Args:
+        site: The site.
+        columns: Roles of the columns.
+        fit: `features.fit`.
+    """
+    path = find_site_table(site)
+    if path is None:
+        raise InputError(
+            f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; in {ARRAYS} features are"
+            " taken as they are"
+        )
+    arrays = _load(site)
+    ids = _read_ids(arrays, site.folder / ARRAYS)
+    rows, schema = read_site_table(path, ids, columns)
+    masks = _read_masks(arrays, len(ids), site.folder / ARRAYS)
+    return {"nodes": summarise(rows, schema, masks["train_mask"] if fit == "train" else None)}
 
 
 def _load(site: Site) -> dict[str, Array]:
@@ -350,6 +379,29 @@ def _read_features(
     where = partial(_describe_array, path)
     features = check_features(features_among(arrays, path), num_nodes, where)
     return np.asarray(features.toarray()) if isinstance(features, sp.csr_array) else features
+
+
+def _read_plain_features(
+    arrays: Mapping[str, Array], ids: Ints, site: Site, pipeline: SitePipeline | None
+) -> NDArray[np.float32]:
+    """Return features [I, F], of part.npz or encoded from the site's table."""
+    path, table = site.folder / ARRAYS, find_site_table(site)
+    given = [name for name in FEATURE_ARRAYS if name in arrays]
+    if table is None or len(ids) == 0:
+        if pipeline is not None and given:
+            raise InputError(
+                f"{path}: array `{given[0]}` is taken as it is, and features.spec encodes tables:"
+                f" replace the array by {SITE_TABLES[0]}, or leave features.spec out"
+            )
+        return _read_features(arrays, len(ids), path)
+    if given:
+        raise InputError(f"{path}: has array `{given[0]}`, and there is {table}; keep one of them")
+    if pipeline is None:
+        raise InputError(
+            f"{table}: needs features.spec=[FILE,...], the files that app=describe writes at all"
+            " sites"
+        )
+    return pipeline.read(table, ids)
 
 
 def _read_type_features(

@@ -24,6 +24,9 @@ that holds it. The workers ask each other for the rest when they start
             label           int64 [I], -1 where there is none, or 0/1 [I, C]
             train_mask, val_mask, test_mask     bool [I]
 
+        features.csv        in place of `feat`, also csv.gz or parquet: a column `id` and columns as of
+                            dataset_name=file; features.spec says how to encode them (docs/residency.md)
+
 A site without any label may leave out `label` and the masks, a site without nodes also `feat`. An
 edge that is listed twice counts twice, an edge from a node to itself is left out. Nothing is
 unpickled.
@@ -57,11 +60,15 @@ from partitioning.array_checks import CSR
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.features.encoder import State
+from partitioning.features.spec import read_spec
 from partitioning.file_io import check_path, check_unpacked_size, exclusive, file_checksum, reading
 from partitioning.graph_data import GraphData
 from partitioning.node_names import Names
+from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.site_arrays import read_hetero_part, read_part
 from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
+from partitioning.site_tables import SitePipeline, find_site_table
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class SiteFolders(PartitionDirectory):
     """The site folders on this machine, read as partitions; other sites' need not be here."""
 
     local_sites: tuple[Site, ...]
+    pipeline: SitePipeline | None = None
+    """Encodes the tables of features of all sites; None where part.npz has the features."""
 
     @property
     def is_hetero(self) -> bool:
@@ -82,12 +91,20 @@ class SiteFolders(PartitionDirectory):
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the values that all sites have agreed on."""
-        return hashlib.sha256(json.dumps(self.local_sites[0].agreed).encode()).hexdigest()
+        agreed = self.local_sites[0].agreed
+        if self.pipeline is not None:
+            agreed = [*agreed, self.pipeline.state]
+        return hashlib.sha256(json.dumps(agreed).encode()).hexdigest()
+
+    @property
+    def feature_pipelines(self) -> dict[str, Any]:
+        return {} if self.pipeline is None else {"nodes": self.pipeline.state}
 
     def content_digest(self, parts: range) -> str:
-        held = [
-            file_checksum(site.folder / ARRAYS) for site in self.local_sites if site.rank in parts
-        ]
+        local = [site for site in self.local_sites if site.rank in parts]
+        tables = [table for site in local if (table := find_site_table(site)) is not None]
+        files = [*(site.folder / ARRAYS for site in local), *tables]
+        held = list(map(file_checksum, files))
         return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
@@ -100,7 +117,7 @@ class SiteFolders(PartitionDirectory):
 
     @property
     def remedy(self) -> str:
-        return f"another {DESCRIPTION}; make all but `site` the same at each site"
+        return f"another {DESCRIPTION} or features.spec; make all but `site` the same at each site"
 
     def verify(self, parts: Iterable[int]) -> None:
         """Check partitions by reading them: site folders have no checksums."""
@@ -112,7 +129,7 @@ class SiteFolders(PartitionDirectory):
 
     def read(self, part: int) -> Partition:
         self.refuse_if_hetero()
-        return read_part(self.site_of(part))
+        return read_part(self.site_of(part), self.pipeline)
 
     def read_hetero(self, part: int) -> HeteroPartition:
         return read_hetero_part(self.site_of(part))
@@ -130,11 +147,53 @@ class SiteFolders(PartitionDirectory):
         )
 
 
-def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFolders:
+def find_sites(
+    path: Path,
+    num_parts: int,
+    max_gib: float = math.inf,
+    features: FeatureSettings | None = None,
+    columns: ColumnSettings | None = None,
+) -> SiteFolders:
     """Open a site's folder, or a folder that holds the folders of several sites on one machine.
 
     Args:
         max_gib: the setting dataset_max_gib, for each part.npz.
+        features, columns: how tables of features are read and encoded.
+
+    Raises:
+        InputError: there is no site, a site.json is wrong, or the sites contradict each other.
+    """
+    local_sites = read_sites(path)
+    for part in (site.folder / ARRAYS for site in local_sites):
+        if part.exists():
+            with reading(part, "npz file", "write it anew with numpy.savez"):
+                check_unpacked_size(part, max_gib)
+    ranks = [site.rank for site in local_sites]
+    if len(set(ranks)) < len(ranks):
+        raise InputError(f"dataset_file={path}: holds several folders of one site; keep one")
+    if len(local_sites[0].sites) != num_parts:
+        raise InputError(
+            f"{local_sites[0].folder / DESCRIPTION}: names {len(local_sites[0].sites)} sites,"
+            f" num_partitions={num_parts}; set num_partitions={len(local_sites[0].sites)}"
+        )
+    pipeline = None
+    if features is not None and columns is not None and features.spec is not None:
+        pipeline = SitePipeline(_read_pipeline(features), columns)
+    return SiteFolders(path, num_parts, None, [], None, local_sites, pipeline)
+
+
+def _read_pipeline(features: FeatureSettings) -> State:
+    states = read_spec(features)
+    if "nodes" not in states:
+        raise InputError(
+            f"features.spec={', '.join(features.spec or ())}: describes {', '.join(states)}; expected"
+            " `nodes`: sites of a heterogeneous graph hold their features in part.npz"
+        )
+    return states["nodes"]
+
+
+def read_sites(path: Path) -> tuple[Site, ...]:
+    """Read the site.json of a folder, or of the folders in it.
 
     Raises:
         InputError: there is no site, a site.json is wrong, or the sites contradict each other.
@@ -156,19 +215,12 @@ def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFol
                 f"{other.folder / DESCRIPTION}: its sites, task, num_classes or types differ from "
                 f"{local_sites[0].folder}"
             )
-    for part in (site.folder / ARRAYS for site in local_sites):
-        if part.exists():
-            with reading(part, "npz file", "write it anew with numpy.savez"):
-                check_unpacked_size(part, max_gib)
-    ranks = [site.rank for site in local_sites]
-    if len(set(ranks)) < len(ranks):
-        raise InputError(f"dataset_file={path}: holds several folders of one site; keep one")
-    if len(local_sites[0].sites) != num_parts:
-        raise InputError(
-            f"{folders[0] / DESCRIPTION}: names {len(local_sites[0].sites)} sites,"
-            f" num_partitions={num_parts}; set num_partitions={len(local_sites[0].sites)}"
-        )
-    return SiteFolders(path, num_parts, None, [], None, local_sites)
+    return local_sites
+
+
+def has_site_tables(path: Path) -> bool:
+    """Whether a site in a folder has a table of features."""
+    return any(find_site_table(site) is not None for site in read_sites(path))
 
 
 def write_sites(

@@ -149,16 +149,19 @@ class _ColumnReader:
 
     def _narrow(self, values: Array, begin: int) -> NDArray[np.float32]:
         """float32, after the offset is taken off; InputError for what is not finite."""
-        numbers = values.astype(np.float64)
-        known = numbers[~np.isnan(numbers)]
-        if self.offset is None and len(known):
-            large = self.width == 1 and bool((np.abs(known) >= LARGE).any())
-            self.offset = float(known[0]) if large and np.isfinite(known[0]) else 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            narrow = (numbers - (self.offset or 0.0)).astype(np.float32)
-        wrong = np.argwhere(np.isinf(narrow))
-        if len(wrong):
-            row, at = wrong[0]
+        if self.offset is None:
+            known = values[~np.isnan(values)].astype(np.float64)
+            if len(known):
+                large = self.width == 1 and bool((np.abs(known) >= LARGE).any())
+                self.offset = float(known[0]) if large and np.isfinite(known[0]) else 0.0
+        if not self.offset and values.dtype == np.float32:
+            narrow = values
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                narrow = (values.astype(np.float64) - (self.offset or 0.0)).astype(np.float32)
+        infinite = np.isinf(narrow)
+        if infinite.any():
+            row, at = np.argwhere(infinite)[0]
             raise InputError(
                 f"{self.path}: column `{self.name}`, row {begin + row} is {values[row, at]};"
                 f" expected a finite float32: mend it, or columns.ignore={self.name} leaves the"

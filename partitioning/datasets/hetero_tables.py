@@ -5,7 +5,7 @@
     nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
     nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of file.py
     nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
-    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight; npy: [E, 2]
+    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight, features; npy: [E, 2]
 
 Edges name nodes by the ids of their types, or by position where a type has none. N_t nodes, F_t
 features of a type.
@@ -35,7 +35,13 @@ from partitioning.datasets.find_ids import Ends, find_id_column
 from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import check_axes, check_table, merge_duplicates, read_arrays
+from partitioning.datasets.raw import (
+    MERGED_FEATURES,
+    check_axes,
+    check_table,
+    merge_duplicates,
+    read_arrays,
+)
 from partitioning.datasets.tables import (
     Table,
     files_named,
@@ -89,6 +95,10 @@ class RawRelation:
     dst: Array
     edge_weight: Array | None
     where: str
+    edge_feat: Array | None = None
+    """[E, K] features, not yet encoded."""
+    schema: Schema | None = None
+    """What the columns of `edge_feat` hold."""
 
 
 def is_folder(path: Path) -> bool:
@@ -125,8 +135,16 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
             path / "edges", SEPARATOR.join(each), EDGES
         )  # refuses two files of one relation
         nodes = types[each[0]][0], types[each[2]][0]
-        table = read_edges(file, columns, nodes, drop_unknown=settings.drop_unknown)
-        relations[each] = RawRelation(table.src, table.dst, table.weight, f"{file}")
+        table = read_edges(
+            file,
+            columns,
+            nodes,
+            drop_unknown=settings.drop_unknown,
+            with_features=not settings.links,  # means would tell of the edges that are predicted
+        )
+        relations[each] = RawRelation(
+            table.src, table.dst, table.weight, f"{file}", table.feat, table.schema
+        )
     return build(
         path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings
     )
@@ -383,9 +401,11 @@ def _relation(
         )
     src, dst, weight = raw.src, raw.dst, raw.edge_weight
     if merge:
+        if raw.edge_feat is not None:
+            raise InputError(MERGED_FEATURES)
         src, dst, weight = merge_duplicates(src, dst, weight, max(nodes[each[2]].num_nodes, 1))
     if weight is not None:
         weight = check_edge_weight(weight, len(src), f"{raw.where}: weight")
     if not len(src):
         log.warning("%s: relation %s has no edge", raw.where, SEPARATOR.join(each))
-    return Relation(src, dst, weight)
+    return Relation(src, dst, weight, raw.edge_feat, raw.schema)

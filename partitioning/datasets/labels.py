@@ -26,6 +26,7 @@ from partitioning.array_checks import (
 from partitioning.datasets.csv_files import BLANK
 from partitioning.datasets.frames import Coded
 from partitioning.errors import InputError
+from partitioning.graph_data import is_labelled
 from partitioning.node_names import decode_names
 
 log = logging.getLogger(__name__)
@@ -138,16 +139,16 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
 
 
 def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
-    """Check labels [N, C] of 0 and 1 with rows of NaN; convert them to classes on request."""
+    """Check labels [N, C] of 0 and 1, NaN where unknown; convert them to classes on request."""
     if 0 in array.shape:
         raise InputError(
             f"{where} has shape {array.shape}; expected at least one node and one class"
         )
     several = check_multilabel(array, where)
-    labelled = ~np.isnan(several).any(axis=1)
+    labelled = is_labelled(several)
     if not labelled.any():
         raise InputError(f"{where}: every row is NaN; expected at least one labelled node")
-    ones = several.sum(axis=1)
+    ones = several.sum(axis=1)  # NaN where a cell is unknown
     if kind == "multiclass":
         refuse(
             ones,
@@ -156,6 +157,7 @@ def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
             "expected one (labels=multiclass)",
         )
         return Labels(np.where(labelled, several.argmax(axis=1), -1), several.shape[1])
+    _warn_unknown_cells(several[labelled], where)
     if several.shape[1] > 1 and (ones[labelled] == 1).all():
         log.warning(
             "%s: a single 1 in every row, read as multi-label; labels=multiclass takes it as one"
@@ -163,6 +165,24 @@ def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
             where,
         )
     return Labels(several, several.shape[1])
+
+
+def _warn_unknown_cells(labels: NDArray[np.float32], where: str) -> None:
+    """Say how many cells of labelled nodes are blank, [n, C], and which labels are never known."""
+    blank = np.isnan(labels)
+    if blank.any():
+        shown = ", ".join(map(str, blank.sum(axis=0)[:20].tolist()))
+        log.warning(
+            "%s: %d of %d cells of labelled nodes are blank, unknown labels; by label: %s%s",
+            where,
+            blank.sum(),
+            blank.size,
+            shown,
+            " ..." if labels.shape[1] > 20 else "",
+        )
+    never = np.flatnonzero(blank.all(axis=0))
+    if len(never):
+        log.warning("%s: label %d and %d more have no known cell", where, never[0], len(never) - 1)
 
 
 def _number_classes(array: Array, where: str) -> Labels:

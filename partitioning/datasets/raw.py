@@ -35,6 +35,11 @@ from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
 
+MERGED_FEATURES = (
+    "duplicates=merge: features or times of edges do not add up; leave it out, leave the columns out"
+    " (columns.ignore), or merge the edges yourself"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class RawGraph:
@@ -99,10 +104,7 @@ def build(
         )
     weight, feat = raw.edge_weight, raw.edge_feat
     if merge and (feat is not None or raw.edge_time is not None):
-        raise InputError(
-            "duplicates=merge: features or times of edges do not add up; leave it out, leave the"
-            " columns out (columns.ignore), or merge the edges yourself"
-        )
+        raise InputError(MERGED_FEATURES)
     if merge:
         src, dst, weight = merge_duplicates(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names

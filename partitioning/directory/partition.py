@@ -92,7 +92,7 @@ class Partition:
     features: Tensor
     """float32 [I, F]."""
     labels: Tensor
-    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
+    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unknown."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
@@ -222,7 +222,7 @@ class HeteroPartition:
     relations: dict[EdgeType, PartEdges]
     labels: Tensor
     """Labels of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN
-    unlabelled."""
+    unknown."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor

@@ -15,7 +15,7 @@ from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
 from partitioning.features.schema import Rows, Schema
-from partitioning.graph_data import Features, GraphData, HeteroGraphData, NodeTable
+from partitioning.graph_data import SEPARATOR, Features, GraphData, HeteroGraphData, NodeTable
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.thread_pool import BLOCK
 
@@ -26,8 +26,8 @@ Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
 """Roles of columns that a stored pipeline fixes when a later table is read."""
 States = dict[str, State]
-"""The fitted pipelines by the names of their tables: nodes and edges; nodes/TYPE of several types.
-"""
+"""The fitted pipelines by the names of their tables: nodes and edges; of several types nodes/TYPE and
+edges/SOURCE__RELATION__DESTINATION."""
 
 
 def make_features(
@@ -68,15 +68,17 @@ def encode_tables(
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Settings by which a later table is read for the stored states: each column in its stored
-    role.
+    role, unless tables have columns of one name in several.
     """
-    roles: dict[str, list[str]] = {role: [] for role in STORED_ROLES}
+    roles: dict[str, set[str]] = {}
     for state in states.values():
         for column in state["columns"]:
-            if column["role"] in roles:
-                roles[column["role"]].append(glob.escape(column["name"]))
-    known: Any = {role: tuple(names) or None for role, names in roles.items()}
-    return replace(columns, embedding=None, ignore=None, **known)
+            roles.setdefault(column["name"], set()).add(column["role"])
+    known: Any = {
+        role: tuple(glob.escape(name) for name in roles if roles[name] == {role}) or None
+        for role in STORED_ROLES
+    }
+    return replace(columns, embedding=None, **known)
 
 
 def _encode_types(
@@ -90,12 +92,22 @@ def _encode_types(
         features, featured, state = _encode_nodes(
             table, settings, of_type, kinds[name], stored.get(f"nodes/{name}")
         )
-        if isinstance(features, EncodedFeatures):
-            features = features.toarray()
-        nodes[name] = replace(table, features=features, featured=featured, schema=None)
+        nodes[name] = replace(table, features=_to_array(features), featured=featured, schema=None)
         if state is not None:
             states[f"nodes/{name}"] = state
-    return replace(graph, nodes=nodes), states
+    relations = {}
+    encoded: dict[int, Any] = {}  # by the matrix, which an added reverse relation shares
+    for each, relation in graph.relations.items():
+        feat, schema = relation.edge_feat, relation.schema
+        if schema is not None and feat is not None:
+            if id(feat) not in encoded:
+                name = f"edges/{SEPARATOR.join(each)}"
+                made = _encode_edges(feat, schema, settings, stored, name, states)
+                encoded[id(feat)] = _to_array(made)
+            relation = replace(relation, edge_feat=encoded[id(feat)], schema=None)
+        relations[each] = relation
+    _check_edge_tables(stored, states, graph.name)
+    return replace(graph, nodes=nodes, relations=relations), states
 
 
 def _encode_plain(
@@ -106,18 +118,13 @@ def _encode_plain(
     features, featured, state = _encode_nodes(
         graph, settings, rows, kinds_of_all, stored.get("nodes")
     )
-    if isinstance(features, EncodedFeatures) and kinds_of_all != ("given",):
-        features = features.toarray()
+    features = features if kinds_of_all == ("given",) else _to_array(features)
     if state is not None:
         states["nodes"] = state
     edge_feat: Any = graph.edge_feat
     if graph.edge_schema is not None and edge_feat is not None:
-        if "edges" in stored:
-            states["edges"] = stored["edges"]
-            edge_feat = apply(stored["edges"], edge_feat, graph.edge_schema)
-        else:
-            states["edges"] = fit(edge_feat, graph.edge_schema, settings)
-            edge_feat = _encode(edge_feat, graph.edge_schema, states["edges"], None)
+        edge_feat = _encode_edges(edge_feat, graph.edge_schema, settings, stored, "edges", states)
+    _check_edge_tables(stored, states, graph.name)
     made = replace(
         graph,
         features=features,
@@ -127,6 +134,37 @@ def _encode_plain(
         edge_schema=None,
     )
     return made, states
+
+
+def _encode_edges(
+    features: Rows, schema: Schema, settings: FeatureSettings, stored: States, name: str, to: States
+) -> Any:
+    """Encode the features of a table of edges, and add its state to `to` by its name.
+
+    None where a stored pipeline has no such table.
+    """
+    if name in stored:
+        to[name] = stored[name]
+        return apply(stored[name], features, schema)
+    if stored:
+        columns = "`, `".join(column.name for column in schema.columns)
+        log.warning(
+            "%s: columns `%s`: left out, the model was trained without them", schema.path, columns
+        )
+        return None
+    to[name] = fit(features, schema, settings)
+    return _encode(features, schema, to[name], None)
+
+
+def _check_edge_tables(stored: States, found: States, graph: str) -> None:
+    """InputError where a table of edges of a stored pipeline has no features here."""
+    for name in stored.keys() - found.keys():
+        if name.startswith("edges"):
+            columns = ", ".join(column["name"] for column in stored[name]["columns"])
+            raise InputError(
+                f"{graph}: the table {name} has no column {columns}, which the model was trained"
+                " with; add it"
+            )
 
 
 def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
@@ -199,6 +237,10 @@ def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) ->
     if is_identity(state, schema) and not _has_blanks(features):
         return features
     return EncodedFeatures(features, schema, state, zeroed)
+
+
+def _to_array(features: Any) -> Any:
+    return features.toarray() if isinstance(features, EncodedFeatures) else features
 
 
 def _has_blanks(features: NDArray[np.float32]) -> bool:

@@ -7,6 +7,9 @@
     neighbours    the means of the in-neighbours in each relation from a type with features,
                   concatenated; types further away get theirs hop by hop
 
+A type whose kinds include `given` gets the weighted means of the features of its in-edges as well,
+relation by relation: the convolutions over relations read no features of edges.
+
 N_t nodes, F_t features of a type.
 """
 
@@ -22,7 +25,9 @@ from numpy.typing import NDArray
 from partitioning.errors import InputError
 from partitioning.features.kinds import WIDTH, positional
 from partitioning.graph_data import (
+    SEPARATOR,
     EdgeType,
+    Endpoints,
     Features,
     HeteroGraphData,
     NodeTable,
@@ -58,7 +63,10 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
     means = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
     made: dict[str, NodeTable] = {}
     for name, each in chosen.items():
-        blocks = [block for kind in each if (block := _block(graph, name, kind, means)).shape[1]]
+        blocks = [_block(graph, name, kind, means) for kind in each]
+        if "given" in kinds[name]:
+            blocks += _edge_means(graph, name)
+        blocks = [block for block in blocks if block.shape[1]]
         if not blocks:
             blocks = [_degree(graph, name)]
             log.warning(
@@ -68,7 +76,8 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
             )
         rows: Features = blocks[0] if len(blocks) == 1 else _beside(blocks)
         made[name] = replace(graph.nodes[name], features=rows, featured=None)
-    return replace(graph, nodes=made)
+    relations = {each: replace(held, edge_feat=None) for each, held in graph.relations.items()}
+    return replace(graph, nodes=made, relations=relations)
 
 
 def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
@@ -159,10 +168,38 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
 
 def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
     """Return the means [N_d, F_s] of the in-neighbours in a relation; zeros without in-neighbours."""
-    shape = graph.nodes[each[2]].num_nodes, graph.nodes[each[0]].num_nodes
-    edges = sp.csr_array(
-        (np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape
-    )
-    degree = np.maximum(np.asarray(edges.sum(axis=1)).reshape(-1), 1)
-    mean = sp.diags_array((1 / degree).astype(np.float32)) @ edges @ rows
+    weight = np.ones(relation.num_edges, np.float32)
+    return _average(relation.dst, relation.src, weight, rows, graph.nodes[each[2]].num_nodes)
+
+
+def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
+    """Return the weighted means [N_t, K] of the features of the in-edges, for each relation that has
+    some; without self loops, which partitions leave out.
+    """
+    means = []
+    for each, relation in graph.relations.items():
+        if each[2] != name or relation.edge_feat is None:
+            continue
+        weight = relation.edge_weight
+        weight = np.ones(relation.num_edges, np.float32) if weight is None else weight
+        if each[0] == name:
+            weight = np.where(relation.src == relation.dst, np.float32(0), weight)
+        edges, rows = np.arange(relation.num_edges), relation.edge_feat
+        means.append(_average(relation.dst, edges, weight, rows, graph.nodes[name].num_nodes))
+        log.info(
+            "%s: the means of %d features of the edges %s are features",
+            name,
+            rows.shape[1],
+            SEPARATOR.join(each),
+        )
+    return means
+
+
+def _average(
+    dst: Endpoints, src: Endpoints, weight: NDArray[np.float32], rows: Features, num_nodes: int
+) -> Features:
+    """Return the weighted means [num_nodes, F] of the rows `src` of each destination; zeros for none."""
+    edges = sp.csr_array((weight, (dst, src)), shape=(num_nodes, rows.shape[0]))
+    total: NDArray[np.float32] = np.asarray(edges.sum(axis=1)).reshape(-1)
+    mean = sp.diags_array((1 / np.where(total > 0, total, 1)).astype(np.float32)) @ edges @ rows
     return mean if isinstance(mean, np.ndarray) else sp.csr_array(mean)

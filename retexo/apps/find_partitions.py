@@ -28,6 +28,14 @@ logger = logging.getLogger(__name__)
 
 PARTITIONER_SETTINGS = {key.split(".")[0] for key in keys(lambda setting: setting.of_partitioner)}
 """Settings, or groups of settings, of the partitioner, which sees the whole graph."""
+SITE_SETTINGS = {
+    *(f"features.{name}" for name in ("spec", "scale", "missing", "max_categories")),
+    *(
+        f"columns.{name}"
+        for name in ("id", "numeric", "categorical", "embedding", "date", "ignore")
+    ),
+}
+"""Those that say how a site encodes its table of features."""
 PUBLIC_CODE_DIR = Path("../retexo-datasets/partitions")
 """Partition folder of the public Retexo code; also searched where partition_dir is not given."""
 
@@ -156,7 +164,7 @@ def open_sites(settings: Settings) -> SiteFolders:
         InputError: a setting of the partitioner is given, or the folders are wrong.
     """
     for name in sorted(settings.given):
-        if name.split(".")[0] in PARTITIONER_SETTINGS:
+        if name.split(".")[0] in PARTITIONER_SETTINGS and name not in SITE_SETTINGS:
             raise InputError(
                 f"{name}: has no meaning with dataset_name=parts, where each site's folder is its"
                 " part; leave it out"
@@ -166,7 +174,13 @@ def open_sites(settings: Settings) -> SiteFolders:
         raise InputError(
             "dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz"
         )
-    return find_sites(Path(dataset.file), settings.partition.num_partitions, dataset.max_gib)
+    return find_sites(
+        Path(dataset.file),
+        settings.partition.num_partitions,
+        dataset.max_gib,
+        dataset.features,
+        dataset.columns,
+    )
 
 
 def _missing_error(settings: Settings) -> InputError:

@@ -8,6 +8,8 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.partition_settings import FeatureSettings
+from partitioning.site_folders import has_site_tables
 from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
@@ -57,6 +59,8 @@ def prepare(
     settings = with_found_parts(settings)
     if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
         settings = with_training_graph(checkpoint, settings)
+    if settings.partition.dataset.name == "parts":
+        settings = _with_site_pipeline(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
@@ -134,9 +138,7 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
     dataset, given = settings.partition.dataset, settings.given
     if not any(name.split(".")[0] == "split" for name in given):
         dataset = replace(dataset, split=replace(dataset.split, kind="none"))
-    features = dataset.features
-    if checkpoint.features and "features.spec" not in given:
-        features = replace(features, spec=str(checkpoint.directory))
+    features = _with_stored_pipeline(checkpoint, settings)
     kinds = checkpoint.graph.get("features")
     if kinds is not None and "features.kind" not in given:
         features = replace(features, kind=kinds if isinstance(kinds, dict) else tuple(kinds))
@@ -156,6 +158,22 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
         dataset.duplicates,
         dataset.split.kind,
     )
+    return replace(settings, partition=replace(settings.partition, dataset=dataset))
+
+
+def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> FeatureSettings:
+    features = settings.partition.dataset.features
+    if not checkpoint.features or "features.spec" in settings.given:
+        return features
+    return replace(features, spec=(str(checkpoint.directory),))
+
+
+def _with_site_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """The settings by which sites encode their tables, if they have any, as in training."""
+    dataset = settings.partition.dataset
+    if dataset.file is None or not has_site_tables(Path(dataset.file)):
+        return settings
+    dataset = replace(dataset, features=_with_stored_pipeline(checkpoint, settings))
     return replace(settings, partition=replace(settings.partition, dataset=dataset))
 
 

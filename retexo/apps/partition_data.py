@@ -122,7 +122,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
     num_parts, dataset = settings.num_partitions, settings.dataset
-    stored = {} if dataset.features.spec is None else read_spec(dataset.features.spec)
+    stored = {} if dataset.features.spec is None else read_spec(dataset.features)
     if stored:
         columns = stored_columns(stored, dataset.columns)
         settings = replace(settings, dataset=replace(dataset, columns=columns))
@@ -179,10 +179,11 @@ def _read_graph(settings: PartitionSettings, stored: States) -> AnyGraph:
     try:
         return datasets.read_graph(settings.dataset)
     except MissingColumn as error:
+        spec = settings.dataset.features.spec
         if stored and error.role in STORED_ROLES:
             raise InputError(
-                f"{error}; the model of features.spec={settings.dataset.features.spec} was trained "
-                "with this column"
+                f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
+                " this column"
             ) from error
         raise
 

@@ -105,7 +105,11 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition_file": settings.file,
     }
     if dataset.features.spec is not None:
-        files["features.spec"] = find_spec(dataset.features.spec)
+        specs = [find_spec(each) for each in dataset.features.spec]
+        request["features.spec"] = {
+            "name": ", ".join(spec.name for spec in specs),
+            "sha256": " ".join(map(file_checksum, specs)),
+        }
     if kind == "files":
         files |= {
             f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS

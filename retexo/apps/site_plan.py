@@ -17,7 +17,8 @@ from torch import Tensor
 from partitioning.directory.partition import Partition
 from partitioning.site_folders import SiteFolders
 from retexo.apps.summary import print_rows
-from retexo.exchange.coding.values import value_bytes
+from retexo.exchange.coding.values import MAX_CODES, Precision, value_bytes
+from retexo.exchange.layer_exchange import pieces_per_message
 from retexo.models.hetero_stage import HeteroArchitecture, build_network
 from retexo.plan.traffic import network_of
 from retexo.results.atomic_write import write_json
@@ -53,10 +54,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
                 "edges_told": sum(int((each.src_owner == peer).sum()) for each in tables),
                 "own_nodes_with_rows": sum(nodes),
                 "bytes_at_most": {
-                    "features": sum(
-                        n * value_bytes(each.width, torch.float32, precisions[0])
-                        for n, each in rows
-                    ),
+                    "features": sum(_bytes_at_most(n, each, precisions[0]) for n, each in rows),
                     "embeddings": sum(nodes) * embedding_bytes,
                     "predictions": (
                         sum(nodes) * settings.smoothing.steps * architecture.num_classes * 4
@@ -75,6 +73,13 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     write_json(run_dir / "plan.json", result)
     _print(result, settings, run_dir)
     return result
+
+
+def _bytes_at_most(num_rows: int, table: "_Table", precision: Precision) -> int:
+    """Bytes of rows of features, and of the exponents of their columns in each phase."""
+    pieces = pieces_per_message(table.num_inner, 4 * table.width)
+    exponents = 2 * pieces * table.width if num_rows and precision in MAX_CODES else 0
+    return num_rows * value_bytes(table.width, torch.float32, precision) + exponents
 
 
 @dataclass(frozen=True, eq=False)

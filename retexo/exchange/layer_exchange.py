@@ -24,6 +24,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import INFER_PHASE, Boundary, EdgeSubset
+from retexo.exchange.coding.columns import choose_exponents, decode_scaled
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import ExchangePlan
@@ -113,6 +114,8 @@ class LayerExchange:
         self._traffic_layer = layer if traffic_layer is None else traffic_layer
         self._plan, self._layer, self.local, self._comm = plan, layer, local, comm
         self._kind = kind or ("features" if layer == 0 else "embeddings")
+        if self._kind == "features" and not plan.all_halo_rows and local.exponents is None:
+            local.exponents = choose_exponents(local.rows, local.precision)
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
         self._no_sources = Sources(
@@ -275,8 +278,9 @@ class LayerExchange:
         selection = self._select(cut, edges, peer, phase)
         message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         # The sizes of whole sums assumed that no values cancel; then plain rows may be shorter.
-        if sum(message.sizes) > int(cut.has_edge.sum()) * self._row_bytes:
-            selection = select_all_rows(DENSE, cut)
+        most = int(cut.has_edge.sum()) * self._row_bytes + self._exponent_bytes(selection)
+        if sum(message.sizes) > most:
+            selection = select_all_rows(self.local.unprojected_format(sparse=False), cut)
             message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         return message
 
@@ -303,6 +307,10 @@ class LayerExchange:
     def _row_bytes(self) -> int:
         """Bytes of one row in the dense encoding."""
         return value_bytes(self.local.rows.shape[1], self.local.rows.dtype, self.local.precision)
+
+    def _exponent_bytes(self, selection: Selection) -> int:
+        """Maximum bytes of the exponents of a message."""
+        return self.local.rows.shape[1] * self._num_pieces * selection.format.scaled
 
     @property
     def _num_pieces(self) -> int:
@@ -336,8 +344,9 @@ class LayerExchange:
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
         header_bytes = zip(received, held, batch.incoming, strict=True)
         unpacked = [_unpack_header(header, *each, partial_sums) for each in header_bytes]
-        for peer, (there, (announced, _)) in enumerate(zip(held, unpacked, strict=True)):
-            most = int((~there).sum()) * self._row_bytes  # otherwise _make_message sends all rows
+        for peer, (there, (announced, chosen)) in enumerate(zip(held, unpacked, strict=True)):
+            # otherwise _make_message sends all rows
+            most = int((~there).sum()) * self._row_bytes + self._exponent_bytes(chosen)
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
@@ -363,7 +372,8 @@ class LayerExchange:
             row_format = selection.format.row_format(self.local.precision)
             width = self.local.projected_width if projected else self.local.rows.shape[1]
             shape, dtype = (count, width), self.local.rows.dtype
-            read = partial(_decode_from, peer, message, shape, dtype, row_format)
+            decode_message = decode_scaled if selection.format.scaled else decode
+            read = partial(_decode_from, peer, decode_message, message, shape, dtype, row_format)
             received_messages.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return received_messages
@@ -386,6 +396,7 @@ class KnownHaloExchange(LayerExchange):
 
 def _decode_from(
     peer: int,
+    decode_message: Callable[..., Tensor],
     message: Tensor,
     shape: tuple[int, int],
     dtype: torch.dtype,
@@ -394,7 +405,7 @@ def _decode_from(
 ) -> Tensor:
     """Decode a message. Raises TrainingError, naming the peer, for an invalid message."""
     with reading_from(peer, "block of rows"):
-        return decode(message, shape, dtype, row_format, out)
+        return decode_message(message, shape, dtype, row_format, out)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:

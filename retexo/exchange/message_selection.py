@@ -27,6 +27,7 @@ from retexo.arrays import (
     take,
     take_weights,
 )
+from retexo.exchange.coding.columns import divide_columns, write_exponents
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import acceptable_ratio, minimum_cover
@@ -47,16 +48,23 @@ class MessageFormat:
     projected: bool
     """Whether they are multiplied by the layer's weights."""
     sparse: bool
+    scaled: bool = False
+    """Whether each piece begins with an exponent for each column (coding/columns.py)."""
 
     @property
     def code(self) -> int:
         """Number of the format in message headers."""
-        return 2 * self.projected + self.sparse
+        return 4 * self.scaled + 2 * self.projected + self.sparse
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The format of the lowest rank is chosen among equally long ones."""
+        return self.projected, self.code
 
     @classmethod
     def from_code(cls, code: int) -> "MessageFormat":
         """Return the format with this number."""
-        return cls(bool(code & 2), bool(code & 1))
+        return cls(bool(code & 2), bool(code & 1), bool(code & 4))
 
     def row_format(self, precision: Precision) -> RowFormat:
         """Return the row format for a precision."""
@@ -82,11 +90,17 @@ class LocalRows:
     """Multiplies rows by the layer's weights, [n, F] -> [n, D], on the CPU."""
     projected_width: int
     precision: Precision
+    exponents: Tensor | None = None
+    """int8 [F] by which columns are divided where rows are sent before the weights."""
 
     @classmethod
     def unprojected(cls, rows: Tensor, scale: Tensor | None, precision: Precision) -> Self:
         """Return rows that are only sent before the weights."""
         return cls(rows, scale, to_dense, rows.shape[1], precision)
+
+    def unprojected_format(self, *, sparse: bool) -> MessageFormat:
+        """Return the format of rows that are sent before the weights."""
+        return MessageFormat(False, sparse, self.exponents is not None)
 
     @cached_property
     def sparse(self) -> sp.csr_array | None:
@@ -125,10 +139,12 @@ class LocalRows:
     def _rows_without_nan(self, place: slice) -> Rows:
         """Return some rows, with NaN replaced by 0 if the precision cannot encode NaN."""
         if self.sparse is None:
-            return self.rows[place] if self.precision == "full" else self.rows[place].nan_to_num()
-        rows = self.sparse[place]
-        rows.data[np.isnan(rows.data)] = 0
-        return rows
+            taken = self.rows[place]
+            rows: Rows = taken if self.precision == "full" else taken.nan_to_num()
+        else:
+            rows = self.sparse[place]
+            rows.data[np.isnan(rows.data)] = 0
+        return rows if self.exponents is None else divide_columns(rows, self.exponents)
 
     @cached_property
     def projected(self) -> Tensor:
@@ -163,6 +179,12 @@ class LocalRows:
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
         """Return a message's vectors: rows of `nodes` [k], then sums, [k + num_targets, F or D]."""
+        vectors = self._take_vectors(nodes, summing, projected)
+        if projected or self.exponents is None:
+            return vectors
+        return divide_columns(vectors, self.exponents)
+
+    def _take_vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
         values = self._all(projected)
         if not isinstance(values, Tensor):
             both: list[sp.csr_array] = [values[nodes], summing @ values]
@@ -360,13 +382,17 @@ class _FormatSizes:
     """Bytes of one vector if all have the same size, else 0."""
 
     def is_dominated(self, other: "_FormatSizes") -> bool:
-        """Return whether the other format is never longer. Of equal formats the lower code wins."""
+        """Return whether the other format is never longer.
+
+        Of equal ones rows before the weights win, which a receiver can always use, then the lower
+        code.
+        """
         pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
         if any((own < others).any() for own, others in pairs):
             return False
         return (
             any((own > others).any() for own, others in pairs)
-            or other.format.code < self.format.code
+            or other.format.rank < self.format.rank
         )
 
 
@@ -390,7 +416,7 @@ def _candidate_formats(
         size = value_bytes(width, local.rows.dtype, local.precision)
         return _FormatSizes(message_format, needed * size, targets * size, size)
 
-    candidates = [dense_format(DENSE, local.rows.shape[1])]
+    candidates = [dense_format(local.unprojected_format(sparse=False), local.rows.shape[1])]
     if projected:
         candidates.append(dense_format(PROJECTED, local.projected_width))
     row_sizes = local.sparse_sizes[edges.nodes] * needed
@@ -402,7 +428,7 @@ def _candidate_formats(
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:
             sum_sizes = _sparse_sum_sizes(local, edges) * targets
-        candidates.append(_FormatSizes(SPARSE, row_sizes, sum_sizes))
+        candidates.append(_FormatSizes(local.unprojected_format(sparse=True), row_sizes, sum_sizes))
     return [
         each
         for each in candidates
@@ -458,16 +484,30 @@ class MessageVectors:
 
     def size(self, piece: range) -> int:
         """Return the bytes of a piece. Sparse sums of unknown size are computed for it."""
+        return self._size_of_vectors(piece) + self.num_exponents * bool(piece)
+
+    @property
+    def num_exponents(self) -> int:
+        """Bytes that a piece begins with."""
+        return self.local.rows.shape[1] if self.format.scaled else 0
+
+    def _size_of_vectors(self, piece: range) -> int:
         if self.sum_sizes is not None:  # then there are no rows
             return int(self.sum_sizes[piece.start : piece.stop].sum())
         if self.format.sparse:
             rows = self.nodes[piece.start : piece.stop]
-            return int(self.local.sparse_sizes[rows].sum()) + len(self.write(piece[len(rows) :]))
+            sums = self._encode(piece[len(rows) :])
+            return int(self.local.sparse_sizes[rows].sum()) + len(sums)
         width = self.local.projected_width if self.format.projected else self.local.rows.shape[1]
         return len(piece) * value_bytes(width, self.local.rows.dtype, self.local.precision)
 
     def write(self, piece: range) -> Tensor:
         """Encode a piece as uint8 [B]."""
+        exponents = self.local.exponents if piece and self.format.scaled else None
+        block = self._encode(piece)
+        return block if exponents is None else write_exponents(exponents, block)
+
+    def _encode(self, piece: range) -> Tensor:
         if not piece:
             return torch.empty(0, dtype=torch.uint8)
         first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))

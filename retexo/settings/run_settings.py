@@ -415,7 +415,9 @@ class Settings(Checked):
         "app",
         "train",
         "application to run",
-        one_of("train", "partition_data", "plan", "evaluate", "predict", "report", "hub"),
+        one_of(
+            "train", "partition_data", "describe", "plan", "evaluate", "predict", "report", "hub"
+        ),
         compared=False,
     )
     partition: PartitionSettings

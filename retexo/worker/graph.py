@@ -184,7 +184,23 @@ def load_graph(
     graph = read_graph(directory, rank, trained, task)
     if directory.meta is not None:
         directory.verify([rank])
+    _refuse_unknown_cells(graph.partition, directory)
     return graph
+
+
+def _refuse_unknown_cells(nodes: Partition, directory: PartitionDirectory) -> None:
+    """InputError for nodes with known and unknown labels: losses and scores count every cell."""
+    if not nodes.multilabel:
+        return
+    blank = nodes.labels.isnan()
+    partial = blank.any(dim=1) & ~blank.all(dim=1)
+    if bool(partial.any()):
+        first = int(nodes.node_ids[partial][0])
+        raise InputError(
+            f"{directory.path}: {int(partial.sum())} nodes of part {nodes.rank} have some labels"
+            f" known and others blank, node {first} for instance; fill the blank cells with 0 or 1,"
+            " or leave all labels of these nodes blank"
+        )
 
 
 def make_inference_context(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from support import (
@@ -32,8 +33,10 @@ from support import (
     wait_until,
 )
 
+from partitioning.directory.read_directory import find
 from retexo.apps import partition_data, train
 from retexo.comm.traffic_meter import KINDS
+from retexo.errors import TrainingError
 from retexo.launch.monitor import STOP_TIMEOUT
 from retexo.settings.compose import compose
 
@@ -524,6 +527,28 @@ def test_the_lean_command_of_the_readme(place: Path) -> None:
     assert settings["gradient"]["compression"] == "powersgd"
     assert settings["exchange"]["precision"] == "int4"
     assert settings["num_rounds"] == [3]  # what the command line says comes last
+
+
+def test_unknown_labels_are_kept_by_partitioning_and_refused_by_training(tmp_path: Path) -> None:
+    graph = random_graph(multi=True)
+    labels = graph.labels.astype(np.float32)
+    labels[3] = np.nan  # in no mask: unlabelled
+    labels[5, 1] = np.nan
+    masks = {name: mask & (np.arange(40) != 3) for name, mask in thirds(40).items()}
+    save_npz(tmp_path / "toy.npz", replace(graph, labels=labels), masks)
+    with pytest.raises(
+        TrainingError, match=r"1 nodes of part . have some labels known and others blank"
+    ):
+        trained(tmp_path, tmp_path)
+    found = find([*tmp_path.glob("**/toy-random-vol-*")], None)
+    assert found.meta is not None
+    assert any(
+        "1 of" in note and "cells of labelled nodes are blank" in note for note in found.meta.notes
+    )
+    parts = [found.read(part) for part in range(found.num_parts)]
+    order = np.argsort(np.concatenate([part.node_ids for part in parts]))
+    stored = np.concatenate([part.labels for part in parts])[order]
+    np.testing.assert_array_equal(stored, labels)
 
 
 def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:

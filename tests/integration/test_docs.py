@@ -44,6 +44,7 @@ NOT_RUN = {
     r"python main\.py app=predict .*dataset_file=NEW": (
         "test_inference.py predicts a graph without labels"
     ),
+    r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
     "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/test.sh": "runs this test",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",

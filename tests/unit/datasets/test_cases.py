@@ -193,6 +193,34 @@ def test_several_label_columns_are_multi_label(tmp_path: Path) -> None:
     assert graph.num_features == 1
 
 
+def test_blank_cells_of_several_labels_are_unknown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node with a known cell is labelled and in a split; of the others no mask has one."""
+    labels = np.random.default_rng(0).choice([0, 1, np.nan], (NUM_NODES, 3))
+    labels[:2] = np.nan
+    labels[2] = [1, np.nan, np.nan]
+    columns = {f"t{number}": labels[:, number] for number in range(3)}
+    write(tmp_path, NODES.drop(columns="label").assign(**columns))
+    wanted = {"columns": {"label": ("t*",)}}
+    graph = load(tmp_path, **wanted)
+    np.testing.assert_array_equal(graph.labels, labels)
+    known = ~np.isnan(labels)
+    assert graph.labelled.tolist() == known.any(axis=1).tolist()
+    of_labelled = known[known.any(axis=1)]
+    blank = (~of_labelled).sum(axis=0)
+    assert (
+        f"{blank.sum()} of {of_labelled.size} cells of labelled nodes are blank, unknown labels; by"
+        f" label: {', '.join(map(str, blank))}"
+    ) in caplog.text
+    shares = split_settings(kind="fraction", train=0.5, val=0.25, test=0.25)
+    split = draw(graph, shares, SplitRecipe("given"))
+    masks = np.stack((split.train, split.val, split.test))
+    assert masks.sum(axis=0).tolist() == known.any(axis=1).astype(int).tolist()
+    with pytest.raises(InputError, match=r"number of ones: row 2 is nan; expected one"):
+        load(tmp_path, labels="multiclass", **wanted)
+
+
 def test_a_split_column_and_masks_without_validation(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,13 +88,14 @@ def test_csr_entries_of_one_place_are_added_up(tmp_path):
 
 
 def test_multilabel(tmp_path):
-    label = np.array([[0, 1], [np.nan, np.nan], [1, 1], [0, 0]])
+    label = np.array([[0, 1], [np.nan, np.nan], [1, np.nan], [0, 0]])
     np.savez(tmp_path / "toy.npz", **(arrays() | {"label": label}))
     graph = load(tmp_path / "toy.npz")
     assert graph.multilabel
     assert graph.num_classes == 2
     assert graph.labels.dtype == np.float32
     assert graph.labelled.tolist() == [True, False, True, True]
+    np.testing.assert_array_equal(graph.labels, label)
 
 
 nan_features = np.ones((4, 2), np.float32)
@@ -131,8 +132,8 @@ huge_features[1, 0] = 1e60
             "`label`: row 1, column 0 is 2; expected 0 or 1",
         ),
         (
-            {"label": np.array([[0, 1], [np.nan, 0], [1, 1], [0, 0]])},
-            "`label`: row 1, column 0 is nan",
+            {"label": np.array([[0, 1], [np.nan, 0.5], [1, 1], [0, 0]])},
+            r"`label`: row 1, column 1 is 0.5; expected 0 or 1, or blank \(NaN\)",
         ),
         ({"label": np.array([[0, 1], [-1, -1], [1, 1], [0, 0]])}, "row 1, column 0 is -1"),
         ({"train_mask": np.array([True])}, "`train_mask` has 1 rows; expected 4"),

@@ -64,7 +64,10 @@ def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert names.tolist() == ["alien", "heat", "up"]
     assert graph.nodes["movie"].features.tolist() == [[1979, 1], [1995, 2], [2009, 3]]
     assert graph.nodes["person"].node_ids.tolist() == [70, 30]
-    assert sp.csr_array(graph.nodes["person"].features).toarray().tolist() == [[0, 1, 0], [2, 0, 0]]
+    persons = sp.csr_array(graph.nodes["person"].features).toarray()
+    assert persons[:, :3].tolist() == [[0, 1, 0], [2, 0, 0]]
+    assert persons[:, 3].tolist() == [1999, 2000]  # `since` of the edges back from the cities
+    assert graph.nodes["city"].features[:, 2].tolist() == [1999, 0, 0, 2000]
     crew = graph.relations[CREW]
     assert (crew.src.tolist(), crew.dst.tolist()) == ([1, 0, 0], [2, 2, 0])
     assert crew.edge_weight is not None
@@ -77,7 +80,35 @@ def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     )
     assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3, 0]
     assert len(graph.relations) == 4
-    assert "columns `since`: left out" in caplog.text
+    assert all(relation.edge_feat is None for relation in graph.relations.values())
+
+
+def test_means_of_edge_features_by_hand(tmp_path: Path) -> None:
+    """Weighted, relation by relation, as matrices of weights of their own say; without self loops."""
+    folder, rng = tmp_path / "films", np.random.default_rng(0)
+    for name in ("nodes", "edges"):
+        (folder / name).mkdir(parents=True)
+    (folder / "nodes/film.csv").write_text(
+        "id,label\n" + "".join(f"{i},{i % 2}\n" for i in range(6))
+    )
+    (folder / "nodes/actor.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(4)))
+    wanted = []
+    for name, num_sources in (("actor__in__film", 4), ("film__after__film", 6)):
+        src, dst = rng.integers(num_sources, size=20), rng.integers(6, size=20)
+        weight, pay, days = rng.integers(1, 5, 20), rng.random(20), rng.random(20)
+        frame = pd.DataFrame({"src": src, "dst": dst, "weight": weight, "pay": pay, "days": days})
+        frame.to_csv(folder / f"edges/{name}.csv", index=False)
+        counted = weight * ~((num_sources == 6) & (src == dst))
+        shares = (dst == np.arange(6)[:, None]) * counted  # [6, 20]
+        total = np.maximum(shares.sum(axis=1), 1)[:, None]
+        wanted.append(shares @ np.stack((pay, days), axis=1) / total)
+    graph = read(folder, reverse=False)
+    np.testing.assert_allclose(graph.nodes["film"].features, np.hstack(wanted), rtol=1e-5)
+    degrees = graph.nodes["actor"].features
+    assert degrees.tolist() == [[0], [0], [0], [0]]
+    assert read(folder, reverse=False, features=("degree",)).nodes["film"].features.shape == (6, 2)
+    with pytest.raises(InputError, match="duplicates=merge: features or times of edges"):
+        read(folder, duplicates="merge")
 
 
 def test_tables_as_other_programs_write_them(tmp_path: Path) -> None:
@@ -103,7 +134,9 @@ def test_types_without_features_get_some(tmp_path: Path) -> None:
     folder = write(tmp_path / "films")
     (folder / "nodes/person.features.npz").unlink()
     heard = read(folder).nodes["person"].features
-    assert np.allclose(heard, [[1994, 2, 1, 1], [2009, 3, 1, 1]])  # of movies, then of cities
+    assert np.allclose(
+        heard[:, :4], [[1994, 2, 1, 1], [2009, 3, 1, 1]]
+    )  # of movies, then of cities
     kinds = {"person": "degree", "movie": ["given", "random"], "city": "positional"}
     graph = read(folder, features=kinds)
     assert np.allclose(graph.nodes["person"].features, np.log1p([[2, 1], [1, 1]]))
@@ -116,6 +149,7 @@ def test_types_without_features_get_some(tmp_path: Path) -> None:
         )
     (folder / "nodes/city.npy").unlink()
     (folder / "nodes/city.csv").write_text("id\n0\n1\n2\n3\n")
+    (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,3\n70,0\n")
     assert [table.features.shape[1] for table in read(folder).nodes.values()] == [
         1,
         1,
@@ -264,6 +298,7 @@ def test_of_two_types_with_labels_one_is_asked_for(tmp_path: Path) -> None:
     folder = write(tmp_path / "films")
     (folder / "nodes/person.csv").write_text("id,label\n70,1\n30,0\n")
     assert read(folder, target="person").labels.tolist() == [1, 0]
+    (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,3\n70,0\n")
     assert read(folder, target="person", duplicates="merge").relations[CREW].num_edges == 3
     (folder / "nodes/ghost.csv").write_text("id\n")
     (folder / "edges/ghost__haunts__city.csv").write_text("src,dst\n")

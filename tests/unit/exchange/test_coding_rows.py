@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from retexo.exchange.coding import rows as coding
+from retexo.exchange.coding.columns import choose_exponents, decode_scaled, divide_columns
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.coding.values import Precision
 
@@ -247,3 +248,52 @@ def test_other_rows_and_buffers_are_refused() -> None:
         encode(torch.zeros(3), SPARSE)
     with pytest.raises(ValueError, match="uint8 vector"):
         decode(torch.zeros(4), (1, 1), torch.float32, RowFormat())
+
+
+# --- columns of different scales ----------
+
+
+def table(*sizes: float, zeros: float = 0) -> torch.Tensor:
+    """Normal columns [200, n] of these standard deviations, some cells of which are zero."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, len(sizes))) * sizes * (rng.random((200, len(sizes))) >= zeros)
+    return torch.from_numpy(rows.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("rows", "exponents"),
+    [
+        (table(1, 1, 55), [0, 0, 6]),
+        (table(0.25, 4000), [-2, 12]),
+        (table(1, 10), None),  # seen beside each other in four bits
+        (torch.cat([table(1, 9, 400, zeros=0.9), table(2)], dim=1), [8, 8, 8, 1]),
+        (table(1, 9, 300, zeros=0.9), None),  # mostly zero: columns of one kind
+        (torch.cat([table(1, 60), torch.zeros(200, 1)], dim=1), [0, 6, 0]),
+        (torch.full((4, 2), torch.nan), None),
+        (torch.empty(0, 3), None),
+        (torch.tensor([[1e30, 1e-30]] * 3), [100, -100]),
+    ],
+)
+def test_columns_that_would_be_lost_get_exponents(
+    rows: torch.Tensor, exponents: list[int] | None
+) -> None:
+    found = choose_exponents(rows, "int4")
+    assert (None if found is None else found.tolist()) == exponents
+    assert choose_exponents(rows, "full") is None
+
+
+@pytest.mark.parametrize("as_csr", [False, True])
+def test_divided_columns_come_back(as_csr: bool) -> None:
+    rows = table(1, 60, 3000, zeros=0.3)
+    exponents = choose_exponents(rows, "int4")
+    assert exponents is not None
+    given = csr_array(rows.numpy()) if as_csr else rows.clone()
+    for encoding in ENCODINGS:
+        row_format = RowFormat(encoding, "full")
+        block = encode(divide_columns(given, exponents), row_format)
+        block = torch.cat([exponents.view(torch.uint8), block])
+        back = decode_scaled(block, (200, 3), torch.float32, row_format)
+        assert torch.equal(back, rows)
+        given = csr_array(rows.numpy()) if as_csr else rows.clone()
+    with pytest.raises(ValueError, match="ends before"):
+        decode_scaled(block[:2], (200, 3), torch.float32, RowFormat())

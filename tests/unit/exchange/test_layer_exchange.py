@@ -125,6 +125,8 @@ def convolution(name: str, width: int, out: int) -> Convolution:
 def features(kind: str, num_nodes: int, width: int, seed: int = 0) -> Tensor:
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((num_nodes, width))
+    if kind == "uneven":  # an age, a salary
+        return torch.from_numpy(rows * [*[1] * (width - 2), 60, 3000])
     return torch.from_numpy(
         rows if kind == "dense" else np.ceil(rows) * (rng.random(rows.shape) < 0.06)
     )
@@ -331,6 +333,7 @@ PIECEWISE: tuple[tuple[str, str, int, int, bool, Precision], ...] = (
     ("gcn", "dense", 8, 2, False, "full"),  # projected in the second phase
     ("gcn", "sparse", 60, 8, False, "full"),
     ("gin", "dense", 3, 6, False, "int8"),
+    ("gat", "uneven", 3, 6, False, "int4"),
     ("gat", "sparse", 60, 50, False, "full"),  # rows alone
     ("sage-mean", "sparse", 60, 8, True, "full"),
 )
@@ -366,11 +369,46 @@ def test_messages_in_pieces_are_the_whole_ones(
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
             for phase in (TRAIN_PHASE, INFER_PHASE):
                 assert_same_sources(one.phases[phase], other.phases[phase])
-            assert one.sent == with_longer_headers(whole, rank, other.sent, case)
+            longer = with_longer_headers(whole, rank, other.sent, case)
+            if kind == "uneven":  # each piece has the exponents
+                longer = {
+                    (tag, peer): size + (PIECES - 1) * width * (tag.kind == "features" and size > 0)
+                    for (tag, peer), size in longer.items()
+                }
+            assert one.sent == longer
         for one, other in zip(*after[1:], *before[1:], strict=True):
             assert len(one.pieces) == 1 + PIECES * (num_parts - 1) * (not plain)
             for peer, unsplit in enumerate(other.pieces[1:]):
                 assert_pieces_of(unsplit, one.pieces[1 + PIECES * peer :][:PIECES])
+
+
+@pytest.mark.parametrize("name", ["gat", "sage-mean"])
+def test_columns_of_other_scales_keep_their_values_in_four_bits(name: str) -> None:
+    """Rows, and partial sums of them; it costs one byte per column and message."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(160, size=(2, 900))
+    ends = src[src != dst], dst[src != dst]
+    whole = Whole(*ends, rng.integers(4, size=160), rng.integers(3, size=160), 3)
+    sides = {
+        (kind, precision): exchanged(
+            whole,
+            features(kind, whole.num_nodes, 5),
+            Layer(convolution(name, 5, 9), precision=precision),
+        )
+        for kind in ("uneven", "dense")
+        for precision in ("int4", "full")
+    }
+    for rank in range(3):
+        rounded, exact = sides["uneven", "int4"][rank], sides["uneven", "full"][rank]
+        for phase in (TRAIN_PHASE, INFER_PHASE):
+            got, wanted = rounded.phases[phase].unprojected, exact.phases[phase].unprojected
+            assert torch.equal(got.halo, wanted.halo)
+            error = (got.values - wanted.values).norm(dim=0) / wanted.values.norm(dim=0)
+            assert error.max() < 0.15
+        even = sides["dense", "int4"][rank].sent
+        assert rounded.sent == {
+            (tag, peer): size + 5 * (tag.kind == "features") for (tag, peer), size in even.items()
+        }
 
 
 def with_longer_headers(

@@ -1,0 +1,65 @@
+"""A site's table of features: one row for each of its nodes, encoded by a pipeline that all sites
+fit together (partitioning/features/summary.py).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from partitioning.array_checks import Ints
+from partitioning.datasets.frames import TextIds
+from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.tables import files_named, in_node_order, read_table
+from partitioning.errors import InputError
+from partitioning.features.build import stored_columns
+from partitioning.features.encoder import State, apply
+from partitioning.features.schema import Rows, Schema
+from partitioning.partition_settings import ColumnSettings
+from partitioning.site_description import ARRAYS, Site
+
+SUFFIXES = ("csv", "csv.gz", "parquet")
+SITE_TABLES = tuple(f"features.{suffix}" for suffix in SUFFIXES)
+
+
+@dataclass(frozen=True)
+class SitePipeline:
+    """How a site encodes its table."""
+
+    state: State
+    columns: ColumnSettings
+
+    def read(self, path: Path, ids: Ints) -> Rows:
+        """Return the features [I, F] of nodes by their ids [I]."""
+        columns = stored_columns({"nodes": self.state}, self.columns)
+        rows, schema = read_site_table(path, ids, columns)
+        encoded: Rows = apply(self.state, rows, schema).toarray()
+        return encoded
+
+
+def find_site_table(site: Site) -> Path | None:
+    """Return the site's table of features; None if its part.npz has them."""
+    return next(iter(files_named(site.folder, "features", SUFFIXES)), None)
+
+
+def read_site_table(path: Path, ids: Ints, columns: ColumnSettings) -> tuple[Rows, Schema]:
+    """Read the raw features [I, W] of nodes by their ids [I], NaN where blank or without a row.
+
+    Raises:
+        InputError: there is no id column, an id is unknown or repeated, or the table has labels.
+    """
+    try:
+        table = read_table(path, columns, text=False)
+    except TextIds:
+        raise InputError(
+            f"{path}: its ids are names; expected the numbers of `node_id` in {ARRAYS}"
+        ) from None
+    if table.ids is None:
+        raise InputError(f"{path}: there is no column `id`; set columns.id=NAME to the ids")
+    others = sorted(table.values.keys() - {"feat"})
+    if others:
+        raise InputError(f"{path}: has {others[0]}, which {ARRAYS} holds; take the column out")
+    if "feat" not in table.values or table.schema is None:
+        raise InputError(f"{path}: has no feature column besides the ids")
+    rows: Rows = in_node_order(table, "feat", Nodes(len(ids), ids, grows=False, where=str(path)))
+    return np.asarray(rows, np.float32), table.schema
