@@ -9,7 +9,6 @@ from support import random_graph, save_npz, thirds
 
 from partitioning.directory.read_directory import PartitionDirectory, find
 from retexo.apps import partition_data, train
-from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.settings.compose import compose
@@ -49,11 +48,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
 def parameters(layer: int) -> int:
     architecture = Architecture(default_model_settings("gcn", 2, HIDDEN), WIDTH, CLASSES)
     return sum(parameter.numel() for parameter in build_stages(architecture, 0)[layer].parameters())
-
-
-def test_parameters_by_hand() -> None:
-    assert parameters(0) == (WIDTH * HIDDEN + HIDDEN) + 2 * HIDDEN + (HIDDEN * CLASSES + CLASSES)
-    assert parameters(1) == HIDDEN * CLASSES + CLASSES
 
 
 def test_rows_and_gradients(trained: Any) -> None:
@@ -100,24 +94,3 @@ def test_every_sum_is_the_total(trained: Any) -> None:
     assert {kind: sum(entry[kind] for entry in crossed) for kind in counted["by_kind"]} == counted[
         "by_kind"
     ]
-
-
-def test_setup_is_small(trained: Any) -> None:
-    """Facts, digests of the parameters; for the plan two counts, a code of the rows and a need;
-    used columns.
-    """
-    directory, summary = trained
-    each_pair = (8 + 1 + 2 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
-    codes = sum(
-        encoded_size(count, directory.meta.parts[owner].nodes)
-        for owner, count in boundary_rows(directory)
-    )
-    assert summary["bytes"]["by_kind"]["setup"] == WORLD * (WORLD - 1) * each_pair + codes
-
-
-def boundary_rows(directory: PartitionDirectory) -> list[tuple[int, int]]:
-    """Owner and number of the rows of every ordered pair of parts."""
-    owners = [
-        directory.read(rank).halo_owner.bincount(minlength=WORLD).tolist() for rank in range(WORLD)
-    ]
-    return [(owner, count) for wanted in owners for owner, count in enumerate(wanted)]

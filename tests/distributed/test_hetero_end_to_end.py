@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hetero_support import hetero_parts, random_assignment
+from hetero_support import hetero_parts
 from support import train_settings
 from test_hetero_oracle import GRAPH, RELATIONS, SIZES, Losses, adjacencies, divided, known_sizes
 from torch import Tensor, nn
@@ -177,22 +177,6 @@ def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
     found = outcome(settings_of(model, num_parts, "trainer=full_graph"))
     assert_equal(found, whole(model))
     assert (found["sent"]["embeddings"] > 0) == (num_parts > 1)
-
-
-@pytest.mark.parametrize("degrees", ["local", "global"])
-@pytest.mark.parametrize("model", MODELS)
-def test_local_equals_one_process_without_the_cut_edges(model: str, degrees: str) -> None:
-    settings = settings_of(model, 4, "trainer=local", f"local.degrees={degrees}")
-    parts = random_assignment(GRAPH, 4)
-    kept = {
-        name: matrix * torch.from_numpy(parts[name[2]][:, None] == parts[name[0]])
-        for name, matrix in adjacencies().items()
-    }
-    found = outcome(settings)
-    assert_equal(
-        found, by_hand(settings, kept, totals(kept if degrees == "local" else adjacencies()))
-    )
-    assert found["sent"]["features"] == found["sent"]["embeddings"] == 0
 
 
 def test_plain_bytes_are_those_by_hand() -> None:

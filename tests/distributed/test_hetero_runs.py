@@ -185,15 +185,6 @@ def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
     )
 
 
-def test_sign(parts: Path, tmp_path: Path) -> None:
-    summary = train.run(settings(parts, "train", "model=rgcn", "trainer=sign"), tmp_path / "run")
-    assert len(summary["rounds"]) == 1
-    assert summary["bytes"]["by_kind"]["features"] > 0
-    assert "rgcn" in refused(
-        parts, "train", "model=rgat", "heads=2", "trainer=sign", folder=tmp_path
-    )
-
-
 def refused(*given: Any, folder: Path) -> str:
     with pytest.raises(InputError) as caught:
         train.run(settings(*given), folder)

@@ -164,27 +164,6 @@ def met(clusters: list[Any]) -> list[dict[int, str]]:
         return [future.result(60) for future in [pool.submit(work, node) for node in range(3)]]
 
 
-@pytest.mark.parametrize("reachable", [1, 2])
-def test_two_nodes_of_which_one_can_be_reached_need_no_hub(
-    reachable: int, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others meet by it; who cannot be reached opens the stream, whatever its number."""
-    monkeypatch.setattr(
-        addresses, "listen", lambda address, port: socket.create_server((address, port))
-    )
-    port = free_port()
-    ports = met(
-        [
-            served.cluster(node, inbound_port=port if node == reachable else None)
-            for node in range(3)
-        ]
-    )
-    other = 3 - reachable
-    assert ports[0][reachable] == ports[other][reachable] == port
-    assert ports[0][other] == ports[other][0] == served.port
-    assert ports[reachable][~0] == ports[reachable][~other] == port
-
-
 def test_node_0_is_the_hub_where_no_other_is_listed(tmp_path: Path) -> None:
     folder, port = make_credentials(tmp_path / "keys", *SITES)[0].parent, free_port()
     there = Served(folder, port, [])

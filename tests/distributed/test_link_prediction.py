@@ -27,9 +27,6 @@ from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.models.block import HaloRows, InEdges, Sources
-from retexo.models.conv.rgcn_union import UnionRGCN
-from retexo.models.convolution import RelationInput
 from retexo.models.hetero_stage import build_network
 from retexo.models.matrix import to_dense
 from retexo.models.stage import OutputHeads
@@ -298,27 +295,6 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
         torch.testing.assert_close(own, wanted)
 
 
-def test_rgcn_means_are_those_of_each_relation() -> None:
-    whole = with_relations()
-    number = torch.from_numpy(whole.edge_feat[:, 0]).long()
-    ends = [torch.from_numpy(each).long() for each in (whole.src, whole.dst)]
-    order = ends[1].argsort(stable=True)
-    degree, rows = torch.zeros(NODES), torch.randn(NODES, 4, dtype=torch.float64)
-    src, dst, kind = ends[0][order], ends[1][order], torch.nn.functional.one_hot(number[order], 3)
-    edges = InEdges.build(src, dst, degree, degree, torch.float64, edge_feat=kind)
-    none = HaloRows.empty(0, 4, torch.float64)
-    conv = UnionRGCN(((RelationInput("rows", 4),) * 3,), 5, 0.0, 8).double()
-    inputs = conv.prepare(
-        edges.cut_block(torch.arange(NODES), Sources(none, none)), rows, torch.zeros(0, 0)
-    )
-    for relation, found in enumerate(inputs.matrices):
-        matrix, kept = np.zeros((NODES, NODES)), kind[:, relation] > 0
-        np.add.at(matrix, (dst[kept].numpy(), src[kept].numpy()), 1)
-        mean = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-        np.testing.assert_allclose(found, mean @ rows.numpy(), atol=1e-12)
-    assert conv(inputs).shape == (NODES, 5)
-
-
 def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the embeddings of two stages, the spectral ones, paths of two and the split."""
     split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH, paths=True)
@@ -361,15 +337,6 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         own, fixed = (matrix[tuple(split.rows[name].T)] for name in (part, f"{part}_neg"))
         wins = (own[:, None] > fixed).mean() + (own[:, None] == fixed).mean() / 2
         assert scores[part]["auc"] == pytest.approx(wins)
-
-
-def test_ranks_do_not_depend_on_how_much_is_there_at_a_time(
-    tmp_path: Path, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranking, "MAX_PAIRS", 3)
-    monkeypatch.setattr(ranking, "MAX_SCORES", 20)
-    scores = joined(trained(directory_of(tmp_path, 4), CASES["full_graph"]))[2]
-    assert scores["test"] == pytest.approx(alone["full_graph"][2]["test"], rel=1e-9)
 
 
 @pytest.mark.parametrize("evaluator", ["hits@5", "mrr"])
@@ -645,22 +612,6 @@ def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, 
     ended = run_main(*common, *arguments, f"checkpoint_dir={folder / 'run'}", place, cwd=folder)
     assert ended.rc == 2, ended.output
     assert named in ended.output
-
-
-def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: Any) -> None:
-    folder, common = run
-    arguments = ("--config-name", "link_prediction_gat", *common[2:], "app=train", "heads=2")
-    ended = run_main(*arguments, f"hydra.run.dir={folder / 'gat'}", cwd=folder)
-    assert ended.rc == 0, ended.output
-    skipped = run_main(
-        *common, "app=train", "task.cut_edges=skip", f"hydra.run.dir={folder / 'skip'}", cwd=folder
-    )
-    assert skipped.rc == 0, skipped.output
-    rows = {
-        name: summary_of(folder / name, "summary.json")["bytes"]["by_kind"]
-        for name in ("run", "skip")
-    }
-    assert rows["skip"]["features"] < rows["run"]["features"]
 
 
 @pytest.mark.parametrize(

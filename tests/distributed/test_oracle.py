@@ -393,17 +393,6 @@ def test_parts_equal_one_part(trained: Any, num_parts: int, case: tuple[str, str
     assert_same(trained(num_parts, case), trained(1, case))
 
 
-@pytest.mark.parametrize("case", MARKED)
-def test_the_oracle_trains(trained: Any, case: tuple[str, str]) -> None:
-    rounds, embeddings, _ = trained(1, case)
-    losses = [line[2] for line in rounds if line[0] == 0]
-    assert len(losses) == ROUNDS + 1
-    assert (
-        losses[ROUNDS - 1] < losses[0] - 0.05
-    )  # the last entry is after the last step: no loss is computed
-    assert all(np.isfinite(rows).all() and rows.std() > 0 for rows in embeddings)
-
-
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
 def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: int) -> None:
     _, embeddings, _ = trained(num_parts, ("gcn", "local-3"))
@@ -515,17 +504,6 @@ def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, ca
     named = np.any(list(oracle_masks("third").values()), axis=0)
     assert named.sum() == 40
     assert np.isnan(got[1][-1]).any(axis=1).tolist() == (~named).tolist()
-
-
-@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
-@pytest.mark.parametrize(
-    "name", ["gat-chunks", "gat-batch-of-all", "sage-pool-chunks", "gcn-batch-of-all"]
-)
-def test_nodes_that_go_through_piece_by_piece_make_the_same_step(
-    trained: Any, num_parts: int, name: str
-) -> None:
-    whole = name.removesuffix("-chunks").removesuffix("-batch-of-all")
-    assert_same(trained(num_parts, name), trained(1, whole))
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])

@@ -87,26 +87,6 @@ def test_three_nodes_agree_on_one_run() -> None:
     assert store != str(port)
 
 
-def test_every_node_hears_every_other() -> None:
-    port = free_port()
-    together_in = threading.Barrier(4)
-
-    def links(node: int) -> dict[int, Any]:
-        with connect_node(cluster(node, port, parts=4)) as met:
-            for other, link in met.links.items():
-                link.send({"from": node, "to": other})
-            heard = {other: link.receive_one(10) for other, link in met.links.items()}
-            together_in.wait(20)
-            return heard
-
-    with ThreadPoolExecutor(4) as pool:
-        heard = list(pool.map(links, range(4)))
-    for node, messages in enumerate(heard):
-        assert messages == {
-            other: {"from": other, "to": node} for other in range(4) if other != node
-        }
-
-
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reaches node 0, but there is a wall between two of them."""
     monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 1.0)
@@ -159,29 +139,6 @@ def test_a_mismatch_ends_all_nodes_with_the_same_sentence(name: str) -> None:
     assert "node 1 (rank 1" in first[1]
     for word in words:
         assert word in first[1]
-
-
-def test_a_mismatch_of_a_node_with_the_run_key_ends_all_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 60.0)
-    port = free_port()
-    outcomes = together(
-        *(lambda n=n: attend(cluster(n, port, run_key="a"), {"seed": n}) for n in (0, 1))
-    )
-    assert outcomes[0] == outcomes[1]
-    assert "seed=1 instead of 0" in outcomes[0][1]
-
-
-def test_other_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
-    versions = iter(("retexo 1 (source aa)", "retexo 1 (source bb)"))
-    monkeypatch.setattr(rendezvous, "code_version", lambda: next(versions))
-    first, second = together(lambda: attend(cluster(0, port)), lambda: attend(cluster(1, port)))
-    assert first == second
-    assert first[0] == "InputError"
-    assert "source aa" in first[1]
-    assert "source bb" in first[1]
 
 
 def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
@@ -239,13 +196,6 @@ def test_nodes_that_saved_nothing_or_nearly_as_much_resume_together(states: Any)
         )
     )
     assert len(outcomes[0][0]) == 16, outcomes
-
-
-def test_one_node_that_resumes_and_one_that_begins() -> None:
-    port = free_port()
-    outcomes = together(*(lambda n=n: attend(cluster(n, port), resumes=n == 1) for n in (0, 1)))
-    assert outcomes[0] == outcomes[1]
-    assert "node 1 (rank 1) resumes a run and node 0 (rank 0) begins one" in outcomes[0][1]
 
 
 def test_a_rank_taken_twice_ends_all() -> None:
@@ -361,20 +311,6 @@ def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> Non
         assert b"sent nothing" in visit(port, b"")
         assert b"sent nothing" in visit(port, b'{"retexo":')
         assert attend(cluster(1, port)) == first.result(20)
-
-
-def test_all_messages_of_a_packet_are_kept() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        waiting = accepted_connections.AcceptedConnections(server)
-        with socket.create_connection(server.getsockname(), 5) as peer:
-            peer.sendall(b'{"number": 1}\n{"number": 2}\n{"number"')
-            while not (found := waiting.wait(5.0)[0]):
-                pass
-            ((first, message),) = found
-            assert message == {"number": 1}
-            peer.sendall(b": 3}\n")
-            assert [first.receive_one(5.0) for _ in range(2)] == [{"number": 2}, {"number": 3}]
-            first.close()
 
 
 def answering(*answers: bytes | None) -> Outcome:
@@ -495,10 +431,3 @@ def test_an_unknown_interface_is_named_with_those_that_are_there() -> None:
     assert kind == "InputError"
     assert "distributed.interface=eth9" in message
     assert "lo" in message
-
-
-def test_an_address_that_is_not_node_0s() -> None:
-    kind, message = attend(cluster(0, free_port(), master_addr="127.0.0.2"))
-    assert kind == "InputError"
-    assert "distributed.master_addr=127.0.0.2" in message
-    assert "127.0.0.1" in message

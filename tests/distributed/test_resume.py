@@ -5,7 +5,6 @@ bytes, rounds, log.
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import signal
 from functools import partial
@@ -22,9 +21,7 @@ from retexo.apps import resume, train
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
-from retexo.results.atomic_write import write_json
 from retexo.settings.compose import compose
-from retexo.settings.flatten import without
 from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
 
@@ -96,16 +93,6 @@ def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Stre
             return swap(self, *arguments)
 
         GlooTransport.swap = counted  # type: ignore[method-assign]
-    train_worker.main(rank, job, parent, streams)
-
-
-def disk_is_full(
-    size: int, rank: int, job: Any, parent: Connection, streams: Streams | None
-) -> None:
-    """A worker, of which rank 1 can write no file beyond `size` bytes."""
-    if rank == 1:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     train_worker.main(rank, job, parent, streams)
 
 
@@ -272,37 +259,6 @@ def test_another_run_is_not_gone_on_with(
     assert snapshot(interrupted) == before
 
 
-def test_a_state_of_a_version_with_fewer_settings(
-    parts: Path,
-    whole_runs: dict[tuple[str, ...], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What it does not know had its default; the state keeps the description that it was made with."""
-    shared = train.shared_settings
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 18))
-        patched.setattr(
-            train,
-            "shared_settings",
-            lambda settings: without(shared(settings), {"compute.precision"}),
-        )
-        with pytest.raises(TrainingError):
-            train.run(settings(parts, *SYNC), tmp_path)
-    recorded = (tmp_path / "state" / "run.json").read_bytes()
-    with pytest.raises(
-        InputError, match=r"compute.precision=bf16: .* was started with compute.precision=fp32"
-    ):
-        train.run(settings(parts, *SYNC, "resume=auto", "compute.precision=bf16"), tmp_path)
-    assert (tmp_path / "state" / "run.json").read_bytes() == recorded
-    assert train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)["resumed"] == {
-        "layer": 0,
-        "round": 4,
-        "run_dir": str(tmp_path),
-    }
-    assert_same_run(tmp_path, whole_runs[SYNC])
-
-
 def test_gat_of_a_state_from_before_has_no_self_loops(tmp_path: Path) -> None:
     before, now = (
         {"model": {"name": "gat", "head_merge": "mean"} | more}
@@ -339,39 +295,6 @@ def test_a_state_without_a_description_is_of_no_run(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["run.json"]
 
 
-def test_another_node_knows_that_the_run_is_done(tmp_path: Path) -> None:
-    summary = {"status": "done", "settings": {"seed": 3}, "test": {"accuracy": 0.5}}
-    own, shared = tmp_path / "own", tmp_path / "shared"
-    for place in (own, shared):
-        place.mkdir()
-    write_json(shared / "summary.json", {**summary, "status": "running"})
-    for place, expected in ((own, summary), (shared, None)):
-        resume.note_done(place, summary)
-        assert resume.finished("auto", place, {"seed": 3}) == expected
-    with pytest.raises(InputError, match=r"seed=4: the run in .* was started with seed=3"):
-        resume.finished("auto", own, {"seed": 4})
-
-
-@pytest.mark.parametrize(
-    ("name", "is_folder"),
-    [
-        ("metrics.jsonl", True),
-        ("summary.json", True),
-        ("state/rank0/tape", True),
-        ("state/rank0", False),
-        ("state", False),
-        ("checkpoint", False),
-    ],
-)
-def test_files_and_folders_in_each_others_place(name: str, is_folder: bool, tmp_path: Path) -> None:
-    place = tmp_path / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.mkdir() if is_folder else place.write_text("")
-    kind = "a regular file" if is_folder else "a folder"
-    with pytest.raises(InputError, match=f"{name}: has to be {kind}; remove it"):
-        resume.check_place("auto", tmp_path, range(1))
-
-
 def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:
     with pytest.raises(InputError, match="resume=auto"):
         train.run(settings(parts, *SYNC), interrupted)
@@ -393,15 +316,6 @@ def test_a_directory_without_state(
     assert (done / "summary.json").read_bytes() == before
 
 
-def test_json_without_end(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    for name in ("summary.json", "state/run.json"):
-        (tmp_path / name).write_text("[" * 200_000)
-    assert resume.finished("auto", tmp_path, {}) is None
-    with pytest.raises(InputError, match=r"run\.json: damaged"):
-        resume.check_same("auto", tmp_path, {}, {})
-
-
 def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A death then ends the run, which says so, and nothing can go on."""
     with monkeypatch.context() as patched:
@@ -419,21 +333,3 @@ def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     for setting in ("resume=auto", "checkpoint.every=2"):
         with pytest.raises(InputError, match=f"^{setting}: checkpoint=none"):
             settings(parts, "checkpoint=none", setting)
-
-
-def test_a_full_disk(
-    parts: Path,
-    whole_runs: dict[tuple[str, ...], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The tape still fits, a step does not."""
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(disk_is_full, 4000))
-        with pytest.raises(
-            TrainingError, match=r"rank 1 .*step0-2.state: cannot be written: File too large"
-        ):
-            train.run(settings(parts, *SYNC), tmp_path)
-    assert not list((tmp_path / "state" / "rank1").glob(".*"))
-    train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)
-    assert_same_run(tmp_path, whole_runs[SYNC])

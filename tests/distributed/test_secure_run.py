@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import random_graph, run_main, thirds, write_partitions
+from support import random_graph, thirds, write_partitions
 
 pytest.importorskip("cryptography")
 
@@ -82,34 +82,8 @@ def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
     assert planned["options"]["gradient.secure=false"] < planned["bytes"]["limit"]
 
 
-def test_twenty_rounds_of_sgd_are_near_those_of_floats(parts: Path, tmp_path: Path) -> None:
-    sgd = (
-        "base=published",
-        "num_rounds=[20]",
-        "learning_rate=[0.1]",
-        "stopping=none",
-        "dropout=0",
-        "exchange=plain",
-        "best_val_model=false",
-        "optimizer._target_=torch.optim.SGD",
-    )
-    for name, more in (("secure", SECURE), ("floats", ())):
-        train.run(compose(arguments(parts, *sgd, *more)), tmp_path / name)
-    for secure, floats in zip(
-        layers(tmp_path / "secure"), layers(tmp_path / "floats"), strict=True
-    ):
-        for name, values in floats.items():
-            assert (secure[name] - values).norm() <= 1e-5 * values.norm(), name
-
-
 def test_too_few_sites_are_refused(parts: Path, tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError, match=r"gradient.secure=true: 2 of 3 partitions have training nodes"
     ):
         train.run(compose(arguments(parts / "few", *SECURE)), tmp_path)
-
-
-def test_another_precision_is_refused(tmp_path: Path) -> None:
-    ended = run_main("app=train", "gradient.secure=true", cwd=tmp_path)
-    assert ended.rc == 2
-    assert "gradient.precision=int6: gradient.secure=true sends integers of 32 bits" in ended.stderr

@@ -5,15 +5,13 @@ from it.
 import contextlib
 import io
 import json
-import select
 import shutil
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,8 @@ from test_rendezvous import Outcome, attend, cluster, connect_node
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
 from retexo.comm.process_group import connected
-from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import PeerLost
 from retexo.launch import handshake
-from retexo.launch.accepted_connections import (
-    MAX_CONNECTIONS,
-    MAX_CONNECTIONS_PER_ADDRESS,
-    AcceptedConnections,
-)
 from retexo.launch.handshake import PROTOCOL
 from retexo.sites.credentials import read_credentials
 from retexo.sites.tls import Tls, secure_stream
@@ -263,39 +255,6 @@ def test_nothing_can_be_replayed(folder: Path) -> None:
     assert good(meet(folder, port, attack))
 
 
-@pytest.fixture
-def crowd() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.mark.parametrize("addresses", [1, 10])
-def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: ExitStack) -> None:
-    """Of one address, and in all."""
-    listener = crowd.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
-    waiting, limit = (
-        AcceptedConnections(listener),
-        MAX_CONNECTIONS_PER_ADDRESS if addresses == 1 else MAX_CONNECTIONS,
-    )
-    ends = [
-        crowd.enter_context(
-            socket.create_connection(
-                listener.getsockname(), 20, (f"127.0.0.{2 + number % addresses}", 0)
-            )
-        )
-        for number in range(limit + 10)
-    ]
-    while len(ended := [end for end in ends if select.select([end], [], [], 0)[0]]) < 10:
-        waiting.wait(0.0)
-    waiting.wait(0.0)
-    assert ended == ends[:10]
-    assert all(end.recv(1) == b"" for end in ended)
-    ends[-1].sendall(b'{"one": "of those that stayed"}\n')
-    ((_, message),) = waiting.wait(20)[0]
-    assert message == {"one": "of those that stayed"}
-    waiting.close()
-
-
 # --- the workers' streams ----------
 
 
@@ -314,44 +273,6 @@ def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
             ends[0].result(20)
         ends[0].exception()
         far.close()
-
-
-def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
-    """One bit of a message: both ends see that, and neither has a wrong number."""
-    near, far = socket.socketpair()
-    middle, end = socket.socketpair()
-    tls = [Tls(read_credentials(folder / site, node, 3)) for node, site in enumerate(SITES[:2])]
-    spoil = threading.Event()
-
-    def relay(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while content := source.recv(1 << 16):
-                if spoil.is_set():
-                    place = min(
-                        20, len(content) - 1
-                    )  # in the first record, which an alert may follow
-                    content = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-                target.sendall(content)
-        target.close()
-
-    for pair in ((far, middle), (middle, far)):
-        threading.Thread(target=relay, args=pair, daemon=True).start()
-    with ThreadPoolExecutor(2) as pool:
-        ends = [
-            pool.submit(secure_stream, stream, tls[node], 1 - node, 10.0, accepted=node == 0)
-            for node, stream in enumerate((near, end))
-        ]
-        streams = [each.result(20) for each in ends]
-        transports = [
-            SocketTransport(node, {1 - node: stream}, 10.0) for node, stream in enumerate(streams)
-        ]
-        spoil.set()
-        swaps = [pool.submit(swap, each, [torch.ones(50)] * 2, [50] * 2) for each in transports]
-        errors = [str(each.exception(20)) for each in swaps]
-        for stream in streams:
-            stream.close()
-    assert any("decryption failed or bad record mac" in error for error in errors), errors
-    assert all("rank" in error for error in errors), errors
 
 
 # --- credentials and settings ----------

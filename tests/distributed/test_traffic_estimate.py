@@ -491,49 +491,6 @@ def test_gradients_are_exact_where_no_unit_is_dead(
             assert found.sent[key_of(entry)] == found.predicted(entry), entry
 
 
-@each_case
-def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
-    found = measured[case]
-    counted, predicted, rounds = found.workers[0].summary["bytes"], found.estimated, found.rounds
-    assert rounds == [*LIMITS[: case.num_layers]]
-    for kind, sent in counted["by_kind"].items():
-        exact = all(entry.exact for entry in predicted.entries if entry.kind == kind)
-        assert (
-            sent == predicted.total(rounds, [kind])
-            if exact
-            else sent <= predicted.total(rounds, [kind])
-        )
-    assert counted["by_layer"][0] == predicted.total(rounds, layer=0)
-    assert (
-        counted["total"]
-        <= predicted.total(rounds)
-        < predicted.total([number + 1 for number in rounds])
-    )
-    assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
-
-
-@pytest.mark.parametrize(
-    ("case", "most"),
-    [(EARLY, (9, 9)), (BLIND, (8, 8)), (HIDDEN, (9, 3))],
-    ids=["early", "blind", "hidden"],
-)
-def test_counts_are_a_bound_where_a_layer_may_stop(
-    measured: dict[Case, Measured], case: Case, most: tuple[int, int]
-) -> None:
-    """They go alone where a layer is over, and before that wherever it may be."""
-    found = measured[case]
-    counts = [
-        entry
-        for entry in found.estimated.entries
-        if entry.kind == "metrics" and entry.layer is not None
-    ]
-    alone = 2 * (WORLD - 1) * 7 * 4
-    assert {entry.exact for entry in counts} == {False}
-    assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
-    for layer in (0, 1):
-        assert found.estimated.total(found.rounds, ["metrics"], layer) == most[layer] * alone
-
-
 # --- equality after ----------
 
 

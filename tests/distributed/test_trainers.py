@@ -25,13 +25,12 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
 from retexo.models.conv.gat import NEGATIVE_SLOPE
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
 from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import bns, end_to_end, network_pass, registry, sign
+from retexo.trainers import bns, end_to_end, registry, sign
 from retexo.trainers.context import Clock, Context
 from retexo.worker.make_context import make_context
 
@@ -434,34 +433,6 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
     assert draws.std() > 0.05  # a fresh one in each epoch
 
 
-def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None:
-    """Of GCN, within 5 standard errors, over 2,000 draws of the first layer's aggregate."""
-    draws, share = 2000, 0.3
-    directory, settings = (
-        parts_of(tmp_path, 2),
-        settings_of(2, "trainer=bns", f"bns.p={share}", "model=gcn"),
-    )
-
-    def work(comm: Communicator) -> tuple[Tensor, Tensor]:
-        context, stages, _ = context_of(comm, directory, settings, torch.float64, RoundState())
-        received = end_to_end.exchange_features(context, stages, with_sums=False)
-        everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
-        required, plans = network_pass.make_plans(context, everything, sums=False)
-        exact = network_pass.first_step(context, stages[0], required, received).fixed[PLAIN_NODE]
-        sampled = []
-        for epoch in range(draws if comm.rank == 0 else 0):
-            sample = bns.draw(plans[PLAIN_NODE], comm.rank, share, 0, epoch)
-            some = bns.sampled_features(received[PLAIN_NODE], plans[PLAIN_NODE], sample, 1 / share)
-            step = network_pass.first_step(context, stages[0], required, {PLAIN_NODE: some})
-            sampled.append(step.fixed[PLAIN_NODE].matrices[-1])
-        return exact.matrices[-1], torch.stack(sampled) if sampled else torch.zeros(0)  # type: ignore[arg-type,return-value]
-
-    exact, sampled = run_threads(2, work)[0]
-    error = sampled.std(dim=0) / draws**0.5
-    assert bool(((sampled.mean(dim=0) - exact).abs() <= 5 * error + 1e-12).all())
-    assert float((sampled[0] - exact).abs().max()) > 0.1
-
-
 @pytest.mark.parametrize(("model", "num_layers", "hops"), FEDGCN)
 def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
     tmp_path: Path, model: str, num_layers: int, hops: int
@@ -589,16 +560,3 @@ def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> No
         torch.float32,
     )
     assert total(outcomes, "embeddings") < 0.8 * total(plain, "embeddings")
-
-
-def test_sampling_sends_its_share_of_the_rows(tmp_path: Path) -> None:
-    """Of GAT, whose rows are never summed: the sample's rows there, their gradients back."""
-    directory = parts_of(tmp_path, 2)
-    settings = [
-        settings_of(2, "trainer=bns", f"bns.p={share}", "model=gat") for share in (0, 0.25, 1)
-    ]
-    none, some, every = (
-        total(trained(directory, each, torch.float32), "embeddings") for each in settings
-    )
-    share = (some - none) / (every - none)
-    assert 0.2 < share < 0.3

@@ -25,7 +25,7 @@ import torch
 from support import wait_until
 
 from retexo.errors import Stopped, TrainingError
-from retexo.launch import fork_server, monitor, start_workers
+from retexo.launch import monitor, start_workers
 from retexo.launch.control_channel import Channel
 from retexo.launch.fork_server import warm_up
 from retexo.launch.heartbeat import ProcessMonitor, Progress, Stopwatch
@@ -146,13 +146,6 @@ def alone(*what: str) -> dict[int, Any]:
     return start_workers.run_workers(range(len(what)), serve, dict(enumerate(what)), node)
 
 
-def test_a_worker_that_holds_the_lock_of_the_interpreter_is_alive() -> None:
-    """Silent for three times as long as a dead one may be, but computing."""
-    start = time.monotonic()
-    assert alone("return", "hold")[1] == {"rank": 1}
-    assert time.monotonic() - start > 2 * TIMEOUT
-
-
 DEATHS = {
     "stop": "rank 1 (node 0) was stopped (SIGSTOP, or a debugger)",
     "die": "rank 1 (node 0) was killed by SIGKILL",
@@ -207,25 +200,6 @@ def test_a_fork_server_that_starts_no_workers(how: str) -> None:
     assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
 
 
-def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its workers end all the same, and so does the parent."""
-    monkeypatch.setattr(start_workers, "STOP_TIMEOUT", 1.0)
-    server, start = running_server(), fork_server.start_processes
-
-    def start_and_stop(*arguments: Any) -> None:
-        start(*arguments)
-        server.suspend()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fork_server, "start_processes", start_and_stop)
-        with pytest.raises(TrainingError, match="rank 1"):
-            alone("wait", "fail")
-    assert alone("return") == {0: {"rank": 0}}  # by another, which is warm for the tests to come
-    assert not start_workers.multiprocessing.active_children()
-
-
 # --- on two nodes ----------
 
 
@@ -239,12 +213,6 @@ def test_a_death_ends_both_nodes_with_the_same_sentence(what: str, victim: int) 
         DEATHS[what].replace("rank 1 (node 0)", f"rank {victim} (node {victim})")
     )
     assert "phase: round (layer 1, round 17)" in outcomes[0]
-
-
-def test_a_death_after_the_other_node_is_done_fails_both() -> None:
-    first, second = run_both("return", "stop")
-    assert first == second
-    assert first.startswith("rank 1 (node 1) was stopped")
 
 
 @pytest.mark.parametrize("victim", [0, 1])

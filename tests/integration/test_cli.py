@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 import pytest
 from support import (
-    ROOT,
     Ended,
     finish,
     group_members,
@@ -241,16 +240,6 @@ def test_help_and_the_configuration_are_printed(place: Path) -> None:
     assert "dropout: 0.3\n" in shown.stdout
 
 
-def test_a_long_folder_for_temporary_files(place: Path, tmp_path: Path) -> None:
-    """No socket has a path of more than 107 bytes."""
-    folder = tmp_path / ("x" * 130)
-    folder.mkdir()
-    run = ("num_rounds=[2]", f"hydra.run.dir={tmp_path / 'run'}")
-    ended = run_cli(*TRAIN, *run, cwd=place, env={"TMPDIR": str(folder)})
-    assert ended.rc == 0, ended.output
-    assert not list(folder.iterdir())
-
-
 # --- a run that is under way ----------
 
 
@@ -359,23 +348,6 @@ def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
         kill_group(process.pid)
 
 
-def test_a_closed_terminal_ends_a_run_that_keeps_its_round(place: Path, tmp_path: Path) -> None:
-    """Its processes all get SIGHUP, and a closing session sends SIGTERM besides."""
-    process, _ = start_long(place, tmp_path)
-    try:
-        os.killpg(process.pid, signal.SIGHUP)
-        process.terminate()
-        ended = finish(process, timeout=20)
-        assert ended.rc in (129, 143), ended.output
-        assert "Traceback" not in ended.output
-        assert_nothing_left(process)
-        assert failed_summary(tmp_path)["error"] in ("terminated (SIGHUP)", "terminated (SIGTERM)")
-        for rank in (0, 1):
-            assert list((tmp_path / "run" / "state" / f"rank{rank}").glob("step0-*.state"))
-    finally:
-        kill_group(process.pid)
-
-
 def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> None:
     process, _ = start_long(place, tmp_path)
     try:
@@ -477,22 +449,6 @@ def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "node1" / "summary.json").exists()
 
 
-@pytest.mark.long("two_nodes_that_differ in test_cluster.py refuse in this process")
-def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_path: Path) -> None:
-    other = run_main(
-        "app=partition_data",
-        *DATA,
-        f"partition_dir={tmp_path}/other",
-        "partition.seed=5",
-        cwd=place,
-    )
-    assert other.rc == 0, other.output
-    for ended in two_nodes(place, tmp_path, [place / "parts", tmp_path / "other"]):
-        assert ended.rc == 2, ended.output
-        assert "node 1 (rank 1) has another partitioning" in ended.stderr
-        assert "Traceback" not in ended.output
-
-
 # --- every configuration, in this process's workers ----------
 
 FIELDS = {
@@ -556,14 +512,6 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
-)
-def test_every_experiment_trains(place: Path, tmp_path: Path, name: str) -> None:
-    summary = trained(place, tmp_path, f"+experiment={name}", config="node_classification_gat")
-    assert 0 <= summary["test"]["accuracy"] <= 1
-
-
 def test_the_lean_command_of_the_readme(place: Path) -> None:
     arguments = (
         "--config-name",
@@ -578,25 +526,6 @@ def test_the_lean_command_of_the_readme(place: Path) -> None:
     assert settings["gradient"]["compression"] == "powersgd"
     assert settings["exchange"]["precision"] == "int4"
     assert settings["num_rounds"] == [3]  # what the command line says comes last
-
-
-def test_training_learns(place: Path, tmp_path: Path) -> None:
-    arguments = (
-        "num_rounds=[80]",
-        "learning_rate=[0.02]",
-        "stopping=none",
-        "dropout=0",
-        "best_val_model=false",
-    )
-    summary = trained(place, tmp_path, *arguments, config="node_classification_sage")
-    assert summary["train"]["accuracy"] > 0.9
-
-
-@pytest.mark.parametrize("config", ["node_classification_gcn", "node_classification_sage"])
-def test_multilabel(tmp_path: Path, config: str) -> None:
-    save_npz(tmp_path / "toy.npz", random_graph(multi=True), thirds(40))
-    summary = trained(tmp_path, tmp_path, config=config)
-    assert summary["test"]["micro_f1"] != summary["test"]["accuracy"]
 
 
 def test_unknown_labels_are_kept_and_not_scored(tmp_path: Path) -> None:
@@ -621,12 +550,6 @@ def test_unknown_labels_are_kept_and_not_scored(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored, labels)
 
 
-def test_one_partition_sends_nothing(place: Path, tmp_path: Path) -> None:
-    summary = trained(place, tmp_path, "num_partitions=1")
-    assert summary["bytes"]["total"] == 0
-    assert summary["bytes"]["by_peer"] == [[0]]
-
-
 def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
     first, again = (trained(place, tmp_path / name, "dropout=0.5") for name in ("a", "b"))
     assert first["test"] == again["test"]
@@ -640,30 +563,6 @@ def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
     ]
     assert lines[0] == lines[1]
     assert len(lines[0]) == sum(first["rounds"]) + 2
-
-
-def test_published_command_with_momentum_and_volume(place: Path) -> None:
-    arguments = (
-        "optimizer._target_=torch.optim.SGD",
-        "+optimizer.momentum=0.9",
-        "measure_dv=true",
-        "sleep_time=0.01",
-    )
-    command = ("--config-name", "node_classification_gcn", *TRAIN, *arguments)
-    ended = run_main(*command, "hydra.run.dir=momentum", cwd=place)
-    assert ended.rc == 0, ended.output
-    for words in (
-        "accuracy",
-        "bytes sent",
-        "bytes of gradients",
-        "bytes of layer 1",
-        "bytes sent by rank 1",
-    ):
-        assert words in ended.stdout
-    assert (
-        json.loads((place / "momentum" / "summary.json").read_text())["settings"]["measure_dv"]
-        is True
-    )
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,8 @@ on loopback.
 import contextlib
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +18,6 @@ from support import (
     Ended,
     finish,
     free_port,
-    group_members,
     kill_group,
     random_graph,
     run_main,
@@ -47,13 +43,6 @@ TRAIN = (
     "cluster.threads=1",
 )
 SHORT = (*TRAIN, "num_rounds=[4]")
-LONG = (
-    *TRAIN,
-    "num_rounds=[1000000]",
-    "stopping=none",
-    "sleep_time=0.02",
-    "distributed.heartbeat_timeout=5",
-)
 
 
 @pytest.fixture(scope="module")
@@ -87,29 +76,10 @@ def nodes(place: Path, folder: Path, *arguments: str) -> Iterator[list[subproces
             process.wait()
 
 
-def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
-    """The process of a node that listens for its peers, the parent apart."""
-    return wait_until(
-        lambda: next(filter(listens, psutil.Process(process.pid).children(recursive=True)), None),
-        30,
-        "a",
-    )  # type: ignore[no-any-return]
-
-
 def listens(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return any(entry.status == psutil.CONN_LISTEN for entry in process.net_connections("tcp"))
     return False
-
-
-def wait_for_rounds(folder: Path, *processes: subprocess.Popen[str]) -> None:
-    metrics = folder / "node0" / "metrics.jsonl"
-
-    def ended() -> list[subprocess.Popen[str]]:
-        return [process for process in processes if process.poll() is not None]
-
-    wait_until(lambda: ended() or (metrics.exists() and metrics.stat().st_size), 90, "training")
-    assert not ended(), finish(ended()[0]).output
 
 
 def error_of(ended: Ended) -> str:
@@ -122,115 +92,8 @@ def error_of(ended: Ended) -> str:
 
 # --- deaths ----------
 
-IN_A_ROUND = r"; phase: round \(layer 0(, round \d+)?\)$"
-FAULTS = {
-    "stop a worker": (
-        1,
-        "worker",
-        signal.SIGSTOP,
-        r"error: rank 1 \(node 1\) was stopped \(SIGSTOP.*",
-    ),
-    "stop a node": (
-        1,
-        "parent",
-        signal.SIGSTOP,
-        r"error: node 1 \(rank 1\) is lost: no heartbeat for \d+ s",
-    ),
-    "terminate a node": (
-        1,
-        "parent",
-        signal.SIGTERM,
-        r"error: node 1 \(rank 1\) was ended by SIGTERM",
-    ),
-}
-
-
-LONG_FAULTS = pytest.mark.long("test_watch.py has it of nodes that are threads")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[] if name in ("stop a worker", "terminate a node") else LONG_FAULTS
-        )
-        for name in FAULTS
-    ],
-)
-def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, name: str) -> None:
-    victim, what, number, sentence = FAULTS[name]
-    with nodes(place, tmp_path, *LONG) as processes:
-        wait_for_rounds(tmp_path, *processes)
-        struck = (
-            worker_of(processes[victim])
-            if what == "worker"
-            else psutil.Process(processes[victim].pid)
-        )
-        struck.send_signal(number)
-        start = time.monotonic()
-        survivors = [
-            process for process in processes if what == "worker" or process.pid != struck.pid
-        ]
-        for process in survivors:
-            ended = finish(process, timeout=60)
-            assert ended.rc == 1, ended.output
-            # A worker's parent hears of each phase before what happens in it; other nodes a moment
-            # later.
-            phase = IN_A_ROUND if what == "worker" else r"; phase: \w+.*$"
-            assert re.match(sentence + phase, error_of(ended)), error_of(ended)
-        assert time.monotonic() - start < 20
-        if number == signal.SIGSTOP and what == "parent":
-            struck.send_signal(signal.SIGCONT)  # it finds that the others are gone
-            assert finish(processes[victim]).rc == 1
-        if number == signal.SIGTERM:
-            assert finish(processes[victim]).rc == 143
-        for process in processes:
-            wait_until(lambda: not group_members(process.pid), 10, "no process left")  # noqa: B023
-    summary = json.loads((tmp_path / "node0" / "summary.json").read_text())
-    assert summary["status"] == "failed"
-
 
 # --- one run directory ----------
-
-
-@pytest.mark.parametrize("node", [0, 1])
-@pytest.mark.parametrize(
-    "more", [(), ("resume=auto",), ("app=evaluate", "checkpoint_dir=none")], ids=str
-)
-def test_a_run_directory_in_use_is_refused(
-    live: Path, place: Path, node: int, more: tuple[str, ...]
-) -> None:
-    """Of each node its own, also where the run could go on; what is there stays as it is."""
-    run_dir = live / f"node{node}"
-    before = {path: path.stat().st_ino for path in run_dir.glob("*.json")}
-    arguments = [
-        argument
-        for argument in LONG
-        if argument.split("=")[0] not in {name.split("=")[0] for name in more}
-    ]
-    ended = run_main(
-        *arguments,
-        *more,
-        "parts_per_node=1",
-        f"node_rank={node}",
-        f"hydra.run.dir={run_dir}",
-        cwd=place,
-    )
-    assert ended.rc == 2, ended.output
-    assert re.search(
-        rf"^error: hydra.run.dir={run_dir}: in use by process \d+ on '.+', which began at",
-        error_of(ended),
-    )
-    assert {path: path.stat().st_ino for path in run_dir.glob("*.json")} == before
-
-
-@pytest.fixture(scope="module")
-def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that goes on for ever."""
-    folder = Path(tmp_path_factory.mktemp("live"))
-    with nodes(place, folder, *LONG, "checkpoint.every=10") as processes:
-        wait_for_rounds(folder, *processes)
-        yield folder
 
 
 # --- one run over all nodes ----------

@@ -7,7 +7,6 @@ import errno
 import itertools
 import json
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,11 @@ from safetensors.torch import load_file, save_file
 from support import (
     Ended,
     dgl_directory,
-    finish,
     make_graph,
     random_graph,
     run_main,
     run_workers,
     save_npz,
-    start_cli,
     thirds,
     train_settings,
     write_partitions,
@@ -48,7 +45,7 @@ from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.results import atomic_write
 from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
-from retexo.results.predictions import Predictions, merge, read_table
+from retexo.results.predictions import Predictions, read_table
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
@@ -129,28 +126,6 @@ def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -
     assert result["settings"]["model"]["name"] == "gcn"  # the checkpoint's, not the configuration's
     assert result["settings"]["hidden_dim"] == 8
     assert {"inference", "phase", "total"} == set(result["seconds"])
-
-
-def test_evaluate_sends_at_most_what_training_sent_as_rows(place: Path, tmp_path: Path) -> None:
-    summary = json.loads((place / "run" / "summary.json").read_text())
-    exact = evaluated(place, tmp_path / "exact")["bytes"]
-    plain = evaluated(place, tmp_path / "plain", "exchange=plain")["bytes"]
-    rows = [
-        sum(counted["by_kind"][kind] for kind in ("features", "embeddings"))
-        for counted in (exact, summary["bytes"], plain)
-    ]
-    assert 0 < rows[0] <= rows[1] <= rows[2]
-    assert rows[0] < rows[2]
-    assert rows[0] == sum(
-        sent(find([place / "parts" / "toy-random-vol-2"], 2), place / "run", "evaluate").values()
-    )
-    for counted in (exact, plain):
-        assert counted["by_kind"]["gradients"] == counted["by_kind"]["parameters"] == 0
-        assert (
-            counted["total"]
-            == sum(map(sum, counted["by_peer"]))
-            == sum(counted["by_kind"].values())
-        )
 
 
 MODELS = {
@@ -478,31 +453,6 @@ def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
         assert run.predict(directory, node_ids=same).ids.tolist() == [1003]  # type: ignore[arg-type]
 
 
-def test_a_gcn_by_hand(tmp_path: Path) -> None:
-    graph = random_graph()
-    directory = write_partitions(tmp_path, graph, thirds(40), scattered(40, 2), 2)
-    checkpoint_of(tmp_path / "run", architecture())
-    first, last = open_checkpoint(tmp_path / "run").stages()
-    counts = torch.zeros(40, 40)
-    for src, dst in zip(graph.src, graph.dst, strict=True):
-        counts[dst, src] += float(src != dst)
-    scale_in, scale_out = (counts.sum(1) + 1).rsqrt(), (counts.sum(0) + 1).rsqrt()
-    adjacency = scale_in[:, None] * (counts + torch.eye(40)) * scale_out[None, :]
-    state, norm = first.conv.state_dict(), first.norm
-    assert norm is not None
-    names = {value.ndim: name for name, value in state.items()}  # a matrix and a bias
-
-    def convolved(rows: torch.Tensor, parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        return adjacency @ rows @ parameters[names[2]] + parameters[names[1]]
-
-    with torch.no_grad():
-        hidden = torch.relu(norm(convolved(torch.from_numpy(graph.features), state)))
-        logits = convolved(hidden, last.conv.state_dict())
-    table = load_run(tmp_path / "run").predict(directory)
-    np.testing.assert_allclose(table.embeddings, hidden, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(table.probabilities, torch.softmax(logits, 1), rtol=1e-4, atol=1e-5)
-
-
 def test_a_changed_part_is_refused(tmp_path: Path) -> None:
     run = load_run(checkpoint_of(tmp_path / "run", architecture()))
     directory = write_partitions(tmp_path, random_graph(), thirds(40), scattered(40, 2), 2)
@@ -657,18 +607,6 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
     ]
 
 
-def test_multilabel(tmp_path: Path) -> None:
-    save_npz(tmp_path / "toy.npz", random_graph(multi=True), thirds(40))
-    checkpoint_of(tmp_path / "run", architecture("sage"), multilabel=True)
-    partition_data.run(compose(at(tmp_path)).partition)
-    result = predicted(tmp_path, tmp_path / "out", "predict.format=npy")
-    assert 0 <= result["test"]["micro_f1"] <= 1
-    table = read_table(tmp_path / "out" / "predictions.npy")
-    assert list(table) == ["id", "label0", "label1", "label2", "p0", "p1", "p2"]
-    for label in range(3):
-        assert table[f"label{label}"].tolist() == (table[f"p{label}"] > 0.5).astype(int).tolist()
-
-
 # --- bytes ----------
 
 
@@ -739,50 +677,6 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
 
 
 # --- several nodes ----------
-
-
-def test_a_prediction_that_fails_leaves_no_parts(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(prepared: Any, run_dir: Path, wanted: Any) -> None:
-        (run_dir / "predictions").mkdir(parents=True)
-        (run_dir / "predictions" / "part0.npy").touch()
-        raise TrainingError("rank 1 was killed")
-
-    monkeypatch.setattr(predict, "run_workers", fail)
-    with pytest.raises(TrainingError):
-        predicted(place, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    common = (
-        "app=predict",
-        *DATA,
-        "checkpoint_dir=run",
-        *HERE,
-        "predict.format=npy",
-        "parts_per_node=1",
-        "distributed.interface=lo",
-        f"distributed.master_port={port}",
-    )
-    commands = [
-        (*common, f"node_rank={node}", f"hydra.run.dir={tmp_path}/node{node}") for node in (0, 1)
-    ]
-    other = start_cli(*commands[1], cwd=place)
-    for ended in (run_main(*commands[0], cwd=place), finish(other)):
-        assert ended.rc == 0, ended.output
-    first, second = tmp_path / "node0", tmp_path / "node1"
-    assert json.loads((first / "predictions.json").read_text())["parts_missing"] == [1]
-    assert not (second / "predictions.json").exists()
-    assert len(read_table(first / "predictions.npy")["id"]) < 40
-    shutil.copy(second / "predictions" / "part1.npy", first / "predictions")
-    assert merge(first, 2, "npy") == []
-    wanted = read_table(written / "predictions.parquet")
-    for name, column in read_table(first / "predictions.npy").items():
-        np.testing.assert_array_equal(column, wanted[name])
 
 
 # --- mistakes ----------
@@ -921,13 +815,6 @@ def test_a_graph_that_the_model_does_not_fit(
     for word in words:
         assert word in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_ids_that_are_not_there(place: Path) -> None:
-    with pytest.raises(InputError, match=r"no node 5, 999$"):
-        load_run(place / "run").predict(
-            place / "parts" / "toy-random-vol-2", node_ids=[1003, 5, 999]
-        )
 
 
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

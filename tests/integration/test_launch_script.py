@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -214,12 +213,3 @@ def test_mistakes(place: Path, name: str) -> None:
     assert words in ended.stderr
     assert "Traceback" not in ended.output
     assert not (place / "ssh.log").exists()
-
-
-def test_without_rsync(place: Path) -> None:
-    (place / "bin" / "rsync").unlink()
-    if shutil.which("rsync"):
-        pytest.skip("this machine has an rsync of its own")
-    ended = refused(place, "app=train", *DATA)
-    assert ended.rc == 2, ended.output
-    assert "--no-copy" in ended.stderr

@@ -234,21 +234,6 @@ sys.addaudithook(_note)
 """Notes every file and folder that Python opens, in the parent and in its workers."""
 
 
-def test_three_sites_that_see_only_their_own_folder(tmp_path: Path) -> None:
-    folders = alone(tmp_path)
-    for ended in run_sites(folders, tmp_path):
-        assert ended.rc == 0, ended.output
-    write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])
-    one = train.run(compose([*COMMON, "num_partitions=3", *by_sites(tmp_path)]), tmp_path / "one")
-    summary = json.loads((tmp_path / "machine0" / "run" / "summary.json").read_text())
-    assert (summary["test"], summary["bytes"]) == (one["test"], one["bytes"])
-    for folder in folders:
-        opened = (folder.parent / "opened.txt").read_text().splitlines()
-        assert any(path.startswith(str(folder / ARRAYS)) for path in opened)
-        others = [str(other) for other in folders if other != folder]
-        assert not [path for path in opened if path.startswith(tuple(others))]
-
-
 def test_three_sites_that_encrypt_and_hide_their_shares(tmp_path: Path) -> None:
     """The result is that of one process by gloo, bit for bit; and each says what left it."""
     keys = make_credentials(tmp_path / "keys", *NAMES[:3])

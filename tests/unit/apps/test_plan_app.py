@@ -28,7 +28,6 @@ from support import (
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
-from retexo.launch import fork_server, start_workers
 from retexo.plan import baselines
 from retexo.plan.memory import BASE, KEPT, Memory, worker_memory
 from retexo.plan.traffic import architecture_of, estimate_traffic
@@ -192,21 +191,6 @@ def test_bytes_follow_the_rounds(planned: dict[str, Any]) -> None:
     assert planned["bytes"]["given"] - planned["bytes"]["limit"] == 2 * first - second > 0
 
 
-def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*_: Any) -> None:
-        raise AssertionError("a process is started")
-
-    for module, name in (
-        (fork_server, "warm_up"),
-        (start_workers, "run_workers"),
-        (start_workers.multiprocessing.Process, "start"),
-    ):
-        monkeypatch.setattr(module, name, start)
-    found = plan.run(toy_settings(place), tmp_path)
-    assert list(found["rounds"]) == ["limit"]
-    assert json.loads((tmp_path / "plan.json").read_text()) == json.loads(json.dumps(found))
-
-
 OPTIONS = {
     ("exchange=plain", "gradient=sync"): {
         "exchange=exact",
@@ -313,17 +297,6 @@ def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, graph, thirds(40), [0] * 39 + [1], 2)
     partitions = [directory.read(part) for part in (0, 1)]
     assert 39 * 3 < baselines.part_bytes(partitions[0], partitions, 2) < 39 * 10
-
-
-@pytest.mark.parametrize(("rounds", "smaller"), [(1000, True), (0, False)])
-def test_centralized_training_is_remarked_on_where_it_is_smaller(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: int, smaller: bool
-) -> None:
-    graph = make_graph([(0, 39), (1, 2)], np.random.default_rng(0).random((40, 500)), [0, 1] * 20)
-    directory = write_partitions(tmp_path, graph, thirds(40), [0] * 20 + [1] * 20, 2)
-    found = plan.run(small_settings(directory, f"num_rounds=[{rounds}]"), tmp_path / "run")
-    assert (found["baselines"]["limit"]["centralized"] < found["bytes"]["limit"]) is smaller
-    assert ("shipping all parts to one worker takes" in capsys.readouterr().out) is smaller
 
 
 # --- memory ----------

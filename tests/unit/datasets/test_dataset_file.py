@@ -2,7 +2,6 @@
 and value.
 """
 
-import os
 import pickle
 import zipfile
 from multiprocessing import forkserver
@@ -224,20 +223,6 @@ def test_a_file_that_would_fill_the_memory(tmp_path, place):
         datasets.load(dataset_settings("file", str(dataset), max_gib=0.01))
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("suffix", ["npz", "bin"])
-def test_a_path_that_is_no_file(tmp_path, suffix):
-    os.mkfifo(tmp_path / f"fifo.{suffix}")
-    with pytest.raises(InputError, match=f"fifo.{suffix}: not a regular file"):
-        load(tmp_path / f"fifo.{suffix}")
-    loop = tmp_path / f"loop.{suffix}"
-    loop.symlink_to(loop)
-    with pytest.raises(InputError, match=r"dataset_file=.*cannot be a path"):
-        load(loop)
-    with pytest.raises(InputError, match=r"dataset_file=.*cannot be a path"):
-        load(f"nul\0.{suffix}")
-
-
 def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path):
     rng = np.random.default_rng(0)
     np.savez_compressed(
@@ -340,24 +325,6 @@ def test_a_folder_without_edges_and_a_feature_that_is_a_single_number(tmp_path):
     np.save(tmp_path / "toy" / "features.npy", np.float32(1))
     with pytest.raises(InputError, match=r"features\.npy: .*one row per node"):
         load(tmp_path / "toy")
-
-
-@pytest.mark.usefixtures("cells")
-def test_a_table_of_many_chunks_is_put_together_in_order(tmp_path):
-    write_folder(tmp_path / "toy")
-    table = np.arange(40).reshape(20, 2)
-    (tmp_path / "toy" / "features.npy").unlink()
-    lines = ["a,b", *(f"{a},{b / 8}" for a, b in table.tolist())]
-    (tmp_path / "toy" / "features.csv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "toy" / "labels.csv").write_text(
-        "label\n" + "".join(f"{node % 3}\n" for node in range(20))
-    )
-    for part in ("train.npy", "val.npy", "test.csv"):
-        (tmp_path / "toy" / part).unlink()
-    graph = load(tmp_path / "toy")
-    assert graph.features.dtype == np.float32
-    assert (graph.features == table / np.array([1, 8])).all()
-    assert graph.labels.tolist() == [node % 3 for node in range(20)]
 
 
 @pytest.mark.usefixtures("cells")

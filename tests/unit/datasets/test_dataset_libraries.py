@@ -186,17 +186,6 @@ def test_a_zip_that_would_fill_the_disk(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["flickr.zip"]
 
 
-def test_damaged_raw_files_are_named(tmp_path):
-    folder = dgl_source.archive("reddit", str(tmp_path)).folder
-    write_reddit(folder)
-    (folder / "reddit_data.npz").write_bytes(b"rubbish")
-    with pytest.raises(InputError, match=rf"{folder}/reddit_data\.npz: not a readable npz file"):
-        load("reddit", tmp_path)
-    (folder / "reddit_data.npz").unlink()
-    with pytest.raises(InputError, match=r"lacks reddit_data\.npz; remove the folder"):
-        load("reddit", tmp_path)
-
-
 # ---- ogb
 
 
@@ -273,16 +262,6 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, c
     assert graph.num_classes == int(master[name]["num classes"])
     assert source.split == master[name]["split"]
     assert source.both_ways == (master[name]["add_inverse_edge"] == "True")
-
-
-def test_papers100m_has_unlabelled_nodes(tmp_path):
-    write_ogb_binary(tmp_path / "ogbn_papers100M")
-    graph = load("ogbn-papers100M", tmp_path)
-    assert graph.labels.tolist() == [node % 5 for node in range(12)] + [-1, -1]
-    assert graph.labels.dtype == np.int64
-    assert (graph.num_nodes, graph.num_classes) == (14, 172)
-    assert pairs(graph) == BOTH
-    assert_published_split(graph, "ogbn-papers100M")
 
 
 def write_mag(folder):
@@ -391,17 +370,6 @@ def test_a_split_of_ogb_names_each_node_once(tmp_path, part, nodes, message):
     write_csv(file, [[node] for node in nodes])
     with pytest.raises(InputError, match=message):
         load("ogbn-arxiv", tmp_path)
-
-
-def test_a_matrix_with_entries_outside_is_refused(tmp_path):
-    """SciPy's loops in C would read beyond its arrays."""
-    write_saint(tmp_path / "flickr", multilabel=False)
-    file = tmp_path / "flickr" / "adj_full.npz"
-    with np.load(file, allow_pickle=False) as kept:
-        arrays = dict(kept)
-    np.savez(file, **arrays | {"indices": arrays["indices"] + 10_000})
-    with pytest.raises(InputError, match=r"adj_full\.npz: not a readable npz file of a sparse"):
-        load("flickr", tmp_path)
 
 
 def test_a_folder_of_another_release_is_said_not_asked(tmp_path):
@@ -620,25 +588,6 @@ def test_a_download_that_trickles_is_given_up(tmp_path, monkeypatch):
     assert len(answer.pieces) > 30
 
 
-def test_a_download_that_another_process_makes_too_is_not_mixed(tmp_path, monkeypatch):
-    target = Remote("https://example.org/a.npz", tmp_path / "a.npz")
-    other = Answer(b"again ", b"all")
-
-    class Interrupted(Answer):
-        def read1(self, size):
-            if len(self.pieces) == 2:  # here the other begins, and ends
-                monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: other)
-                ensure_files("facebook", [target])
-                assert target.path.read_bytes() == b"again all"
-            return super().read1(size)
-
-    answer = Interrupted(b"all", b" of it")
-    monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: answer)
-    ensure_files("facebook", [target])
-    assert target.path.read_bytes() == b"all of it"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
-
-
 @pytest.mark.parametrize("place", ["http://example.org/a", "file:///etc/passwd", "ftp://a/b"])
 def test_a_redirect_from_https_to_anything_else_is_refused(place):
     request = urllib.request.Request("https://example.org/a")
@@ -819,31 +768,6 @@ def test_no_code_in_a_file_is_run(tmp_path, name, file, change):
     with pytest.raises(InputError, match=re.escape(str(file))):
         load(name, tmp_path)
     assert not marker.exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "caches"),
-    [
-        ("citeseer_torch", ["CiteSeer/processed/data.pt", "CiteSeer/processed/pre_transform.pt"]),
-        ("facebook", ["facebook/processed/data.pt", "facebook/processed/pre_filter.pt"]),
-        ("reddit", ["reddit/dgl_graph.bin", "reddit/info.pkl"]),
-        (
-            "ogbn-arxiv",
-            ["ogbn_arxiv/processed/data_processed", "ogbn_arxiv/split/time/split_dict.pt"],
-        ),
-        (
-            "ogbl-collab",
-            ["ogbl_collab/processed/data_processed", "ogbl_collab/split/time/train.pt"],
-        ),
-    ],
-)
-def test_what_libraries_keep_beside_the_raw_files_is_not_read(tmp_path, name, caches):
-    WRITERS[name](tmp_path)
-    for cache in caches:
-        (tmp_path / cache).parent.mkdir(exist_ok=True)
-        dump(tmp_path / cache, tmp_path / "marker")
-    assert load(name, tmp_path).num_nodes >= 12
-    assert not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import dataset_settings, need_dgl, split_settings
+from support import dataset_settings, need_dgl
 
 from partitioning import datasets
 from partitioning.datasets.bundled import CORA
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.node_split import draw
 from partitioning.partition_settings import SyntheticSettings
-
-PLAIN = split_settings()
 
 
 def asked(name, file=None, symmetrize=None):
@@ -45,28 +42,6 @@ def asked(name, file=None, symmetrize=None):
 def test_an_unknown_name_gets_the_nearest(name, message):
     with pytest.raises(InputError, match=message):
         datasets.load(asked(name))
-
-
-CLASS_SIZES = {
-    "cora_torch": (351, 217, 418, 818, 426, 298, 180),
-    "citeseer_torch": (264, 590, 668, 701, 596, 508),
-    "pubmed_torch": (4103, 7739, 7875),
-    "karateclub": (17, 17),
-    "facebook": (22470,),  # the rest is split by shares, of all nodes together
-    "lastfm": (7624,),
-}
-"""Nodes of each class, as published."""
-
-
-@pytest.mark.parametrize("name", CLASS_SIZES)
-def test_a_recipe_fits_the_size_of_its_data_set(name):
-    labels = np.repeat(np.arange(len(CLASS_SIZES[name])), CLASS_SIZES[name])
-    none, rows = np.empty(0, np.int32), np.zeros((len(labels), 1), np.float32)
-    graph = GraphData(
-        name, none, none, rows, labels, len(CLASS_SIZES[name]), np.arange(len(labels))
-    )
-    split = draw(graph, PLAIN, datasets.recipe(name).split)
-    assert (split.train | split.val | split.test).all()
 
 
 def test_recipes_are_the_published_ones():
@@ -94,32 +69,6 @@ def test_recipes_are_the_published_ones():
         "ogbn-arxiv",
         "ogbn-papers100M",
     ]
-
-
-def test_the_bundled_cora_is_planetoids():
-    graph = datasets.load(asked("cora"))
-    assert graph.name == "cora_torch"
-    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (
-        2708,
-        10556,
-        1433,
-        7,
-    )
-    pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
-    assert len(pairs) == 10556
-    assert all((b, a) in pairs and a != b for a, b in pairs)
-    # published: class sizes in Planetoid's numbering, words, largest and smallest degree, share of
-    # edges in a class
-    assert np.bincount(graph.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]
-    assert set(graph.features.data.tolist()) == {1.0}
-    assert graph.features.nnz == 49216
-    degrees = np.bincount(graph.src)
-    assert (degrees.max(), degrees.min()) == (168, 1)
-    assert (graph.labels[graph.src] == graph.labels[graph.dst]).mean() == pytest.approx(
-        0.81, abs=0.001
-    )
-    split = draw(graph, PLAIN, datasets.recipe("cora").split)
-    assert split.describe()["nodes"] == {"train": 602, "val": 300, "test": 1806}
 
 
 def test_the_asset_is_small():
@@ -186,16 +135,3 @@ def test_dgl_needs_no_alias_and_says_nothing():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_karate_club():
-    graph = datasets.load(asked("karateclub"))
-    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (
-        34,
-        156,
-        34,
-        2,
-    )
-    assert graph.features.dtype == np.float32
-    assert np.bincount(graph.labels).tolist() == [17, 17]
-    assert draw(graph, PLAIN, datasets.recipe("karateclub").split).train.sum() == 8

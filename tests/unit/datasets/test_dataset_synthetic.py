@@ -81,21 +81,6 @@ def test_degrees_have_a_heavy_tail():
     assert np.median(degrees) < 10
 
 
-def test_classes_show_in_the_features_but_not_of_one_node_alone():
-    graph = generate(asked(nodes=4000, edges=20_000, features=32, classes=4))
-    means = np.stack([graph.features[graph.labels == label].mean(axis=0) for label in range(4)])
-    assert graph.features.dtype == np.float32
-
-    def accuracy(rows):
-        return (((rows[:, None] - means) ** 2).sum(-1).argmin(1) == graph.labels).mean()
-
-    neighbourhood = graph.features.copy()
-    np.add.at(neighbourhood, graph.dst, graph.features[graph.src])
-    neighbourhood /= 1 + np.bincount(graph.dst, minlength=4000)[:, None]
-    assert 0.6 < accuracy(graph.features) < 0.95
-    assert accuracy(neighbourhood) > accuracy(graph.features)
-
-
 def test_what_does_not_fit_is_named():
     with pytest.raises(InputError, match=r"synthetic.classes=9: there are only synthetic.nodes=8"):
         generate(asked(nodes=8, classes=9))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import dgl, thirds, write_partitions
+from support import dgl
 
 from partitioning.datasets import load
 from partitioning.errors import InputError
@@ -93,22 +93,3 @@ def test_edata_of_dgl(tmp_path: Path) -> None:
     read = loaded(tmp_path / "g.bin")
     np.testing.assert_array_equal(read.edge_weight, WEIGHT)
     np.testing.assert_array_equal(read.edge_feat, FEAT)
-
-
-def test_cora_with_weights_of_one_is_cora(tmp_path: Path) -> None:
-    """The same partitions bit for bit, so the same run: what they hold goes by its checksums."""
-    graph = load(compose(["dataset_name=cora"]).partition.dataset)
-    arrays = {"src": graph.src, "dst": graph.dst, "feat": graph.features, "label": graph.labels}
-    arrays["feat"] = (
-        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
-    )
-    contents = []
-    for name, more in (("plain", {}), ("ones", {"edge_weight": np.ones(graph.num_edges)})):
-        np.savez(tmp_path / "cora.npz", **arrays, **more)
-        parts = np.arange(graph.num_nodes) % 3
-        made = write_partitions(
-            tmp_path / name, loaded(tmp_path / "cora.npz"), thirds(graph.num_nodes), parts, 3
-        )
-        assert made.meta is not None
-        contents.append([part.content for part in made.meta.parts])
-    assert contents[0] == contents[1]

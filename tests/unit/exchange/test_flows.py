@@ -69,22 +69,3 @@ def test_flows_do_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(threads)
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.usefixtures("_small_blocks")
-def test_prices_follow_what_is_offered() -> None:
-    """The prices equal those of the same steps on a dense matrix."""
-    graph = uneven_graph(np.float64)
-    matrix = graph.toarray()
-    there = matrix[:, (degree := matrix.sum(axis=0)) > 0]
-    weights = np.full(graph.shape[0], 7), np.arange(1, 2001) * (degree > 0)
-    price, with_edge = np.ones(there.shape[1]), there.any(axis=1)
-    for (_, found), exponent in zip(
-        scaling_passes(RowBlocks.from_graph(graph), *weights), [1, 3, 1, 3], strict=False
-    ):
-        offered = price * (
-            there[with_edge].T @ (weights[0][with_edge] / (there @ price)[with_edge])
-        )
-        price = price * (weights[1][degree > 0] / offered) ** exponent
-        price /= price.max()
-        assert found[degree > 0] == pytest.approx(price, rel=1e-9, abs=1e-140)

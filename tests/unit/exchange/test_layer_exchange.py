@@ -411,30 +411,6 @@ def test_columns_of_other_scales_keep_their_values_in_four_bits(name: str) -> No
         }
 
 
-def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
-    """A case with two pieces per message and one peer per batch."""
-    monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
-    monkeypatch.setattr(layer_exchange, "pieces_per_message", lambda *sizes: 2)
-    whole = Whole(*np.nonzero(~np.eye(12, dtype=bool)), np.arange(12) % 4, np.arange(12) // 4, 3)
-    return whole, features("dense", 12, 8), Layer(convolution("gcn", 8, 2))
-
-
-@pytest.mark.parametrize("between_nodes", [False, True])
-def test_an_error_while_messages_are_chosen_ends_the_worker(
-    between_nodes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, make_message = three_parts(monkeypatch), LayerExchange._make_message
-
-    def failing(exchange: LayerExchange, edges: Any, peer: int, phase: int) -> Any:
-        if (exchange._comm.rank, peer) == (0, 2):
-            raise MemoryError("of rank 0, for the second peer")
-        return make_message(exchange, edges, peer, phase)
-
-    monkeypatch.setattr(LayerExchange, "_make_message", failing)
-    with pytest.raises(MemoryError, match="for the second peer"):
-        exchanged(*case, between_nodes=between_nodes)
-
-
 def with_longer_headers(
     whole: Whole, rank: int, sent: dict[tuple[MessageTag, int], int], case: Layer
 ) -> dict[tuple[MessageTag, int], int]:

@@ -5,7 +5,6 @@ hand.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import MASKS, make_graph, torch_threads, write_partitions
+from support import torch_threads
 
 from partitioning.directory import sorted_rows
 from partitioning.directory.partition import Partition
@@ -358,18 +357,6 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, pl
             for found, expected in zip(other, drawn, strict=True):
                 for name, values in vars(expected).items():
                     np.testing.assert_array_equal(getattr(found, name), values)
-
-
-def test_more_parts_and_layers_than_two_bytes_can_number(tmp_path: Path) -> None:
-    graph = make_graph([(0, 2), (1, 2)], np.zeros((3, 1)), [0, 1, 0])
-    masks = {name: np.arange(3) == place for place, name in enumerate(MASKS)}
-    partition = write_partitions(tmp_path, graph, masks, np.arange(3), 3).read(2)
-    many = replace(partition, num_parts=400, halo_owner=torch.tensor([3, 399]))
-    found = find_incoming_boundaries(many, np.array([200], np.uint8), partial_sums=True)
-    assert {owner: each.rows.tolist() for owner, each in enumerate(found) if len(each.rows)} == {
-        3: [0],
-        399: [1],
-    }
 
 
 def in_order(partition: Partition, order: Ints) -> Partition:

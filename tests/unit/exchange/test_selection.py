@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.arrays import IntArray, Mask
-from retexo.exchange import cover
-from retexo.exchange import message_selection as selection_module
 from retexo.exchange.coding.rows import decode, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.message_selection import (
@@ -282,56 +280,11 @@ def test_the_format_of_rows(
     assert case.select_vectors(partial_sums=False, projected=True).format == projected
 
 
-@pytest.mark.parametrize(("zero_rows", "weighed"), [(1, False), (3, True)])
-def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_waste(
-    zero_rows: int, weighed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One row in a thousand is below the accepted 0.2 %, three are above."""
-    rows = torch.ones(1000, 400, dtype=F64) * 0.7
-    rows[:zero_rows] = 0
-    case = Case(owner(rows, 400), *(np.arange(1000, dtype=np.int32) for _ in range(3)), 1000)
-    whole_sums, counted = selection_module._sparse_sum_sizes, []
-    monkeypatch.setattr(
-        selection_module, "_sparse_sum_sizes", lambda *all: counted.append(1) or whole_sums(*all)
-    )
-    assert case.select_vectors().format == SPARSE  # of few edges any saving counts
-    assert counted
-    counted.clear()
-    monkeypatch.setattr(cover, "ONE_SIDE_MIN_EDGES", 0)
-    assert case.select_vectors().format == (SPARSE if weighed else DENSE)
-    assert bool(counted) == weighed
-
-
-def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
-    """A row takes 2 + 8 bytes; a sum needs six values of 8 bytes if one of them is not 1."""
-    rows = BAG.clone()
-    rows[1:, 3] = 1.0  # one word thrice: the sum has a 3
-    chosen = star(rows, 30).select_vectors()
-    assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.format) == (
-        [True] * 3,
-        [False],
-        SPARSE,
-    )
-
-
 def test_nothing_to_serve() -> None:
     none = np.zeros(0, dtype=np.int64)
     case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
     for projected in (False, True):
         assert len(case.write(case.select_vectors(projected=projected))) == 0
-
-
-@pytest.mark.parametrize("precision", ["full", "bf16", "int8", "int4"])
-@pytest.mark.parametrize("width", [3, 1000])
-def test_rows_that_nobody_needs_do_not_matter(precision: Precision, width: int) -> None:
-    """They are NaN, which int8 and int4 cannot encode."""
-    rows = torch.zeros(40, width)
-    rows[:, 0] = torch.arange(40)
-    rows[7] = torch.nan
-    found = LocalRows(rows, None, lambda matrix: rows, 2, precision)
-    assert is_sparse(rows) == (width == 1000)
-    expected = row_sizes(rows[[1, 2]], SPARSE.row_format(precision))
-    assert found.sparse_sizes[[1, 2]].tolist() == expected.tolist()
 
 
 def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:

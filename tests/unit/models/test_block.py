@@ -86,31 +86,6 @@ def test_vectors_stand_in_the_order_of_their_arrival() -> None:
 # --- blocks ----------
 
 
-def test_rows_stay_without_the_sums() -> None:
-    rows = HaloRows.empty(4, 1, torch.float32).append([arrival([0.1, 0.2], [2, 0], [])])
-    assert rows.drop_sums() is rows
-    both = rows.append([arrival([0.3, 0.4, 0.5], [3], [1, 0])]).drop_sums()
-    assert both.values[both.halo[[0, 2, 3]], 0].tolist() == pytest.approx([0.2, 0.1, 0.3])
-    assert (len(both.values), int(both.halo[1]), len(both.sums), len(both.sum_dst)) == (3, -1, 0, 0)
-
-
-def test_all_rows_are_there() -> None:
-    given = sources([arrival([30, 50], [0, 2], []), arrival([40, 60], [1, 3], [])], [])
-    block = EDGES.cut_block(torch.tensor([0, 1]), given)
-    assert edges_of(block, given) == [
-        (2.0, 0),
-        (30.0, 0),
-        (40.0, 1),
-        (40.0, 1),
-        (50.0, 1),
-        (60.0, 0),
-    ]
-    assert block.num_unprojected == len(block.nodes)
-    assert block.in_degree.tolist() == [3, 3]
-    degree = dict(zip(vectors_of(block, given).tolist(), block.out_degree.tolist(), strict=True))
-    assert degree == {1.0: 1, 2.0: 1, 30.0: 7, 40.0: 8, 50.0: 9, 60.0: 10}
-
-
 def test_a_sum_stands_for_rows_that_are_not_there() -> None:
     """The sum of 4, 4 and 5 goes to 1; nothing was received for 3."""
     given = sources([arrival([60, 130], [3], [1])], [])
@@ -132,15 +107,6 @@ def test_a_block_of_nothing() -> None:
     block = EDGES.cut_block(torch.zeros(0, dtype=torch.int64), given)
     assert (len(block.nodes), len(block.src), block.num_dst, block.num_unprojected) == (0, 0, 0, 0)
     assert vectors_of(block, given).tolist() == []
-
-
-def test_a_part_without_nodes() -> None:
-    none = torch.zeros(0, dtype=torch.int64)
-    edges = InEdges.build(none, none, none, none, torch.float32)
-    nothing = Sources(HaloRows.empty(0, 3, torch.float32), HaloRows.empty(0, 2, torch.float32))
-    block = edges.cut_block(none, nothing)
-    unprojected, projected = gather_source_rows(block, torch.zeros(0, 3), nothing)
-    assert (unprojected.shape, projected.shape) == ((0, 3), (0, 2))
 
 
 @pytest.mark.parametrize("edges", [1, 3, 100])

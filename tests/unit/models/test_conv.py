@@ -15,7 +15,6 @@ from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
-from retexo.models.linear import neighbour_sum
 from retexo.models.matrix import SparseMatrix, is_sparse, sum_rows
 from retexo.models.streaming_aggregate import AggregateAccumulator
 
@@ -157,23 +156,6 @@ def test_gat_sums_rows_before_the_weights_or_after_them(
         torch.testing.assert_close(before, after, rtol=1e-11, atol=1e-11)
 
 
-def test_gat_with_more_edges_than_pairs_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    conv, x, degree = (
-        make(GAT, heads=3, merge="mean", self_loops=False),
-        rows("dense")[:1],
-        torch.tensor([2]),
-    )
-    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).cut_block(
-        torch.tensor([0]), NOTHING
-    )
-    found = []
-    for first in (True, False):
-        monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
-        output = conv(conv.prepare(block, x, x[:0]))
-        found.append(torch.autograd.grad(output.square().sum(), conv.weight)[0])
-    torch.testing.assert_close(*found, rtol=1e-11, atol=1e-11)
-
-
 @pytest.mark.parametrize("self_loops", [True, False])
 def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     geometric = pytest.importorskip("torch_geometric.nn")
@@ -188,26 +170,6 @@ def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     torch.testing.assert_close(got, other(x, torch.stack((SRC, DST))), rtol=1e-9, atol=1e-9)
     # 5 is alone: its own transformed row, or nothing
     torch.testing.assert_close(got[5], x[5] @ conv.weight * self_loops + conv.bias)
-
-
-@pytest.mark.parametrize("after_weights", [False, True])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
-@pytest.mark.parametrize("nodes", NODE_SETS)
-def test_the_closed_form_added_up_without_a_block(
-    name: str, nodes: list[int], kind: str, after_weights: bool
-) -> None:
-    layer, arguments, formula = LAYERS[name]
-    conv, x = make(layer, **arguments), rows(kind)
-    projected = conv.project(x) if after_weights else None
-    total = AggregateAccumulator(
-        conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu")
-    )
-    total.add(NOTHING)
-    got = torch.cat(
-        [conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)]
-    )
-    torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
 
 
 def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[Sources]) -> Tensor:
@@ -285,20 +247,6 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
     torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-9)
 
 
-def test_a_block_begins_with_its_destinations() -> None:
-    block = edges().cut_block(torch.tensor([0, 1]), NOTHING)
-    assert block.nodes.tolist() == [0, 1, 2, 3, 4]
-    assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [
-        (0, 1),
-        (0, 1),
-        (2, 1),
-        (3, 0),
-        (4, 0),
-    ]
-    assert block.in_degree.tolist() == [2, 3]
-    assert block.out_degree.tolist() == [2, 1, 1, 1, 2]
-
-
 def test_a_block_without_edges() -> None:
     block = edges().cut_block(torch.tensor([4, 5]), NOTHING)
     assert block.nodes.tolist() == [4, 5]
@@ -342,12 +290,3 @@ def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
     weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
     (dropped @ weight).sum().backward()
     torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
-
-
-def test_neighbour_sums_of_sparse_rows_are_those_of_dense_ones() -> None:
-    block = edges().cut_block(torch.arange(NODES), NOTHING)
-    x, scale = rows("sparse")[block.nodes], torch.arange(1.0, NODES + 1, dtype=F64)
-    got = neighbour_sum(block, x, scale, 2 * scale, 3 * scale)
-    dense = got @ torch.eye(WIDTH, dtype=F64) if isinstance(got, SparseMatrix) else got
-    wanted = torch.diag(2 * scale) @ COUNT @ torch.diag(scale) @ x + torch.diag(3 * scale) @ x
-    torch.testing.assert_close(dense, wanted)

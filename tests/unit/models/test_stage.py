@@ -124,20 +124,6 @@ def test_of_relations(
             assert_drops(stage, given, dropped, of_skips)
 
 
-def test_no_norm() -> None:
-    """The hidden vector is the activation of the convolution, without other parameters."""
-    for name in ("gcn", "gin"):
-        stages = {
-            norm: build_stages(Architecture(model_of(name, norm=norm), WIDTH, CLASSES), 0)
-            for norm in ("layer", "none")
-        }
-        first, normed = (stages[norm][0] for norm in ("none", "layer"))
-        inputs = inputs_of(first, WIDTH)
-        torch.testing.assert_close(first.embed(inputs), torch.relu(first.conv(inputs)))
-        without = {key for key in normed.state_dict() if "norm" not in key}
-        assert set(first.state_dict()) == without != set(normed.state_dict())
-
-
 @pytest.mark.parametrize("norm", ["layer", "none"])
 def test_sign(norm: str) -> None:
     """SIGN's inputs are the features after each hop."""

@@ -17,7 +17,6 @@ from support import (
     ROOT,
     dgl,
     dgl_directory,
-    make_graph,
     provenance,
     random_graph,
     thirds,
@@ -26,7 +25,7 @@ from support import (
 
 from partitioning.directory import dgl_files, sort_edges, write_directory
 from partitioning.directory.meta import content_digest
-from partitioning.directory.partition import EdgeStatistics, Partition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
@@ -201,14 +200,6 @@ def test_edges_come_sorted_and_chunks_change_nothing(
     assert whole.meta is not None
     assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
     assert not (whole.path / "sorted").exists()
-
-
-def test_an_empty_part(tmp_path: Path) -> None:
-    directory = write_partitions(tmp_path, GRAPH, MASKS, np.zeros(40), 2)
-    directory.verify([1])
-    part = directory.read(1)
-    assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
-    assert part.features.shape == (0, 6)
 
 
 OPENMP = """
@@ -605,21 +596,3 @@ def test_a_meta_that_cannot_be_read(directory: PartitionDirectory, spoil: Any) -
     spoil(directory.path / "meta.json")
     with pytest.raises(InputError, match=r"meta\.json: not a re"):
         find([directory.path], 3)
-
-
-def test_odd_edges_are_counted(tmp_path: Path) -> None:
-    graph = make_graph(
-        [(0, 1), (0, 1), (0, 1), (1, 0), (2, 2), (2, 2), (1, 1)], np.eye(4), [0, 1, 0, 1]
-    )
-    made_by, parts = provenance(graph, np.array([0, 0, 1, 1]), 2), np.array([0, 0, 1, 1])
-    masks = {name: np.arange(4) == place for place, name in enumerate(MASKS)}
-    _, found = write_directory.write(
-        tmp_path / "g",
-        graph,
-        masks,
-        {PLAIN_TYPE: parts},
-        num_parts=2,
-        provenance=made_by,
-        overwrite=False,
-    )
-    assert found == EdgeStatistics(self_loops=3, duplicates=3, isolated_nodes=2)

@@ -73,14 +73,6 @@ def test_nodes_go_where_their_files_say(folder: Path) -> None:
             )
 
 
-def test_another_assignment_is_other_parts(folder: Path) -> None:
-    made(folder)
-    np.save(folder / "by/studio.npy", (PARTS["studio"] + 1) % 3)
-    with pytest.raises(InputError, match=r"partition_file .*overwrite=true"):
-        made(folder)
-    made(folder, "by", "overwrite=true")
-
-
 def saved(name: str, values: np.ndarray) -> Callable[[Path], None]:
     return lambda folder: np.save(folder / name, values)
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from support import ROOT, make_graph, random_graph, thirds
 
 from partitioning import datasets, hypergraph, node_split
-from partitioning.assign import metis
 from partitioning.graph_data import GraphData
 from retexo.settings.compose import compose
 
@@ -102,22 +101,6 @@ def cora() -> tuple[GraphData, np.ndarray]:
     return graph, node_split.draw(graph, dataset.split, datasets.recipe("cora").split).train
 
 
-LONG = pytest.mark.long("the same search with one balance less")
-
-
-@pytest.mark.parametrize("balanced", [True, pytest.param(False, marks=LONG)])
-def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
-    graph, training = cora()
-    mask = training if balanced else None
-    parts = hypergraph.partition(graph, mask, 4, np.random.default_rng(0))
-    others = metis(graph, mask.astype(np.int64), 4, "vol", np.random.default_rng(0))
-    chance = np.random.default_rng(0).integers(4, size=graph.num_nodes)
-    assert halo_rows(graph, parts) <= 1.03 * halo_rows(graph, others)
-    assert halo_rows(graph, parts) <= 0.15 * halo_rows(graph, chance)
-    assert within(everyone(parts), parts, 4)
-    assert not balanced or within(training, parts, 4)
-
-
 # --- the balance ----------
 
 
@@ -169,16 +152,6 @@ SHAPES = {
     "fewer nodes than parts": graph_of([(0, 1), (1, 2)], 3),
     "one node": graph_of([], 1),
 }
-
-
-@pytest.mark.parametrize("kind", ["none", "few", "all"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_shapes_that_leave_little_choice(shape: str, kind: str) -> None:
-    graph = SHAPES[shape]
-    training = {"none": 0, "few": 5, "all": graph.num_nodes}[kind] > np.arange(graph.num_nodes)
-    parts = hypergraph.partition(graph, training, 4, np.random.default_rng(0))
-    assert within(everyone(parts), parts, 4)
-    assert within(training, parts, 4)
 
 
 # --- the library ----------

@@ -18,10 +18,10 @@ from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from partitioning.features.kinds import with_features
 from partitioning.graph_data import GraphData, HeteroGraphData
-from partitioning.links import link_baselines, score_ranks, spectral_embedding
+from partitioning.links import link_baselines, score_ranks
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
 from partitioning.links.link_split import LinkSplit, find_relation, read_pairs, split_links
-from partitioning.links.spectral_embedding import best_spectral, spectral_rows
+from partitioning.links.spectral_embedding import spectral_rows
 from partitioning.node_names import Names, hash_names
 
 PARTS = ("train", "val", "test")
@@ -99,18 +99,6 @@ def test_pairs_in_no_set_keep_their_edges_and_are_no_negatives(by: str | None) -
         assert not pairs_of(split.rows[part]) & proper
 
 
-def test_a_data_set_may_list_a_pair_in_several_of_its_own_sets() -> None:
-    """As of two authors who write together in several years."""
-    sets = {"train": [[0, 1], [1, 2], [2, 3]], "val": [[1, 0], [3, 4]], "test": [[4, 3], [0, 2]]}
-    edges = [(0, 1), (1, 2), (2, 3), (4, 5)]
-    graph = make_graph(edges + [(v, u) for u, v in edges], np.zeros((9, 1)), [0] * 9)
-    rows = {part: np.array(pairs) for part, pairs in sets.items()}
-    split = split_links(replace(graph, links={**rows, "evaluator": "hits@50"}), split_settings())
-    assert pairs_of(split.rows["train"]) == {(1, 2), (2, 3)}
-    assert pairs_of(split.rows["val"]) == {(0, 1), (3, 4)}
-    assert edges_of(split.graph) == {(1, 2), (2, 3), (4, 5)}
-
-
 @pytest.mark.parametrize(
     ("edges", "fields", "named"),
     [
@@ -150,20 +138,6 @@ def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) ->
     assert spectral_rows(np.array([[0, 1]]), 2, 4, power).shape == (2, 4)
 
 
-def communities(count: int) -> dict[str, np.ndarray]:
-    """Rows by set of a split of half of the pairs within communities of 120 nodes."""
-    rng, block = np.random.default_rng(0), np.arange(120) % count
-    chance = 0.49 * (block[:, None] == block)
-    pairs = rng.permutation(np.argwhere(np.triu(rng.random((120, 120)) < chance, 1)))
-    sets = zip(
-        ("train", "val", "test"),
-        np.split(pairs, [len(pairs) * 7 // 10, len(pairs) * 9 // 10]),
-        strict=True,
-    )
-    rows = {name: np.concatenate((some, some[:, ::-1])) for name, some in sets}
-    return {**rows, "candidates": np.zeros((0, 2), np.int64)}
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObject) -> None:
@@ -191,47 +165,6 @@ def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObjec
     for (u, v), score in wanted.items():
         found = sum(weight[z] for z in near[u] & near[v])
         assert found / ONE == pytest.approx(score / mean if mean else 0, abs=1e-4)
-
-
-def test_validation_chooses_the_spectral_embedding_that_ranks_best() -> None:
-    """Of every power and width, ranked by a loop; another graph has another best one."""
-    chosen = []
-    for count in (8, 12, 14):
-        rows = communities(count)
-        made, told = best_spectral(rows, 120, 16)
-        known = {tuple(pair) for part in ("train", "val", "test") for pair in rows[part].tolist()}
-
-        def mrr(each: np.ndarray) -> float:
-            scores, reciprocal = each @ each.T, []
-            for u, v in rows["val"].tolist():  # noqa: B023
-                others = [scores[u, w] for w in range(120) if w != u and (u, w) not in known]  # noqa: B023
-                reciprocal.append(
-                    1 / (1 + np.sum(others > scores[u, v]) + np.sum(others == scores[u, v]) / 2)
-                )
-            return float(np.mean(reciprocal))
-
-        found = {
-            (power, columns): mrr(spectral_rows(rows["train"], 120, 16, power)[:, :columns])
-            for power in spectral_embedding.POWERS
-            for columns in (16, 8, 4)
-        }
-        assert told["spectral_mrr"] == pytest.approx(max(found.values()), abs=1e-3)
-        assert found[told["spectral_power"], told["spectral"]] == pytest.approx(
-            told["spectral_mrr"], abs=1e-3
-        )
-        assert made.shape == (120, told["spectral"])
-        assert (made[rows["train"][:, 0]] * made[rows["train"][:, 1]]).sum(
-            axis=1
-        ).mean() == pytest.approx(1, abs=1e-4)
-        chosen.append((told["spectral_power"], told["spectral"]))
-    assert chosen == [(0.25, 8), (0.5, 8), (0.375, 16)]
-    nothing = {**rows, "val": rows["val"][:0]}
-    assert best_spectral(nothing, 120, 16)[1] == {
-        "spectral": 16,
-        "spectral_power": 0.25,
-        "spectral_mrr": 0.0,
-    }
-    assert best_spectral(rows, 120, 0)[1]["spectral"] == 0
 
 
 def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
-from retexo.apps.partition_request import requested_settings
 from retexo.exchange.cover import minimum_cover
 from retexo.settings.compose import compose
 
@@ -243,30 +242,6 @@ def test_equal_settings_make_equal_directories(folder: Path) -> None:
 # --- partition_method=km1 ----------
 
 
-def test_km1_from_the_command_line(folder: Path) -> None:
-    ended = run_main(
-        "app=partition_data",
-        "dataset_name=file",
-        f"dataset_file={folder}/toy.npz",
-        f"partition_dir={folder}/parts",
-        "num_partitions=2",
-        "partition_method=km1",
-        cwd=folder,
-    )
-    assert ended.rc == 0, ended.output
-    meta = Meta.read(folder / "parts" / "toy-km1-vol-2")
-    assert meta is not None
-    halo = sum(part.halo for part in meta.parts)
-    line = (
-        f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are"
-        " fewer)"
-    )
-    assert line in ended.stdout.splitlines()
-    assert meta.versions["mtkahypar"]
-    assert max(part.nodes for part in meta.parts) <= 21
-    assert max(part.train for part in meta.parts) <= 7
-
-
 def test_a_missing_extra_is_named_before_the_data_are_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,14 +327,3 @@ def test_an_older_directory_is_used_as_it_is(
     assert again.cover_rows is None
     assert again.digest() == first.digest()
     assert "rows after the cover not counted (made by an earlier version" in capsys.readouterr().out
-
-
-def test_a_folder_is_not_searched_for_its_checksum(tmp_path: Path) -> None:
-    """A wrong dataset_file, the root folder for instance, would be read whole before it is refused."""
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "endless").symlink_to("/dev/zero")
-    (tmp_path / "edges.csv").write_text("0,1")
-    configured = compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition
-    before = requested_settings(configured)
-    (tmp_path / "deep" / "more").write_text("x")
-    assert requested_settings(configured) == before

@@ -175,22 +175,6 @@ def test_a_site_without_labels(tmp_path: Path, described: Any) -> None:
     assert not (part.train_mask | part.val_mask | part.test_mask).any()
 
 
-@pytest.mark.parametrize("described", [{}, {"task": "multilabel", "num_classes": 4}])
-def test_a_site_without_nodes(tmp_path: Path, described: Any) -> None:
-    nothing = np.empty(0, np.int64)
-    left_out = dict.fromkeys(("feat", "label", *MASKS))
-    part = read_site(
-        write_site(
-            tmp_path,
-            described,
-            **left_out,
-            **dict.fromkeys(("node_id", "src", "dst", "src_owner"), nothing),
-        )
-    )
-    assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
-    assert part.multilabel == bool(described)
-
-
 def test_a_folder_of_folders_opens_only_the_part_that_is_asked_for(tmp_path: Path) -> None:
     graph = random_graph()
     folders = write_sites(tmp_path, graph, thirds(40), np.arange(40) % 2, ["north", "east"])
@@ -450,21 +434,6 @@ def change(folder: Path, described: Any = None, **arrays: Any) -> None:
     with np.load(folder / "part.npz") as archive:
         kept = dict(archive)
     np.savez(folder / "part.npz", **{**kept, **arrays})
-
-
-def test_facts_are_sums_and_maxima(three: Path) -> None:
-    change(
-        three / "south", label=np.where(np.arange(20) == 3, 8, 0)
-    )  # no site has the classes 3 ... 7
-    graph_info = agree(three)
-    assert (graph_info.num_classes, graph_info.num_features, graph_info.part_sizes) == (
-        9,
-        6,
-        (20, 0, 20),
-    )
-    assert (graph_info.num_train, graph_info.num_val, graph_info.num_test) == (14, 13, 13)
-    assert graph_info.untrained_ranks == {1}
-    assert not graph_info.degrees_stored
 
 
 def test_stated_classes_may_be_more_than_occur(three: Path) -> None:

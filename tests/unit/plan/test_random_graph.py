@@ -5,7 +5,6 @@ command line.
 import contextlib
 import importlib
 import io
-import math
 import re
 import sys
 from dataclasses import replace
@@ -62,15 +61,6 @@ def test_all_rows_cross_where_everybody_has_very_many_neighbours() -> None:
     sizes = random_graph.sent(replace(CASE, edges=1_000_000))
     assert sizes["features"] == pytest.approx(12 * 250 * 4 * min(6, 5), rel=0.15)
     assert sizes["embeddings"] == pytest.approx(12 * (25 * 4 * 5 + 225 * 4 * 3), rel=0.01)
-
-
-def test_what_the_labelled_nodes_reach() -> None:
-    x, share = CASE.degrees()
-    few = replace(CASE, train=0.01, val=0.0, test=0.0, layers=3)
-    two, one, none = random_graph.needed(few, x, share)
-    assert none == pytest.approx(0.01)
-    assert one == pytest.approx(1 - 0.99 * math.exp(-8 * 0.01))
-    assert two == pytest.approx(1 - 0.99 * math.exp(-8 * one[0]))
 
 
 def test_one_worker_sends_nothing() -> None:

@@ -13,7 +13,7 @@ from support import ROOT
 from partitioning.errors import InputError
 from partitioning.file_io import exclusive
 from retexo.errors import TrainingError
-from retexo.results.atomic_write import UNFINISHED, atomic_write, write_json
+from retexo.results.atomic_write import UNFINISHED, write_json
 from retexo.results.run_lock import exclusive_run_dir
 
 HOLD = """
@@ -87,14 +87,6 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     with exclusive_run_dir(tmp_path, 0):
         assert not [path for path in left if path.exists()]
         assert all(path.exists() for path in kept)
-
-
-def test_an_unfinished_file_has_a_name_that_is_removed(tmp_path: Path) -> None:
-    with atomic_write(tmp_path / "table.npy") as unfinished:
-        assert unfinished.name.startswith(UNFINISHED)
-        assert unfinished.suffix == ".npy"
-        unfinished.touch()
-    assert [path.name for path in tmp_path.iterdir()] == ["table.npy"]
 
 
 def test_a_refusal_leaves_no_folder_that_was_made_for_the_lock(tmp_path: Path) -> None:

@@ -18,16 +18,6 @@ def found(ids: list[int], *, multilabel: bool = False) -> Predictions:
     return Predictions.of(torch.tensor(ids), logits, ROWS[: len(ids)], predicted)
 
 
-def test_a_class_a_node() -> None:
-    columns = found([7, 5]).columns()
-    assert list(columns) == ["id", "class", "p0", "p1", "p2"]
-    assert columns["class"].tolist() == [1, 0]
-    powers = np.exp([0, 1, -1])
-    np.testing.assert_allclose(
-        [columns[f"p{place}"][0] for place in range(3)], powers / powers.sum(), rtol=1e-6
-    )
-
-
 def test_labels_each_by_itself() -> None:
     columns = found([7, 5], multilabel=True).columns()
     assert list(columns) == ["id", "label0", "label1", "label2", "p0", "p1", "p2"]

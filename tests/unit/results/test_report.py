@@ -22,11 +22,10 @@ from retexo.apps import report
 from retexo.results import figures
 from retexo.results import runs as report_runs
 from retexo.results.groups import DataSet, group
-from retexo.results.runs import identity, read_run, read_runs
+from retexo.results.runs import read_run, read_runs
 from retexo.results.statistics import compare_pairs, correct_by_holm, summarize
-from retexo.results.tables import comparison_table, format_bytes, results_table, unfinished_table
+from retexo.results.tables import comparison_table, format_bytes, unfinished_table
 from retexo.settings.compose import compose
-from retexo.settings.flatten import flatten
 
 BYTES = {
     "total": 1_500,
@@ -308,15 +307,6 @@ def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_repeat_is_no_second_draw(tmp_path: Path) -> None:
-    for place, accuracy in enumerate([0.4, 0.6]):
-        write_run(tmp_path / str(place), accuracy=accuracy)
-    write_run(tmp_path / "other", accuracy=0.9, seed=1)
-    row = results_table(only(tmp_path)).rows[0]
-    assert row[1] == "2 (1 repeated)"
-    assert row[2] == "0.7000 ± 0.2828"  # of 0.5, the mean of the repeats, and 0.9
-
-
 def test_pairs_share_seeds_split_and_parts(tmp_path: Path) -> None:
     """Seed 2's second run has the same seeds and other parts: no pair."""
     for seed, (first, second) in enumerate([(0.5, 0.6), (0.7, 0.9), (0.1, 0.2)]):
@@ -338,18 +328,6 @@ def test_pairs_share_seeds_split_and_parts(tmp_path: Path) -> None:
         "+0.1500",
         f"[{interval.low:+.4f}, {interval.high:+.4f}]",
     ]
-
-
-def test_a_run_of_a_version_with_fewer_settings_had_their_defaults() -> None:
-    wanted = compose(["seed=3"]).resolved
-    found = {
-        name: value
-        for name, value in wanted.items()
-        if name not in ("compute", "split", "batch_size")
-    }
-    assert identity(flatten(found)) == identity(flatten(wanted))
-    other = {**wanted, "batch_size": 5}
-    assert identity(flatten(found)) != identity(flatten(other))
 
 
 # --- what is written ----------

@@ -18,7 +18,6 @@ from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix
 from retexo.models.stage import Stage
-from retexo.rounds import objective as objective_module
 from retexo.rounds import reduction
 from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import (
@@ -172,17 +171,6 @@ def test_without_the_best_model_the_last_one_stays() -> None:
     assert torch.equal(seen.final, seen.parameters[3])
 
 
-@pytest.mark.parametrize("patience", [None, 2])
-def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None) -> None:
-    workers = train_layer(settings_of(patience, 5), [], num_val=0)
-    assert [seen.rounds for seen in workers] == [5] * WORLD
-    steps, alone = messages(workers)
-    assert steps == 5
-    assert alone == 1
-    assert [line[2] for line in workers[0].lines] == [None] * 6
-    assert torch.equal(workers[0].final, workers[0].parameters[5])
-
-
 def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
     seen, *_ = train_layer(settings_of(None, 1), [0.1, 0.2])
     weight, bias = (
@@ -235,21 +223,6 @@ def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> No
     assert steps == [1, 1, 3]
     assert choose_val_stride(auto, 4 * AUTO_BATCH_SIZE - 1, 3 * AUTO_NUM_VAL) == 1
     assert choose_val_stride(train_settings(), 4 * AUTO_BATCH_SIZE, 3 * AUTO_NUM_VAL) == 1
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_rows_go_through_a_stage_in_pieces_where_they_are_many(
-    sparse: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = batch_objective(None, sparse)
-    monkeypatch.setattr(objective_module, "MAX_CHUNK_ROWS", 8)
-    pieces = batch_objective(None, sparse)
-    assert len(list(pieces.losses())) == (1 if sparse else 4)  # of sparse rows some would be a copy
-    both = (float(sum(loss.detach() for loss in each.losses())) for each in (pieces, whole))
-    assert next(both) == pytest.approx(next(both), rel=1e-6)
-    found = pieces.validate(), whole.validate()
-    assert torch.equal(found[0].counts, found[1].counts)
-    assert found[0].loss == pytest.approx(found[1].loss, rel=1e-6)
 
 
 class Sized(NamedTuple):

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import BLOCK, WireFormat
-from retexo.comm.thread_transport import ThreadGroup, ThreadTransport, run_threads
+from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.matrix import Matrix, SparseMatrix
 from retexo.rounds.parameters import FlatParameters, find_used_rows
 from retexo.rounds.reduction import (
     AllReduce,
-    DenseReduction,
     PowerSGDReduction,
     build_reduction,
     is_compressed,
@@ -174,15 +173,6 @@ def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int
 # --- whole sums ----------
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_a_whole_sum(world: int) -> None:
-    shares = random_shares(world, rounds=2)
-    added = summed_by(shares, Way())
-    assert_agreed(added)
-    assert torch.equal(added[0].sums, shares.sum(dim=0))
-    assert sent(added) == 2 * (2 * (world - 1) * (Model.SIZE + TAIL) * 4)
-
-
 USED = tuple(row in (0, 3, 4, 11) for row in range(12))
 
 
@@ -195,16 +185,6 @@ def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: WireFormat |
     assert_agreed(some)
     assert torch.equal(some[0].sums, all_rows[0].sums)
     assert sent(all_rows) - sent(some) == 2 * (world - 1) * 8 * 10 * (4 if wire is None else 2)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
-    """Local steps depend on it: weight decay changes unused rows equally on all workers."""
-    shares = random_shares(2)
-    added = summed_by(shares, Way(rank=rank, used=USED))
-    for worker, own in zip(added, weight_of(shares)[:, 0], strict=True):
-        same = (weight_of(worker.sums)[0] == own).all(dim=1)
-        assert same.tolist() == [not used for used in USED]
 
 
 # --- rounded sums ----------
@@ -349,22 +329,3 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
 def test_bytes_of_factors(way: Way, each: int, world: int) -> None:
     added = summed_by(random_shares(world, rounds=2), way)
     assert sent(added) == 2 * (2 * (world - 1) * each)
-
-
-@pytest.mark.parametrize("wire", [None, torch.bfloat16])
-def test_matrices_whose_factors_are_not_shorter_go_whole(wire: WireFormat | None) -> None:
-    shares = random_shares(3, rounds=2)
-    low, whole = summed_by(shares, Way(rank=6, wire=wire)), summed_by(shares, Way(wire=wire))
-    assert torch.equal(low[0].sums, whole[0].sums)
-    assert sent(low) == sent(whole)
-
-
-def test_the_setting_says_how() -> None:
-    flat = FlatParameters(Model(), torch.zeros(Model.SIZE))
-    wire = AllReduce(Communicator(ThreadTransport(0, ThreadGroup(1))), GRADIENTS, None, NOBODY)
-    whole = GradientSettings("sync", 1, "fp32", "none", 4, False)
-    assert isinstance(build_reduction(whole, flat, wire), DenseReduction)
-    assert isinstance(
-        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4, False), flat, wire),
-        PowerSGDReduction,
-    )

@@ -2,7 +2,7 @@
 hidden.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +12,8 @@ from torch import Tensor
 pytest.importorskip("cryptography")
 
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.thread_transport import ThreadTransport, run_threads
+from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
-from retexo.comm.transport import Pieces
 from retexo.sites import masks
 from retexo.sites.masks import LARGEST, PairwiseMasks, agree_on_masks
 from retexo.sites.secure_sums import SecureSum
@@ -94,18 +93,6 @@ def test_a_share_that_is_not_finite_does_not_pass_as_a_number() -> None:
     ).tolist() == [torch.inf, -1.5]
 
 
-def test_counts_and_losses_are_exact() -> None:
-    def work(comm: Communicator) -> list[Any]:
-        counts, losses = (
-            torch.tensor([comm.rank, 2**40, -3]),
-            torch.tensor([0.5, -2.25, 1e6], dtype=torch.float64),
-        )
-        comm.all_reduce([ReduceInput(counts), ReduceInput(losses)], GRADIENTS)
-        return [*counts.tolist(), *losses.tolist()]
-
-    assert in_threads(4, work) == [[6, 2**42, -12, 2.0, -9.0, 4e6]] * 4
-
-
 def test_the_rounded_share_is_what_is_added() -> None:
     given = shares(3, rounds=2)
 
@@ -122,47 +109,6 @@ def test_the_rounded_share_is_what_is_added() -> None:
 
 
 # --- what travels ----------
-
-
-def sent_by(
-    share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch, world: int = 3
-) -> list[bytes]:
-    """The message of the last rank for a given share."""
-    sent: list[bytes] = []
-    swap, last = ThreadTransport.swap, world - 1
-
-    def noted(self: ThreadTransport, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        if self.rank == last:
-            sent.extend(b"".join(piece.tobytes() for piece in pieces) for pieces in outgoing[:last])
-        swap(self, outgoing, incoming)
-
-    def work(comm: Communicator) -> None:
-        comm.masks = made if comm.rank == last else PairwiseMasks(comm.rank, {})
-        comm.all_reduce(
-            [ReduceInput(share.clone() if comm.rank == last else torch.zeros_like(share))],
-            GRADIENTS,
-        )
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ThreadTransport, "swap", noted)
-        run_threads(world, work)
-    return sent[:last]
-
-
-def test_two_shares_may_give_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any other share some masks give the same message, so the message reveals nothing."""
-    one, other = torch.arange(9, dtype=torch.int32), torch.full((9,), -(2**31), dtype=torch.int32)
-    keys = {0: bytes(32), 1: bytes(range(32))}
-    made = PairwiseMasks(2, keys)
-    first = sent_by(one, made, monkeypatch)
-    assert first != sent_by(one, PairwiseMasks(2, {}), monkeypatch)
-
-    class Shifted(PairwiseMasks):
-        def add_to(self, words: list[Tensor]) -> None:
-            super().add_to(words)
-            words[0] += one - other
-
-    assert sent_by(other, Shifted(2, keys), monkeypatch) == first
 
 
 def test_no_mask_is_used_twice() -> None:
@@ -186,17 +132,3 @@ def test_no_mask_is_used_twice() -> None:
 
     everything = [mask for _ in range(2) for seen in in_threads(3, work) for mask in seen]
     assert len(set(everything)) == len(everything) == 2 * 3 * 3
-
-
-def test_both_ends_of_a_pair_make_the_same_key_of_all_that_is_public() -> None:
-    def keys(about: str) -> list[dict[int, bytes]]:
-        return run_threads(3, lambda comm: agree_on_masks(comm, about)._keys)
-
-    for found in (keys("a run"), keys("another")):
-        assert all(
-            found[rank][peer] == found[peer][rank]
-            for rank in range(3)
-            for peer in range(3)
-            if rank != peer
-        )
-        assert len({key for each in found for key in each.values()}) == 3

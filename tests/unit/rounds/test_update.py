@@ -87,44 +87,6 @@ def test_local_steps_compute_the_weighted_change() -> None:
     assert own.flat.values.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_a_second_local_update_starts_from_what_was_applied() -> None:
-    module = Line()
-    own = local_optimizer(module, [2.0], total=1)
-    update_rule = build_update_rule(GradientSettings("local", 1, "fp32", "none", 4, False), own)
-    update_rule.compute()
-    update_rule.apply()
-    assert float(own.flat.values[0]) == 1.5
-    update_rule.compute()
-    update_rule.apply()
-    assert float(own.flat.values[0]) == 1.75
-
-
-def test_weight_decay_and_arguments_reach_the_optimizer() -> None:
-    module = Line()
-    settings = train_settings(
-        "optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "weight_decay=0.25"
-    )
-    optimizer = build_optimizer(settings.optimizer, 0.5, module)
-    group = optimizer.param_groups[0]
-    assert isinstance(optimizer, torch.optim.SGD)
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0.9, 0.25)
-
-
-@pytest.mark.parametrize(
-    "name", ["Adam", "AdamW", "SGD", "RMSprop", "Rprop", "Adagrad", "Adamax", "NAdam"]
-)
-def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
-    module = Line()
-    own = local_optimizer(
-        module, [0.0], total=1, settings=OptimizerSettings(f"torch.optim.{name}", {}, 0.0)
-    )
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
-    update_rule.compute()
-    update_rule.apply()
-    assert float(own.flat.values[0]) < 1.0
-    assert module.w.data_ptr() == own.flat.values.data_ptr()
-
-
 def test_the_default_optimizer_is_torchs_adam() -> None:
     """Equal bit for bit, also after saving and loading; a parameter without gradient does not
     change.
