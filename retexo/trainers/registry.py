@@ -95,6 +95,11 @@ def check(settings: TrainSettings) -> None:
     support."""
     heterogeneous = check_model(settings.model).relational
     trainer = find(settings.trainer.name, heterogeneous=heterogeneous)
+    if settings.stopping.metric == "mrr" and not settings.task.links:
+        raise InputError(
+            "stopping.metric=mrr: only for task=link_prediction; choose auto, accuracy, macro_f1,"
+            " balanced_accuracy, roc_auc, average_precision or loss"
+        )
     _check_saves(settings, trainer)
     if heterogeneous:
         _check_heterogeneous(settings, trainer)
@@ -132,6 +137,11 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
         raise InputError(
             f"trainer={name}: task=link_prediction needs trainer=lazy or full_graph; choose one of"
             " these"
+        )
+    if settings.stopping.metric not in ("auto", "mrr"):
+        raise InputError(
+            f"stopping.metric={settings.stopping.metric}: links are validated by mrr alone; leave"
+            " it out"
         )
     if settings.gradient.secure:
         raise InputError(

@@ -493,6 +493,36 @@ def test_what_only_lazy_training_has(given: str) -> None:
             registry.check(compose([given, more]).train)
 
 
+@pytest.mark.parametrize(
+    ("config", "given", "words"),
+    [
+        ("node_classification_gcn", "stopping.metric=mrr", "only for task=link_prediction"),
+        ("link_prediction_gcn", "stopping.metric=roc_auc", "validated by mrr alone"),
+    ],
+)
+def test_a_metric_of_another_task(config: str, given: str, words: str) -> None:
+    with pytest.raises(InputError, match=f"^{given}: .*{words}"):
+        registry.check(compose([given], config).train)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("class_weights=heavy", "task.class_weights=heavy"),
+        ("class_weights=[1,-2]", "task.class_weights"),
+        ("class_weights=[balanced,1]", "task.class_weights"),
+        ("threshold=1.5", "threshold=1.5"),
+        ("threshold=half", "threshold=half"),
+        ("stopping.metric=auc", "stopping.metric=auc"),
+        ("task.label_smoothing=1", "task.label_smoothing=1"),
+    ],
+)
+def test_objectives_that_are_none(given: str, words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        compose([given])
+    assert words in str(raised.value)
+
+
 def test_batches_of_the_sampled_trainer_have_a_size() -> None:
     need_dgl()
     sampled = ("trainer=sampled", "model=sage")
