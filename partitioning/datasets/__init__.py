@@ -1,14 +1,17 @@
 """The registry of data sets. Each loader returns a GraphData or a HeteroGraphData.
 
-| name | source | licence or origin | |---|---|---| | cora, cora_torch | bundled | Sen et al. 2008;
-assets/cora.npz | | file | the user's own: `dataset_file=` | see file.py for the forms | | parts |
-the folder of one site of several: `dataset_file=` | never loaded as a whole; see
-partitioning/site_folders.py | | synthetic, synthetic_hetero | drawn by synthetic.py,
-synthetic_hetero.py | | | reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al.
-2017; Zeng et al. 2020; Zachary 1977 | | ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for
-task=link_prediction | Hu et al. 2020 | | ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb
-| Hu et al. 2020 | | citeseer_torch, pubmed_torch, facebook, lastfm | as torch_geometric has them |
-Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
+| name | source | licence or origin |
+|---|---|---|
+| cora, cora_torch | bundled: assets/cora.npz | Sen et al. 2008 |
+| file | the user's own: `dataset_file=`, see file.py | |
+| parts | the folder of one site: `dataset_file=`, see partitioning/site_folders.py | |
+| synthetic, synthetic_hetero | synthetic.py, synthetic_hetero.py | |
+| reddit, yelp, flickr | dgl.data | Hamilton et al. 2017; Zeng et al. 2020 |
+| karateclub | dgl.data | Zachary 1977 |
+| ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for task=link_prediction | Hu et al. 2020 |
+| ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb | Hu et al. 2020 |
+| citeseer_torch, pubmed_torch | torch_geometric | Yang et al. 2016 |
+| facebook, lastfm | torch_geometric | Rozemberczki et al. 2020, 2021 |
 """
 
 import difflib

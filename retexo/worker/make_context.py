@@ -90,7 +90,9 @@ def make_context(
         save_layer=make_layer_saver(run_dir, comm, clock),
         recovery=recovery,
         clock=clock,
-        make_objective=make_link_objective if settings.task.links and trains else None,
+        make_objective=make_link_objective
+        if trains and use == "train" and settings.task.links
+        else None,
         **settled,
     )
 

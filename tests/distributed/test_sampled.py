@@ -91,9 +91,9 @@ def test_all_neighbours_are_full_graph_training(
     found = train.run(settings(parts, model, *given), tmp_path / "sampled")
     wanted = train.run(settings(parts, model, *ALIKE, "trainer=full_graph"), tmp_path / "full")
     np.testing.assert_allclose(losses(tmp_path / "sampled"), losses(tmp_path / "full"), rtol=1e-4)
-    assert {name: found[name] for name in ("rounds", "train", "val", "test")} == {
-        name: wanted[name] for name in ("rounds", "train", "val", "test")
-    }
+    assert found["rounds"] == wanted["rounds"]
+    for name in ("train", "val", "test"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-4)
     assert found.keys() == wanted.keys()
     more = np.subtract(found["peak_memory_bytes"], wanted["peak_memory_bytes"])
     assert min(more) > trainers * PROCESS  # the servers and the further trainers are among them
@@ -105,7 +105,9 @@ def test_all_neighbours_are_full_graph_training(
     # use a batch.
     assert kinds["labels"] % 5 == 0
     asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
-    assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")["test"] == found["test"]
+    assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")[
+        "test"
+    ] == pytest.approx(found["test"], rel=1e-4)
 
 
 def start(parts: Path, run_dir: Path, *more: str) -> Any:
