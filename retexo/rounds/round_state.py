@@ -4,6 +4,7 @@ P parameters.
 """
 
 import copy
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -67,8 +68,9 @@ class RoundState:
         """Load the state between two rounds."""
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
-        self.stopping.load_state_dict(saved["stopping"])
-        self.message.metric.load_state(saved["metric"])
+        self.stopping.load_state_dict(saved["stopping"] if "stopping" in saved else _former(saved))
+        if "metric" in saved:
+            self.message.metric.load_state(saved["metric"])
         optimizer = self.local.optimizer
         optimizer.load_state_dict(
             {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}
@@ -79,3 +81,14 @@ class RoundState:
         trial.step()
         for buffer, values in zip(self.message.reduction.buffers(), saved["memory"], strict=True):
             buffer.copy_(values)
+
+
+def _former(saved: dict[str, Any]) -> dict[str, float]:
+    """The state of early stopping in a file that was written without validation losses."""
+    best = {"best_round": saved["best_round"], "best_metric": saved["best_metric"]}
+    return {
+        **best,
+        "best_loss": math.inf,
+        "last_improvement": best["best_round"],
+        "least_loss": math.inf,
+    }

@@ -114,7 +114,7 @@ def test_inference(model: str, parts: Path, tmp_path: Path) -> None:
     summary = train.run(settings(parts, "train", f"model={model}", "heads=2"), tmp_path / "run")
     trained = f"checkpoint_dir={tmp_path}/run"
     result = evaluate.run(settings(parts, "evaluate", trained), tmp_path / "evaluate")
-    assert result["test"] == summary["test"]
+    assert result["test"] == pytest.approx(summary["test"], rel=1e-5)
     predict.run(settings(parts, "predict", trained, "predict.format=csv"), tmp_path / "predict")
     rows = (tmp_path / "predict" / "predictions.csv").read_text().splitlines()[1:]
     assert sorted(int(row.split(",")[0]) for row in rows) == sorted(
@@ -127,6 +127,7 @@ def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
     makes logits of.
     """
     given = "model=rgcn", "+experiment=exact", "smoothing.steps=0", "output_heads=last"
+    given = (*given, "temperature=none")
     train.run(settings(parts, "train", *given), tmp_path / "run")
     run, directory = load_run(tmp_path / "run"), next(parts.iterdir())
     table = run.predict(directory)
@@ -170,7 +171,7 @@ def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
     if trainer == "local":
         assert kinds["features"] == kinds["embeddings"] == 0
         return
-    assert again["test"] == summary["test"]
+    assert again["test"] == pytest.approx(summary["test"], rel=1e-5)
     assert float((table.classes == GRAPH.labels)[2::3].mean()) == pytest.approx(
         summary["test"]["accuracy"]
     )
@@ -179,7 +180,7 @@ def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
     )
     predicted = planned["baselines"]["limit"]["full graph, end to end"]
     one_pass = kinds["embeddings"] // (2 * 5 + 1)  # five epochs forth and back, and the final test
-    tail = 5 * 2 * 2 * 4 * 8  # the last floats of a round's message
+    tail = 5 * 2 * 2 * 4 * 7  # the last floats of a round's message
     assert (
         kinds["features"] + kinds["embeddings"] + kinds["gradients"] == predicted + one_pass + tail
     )
@@ -245,10 +246,9 @@ def test_on_parts_that_dgl_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         settings(tmp_path / "dgl", "train", "model=rgcn", "+experiment=exact"), tmp_path / "run"
     )
     given = f"checkpoint_dir={tmp_path}/run", "+experiment=exact"
-    assert (
-        evaluate.run(settings(tmp_path / "dgl", "evaluate", *given), tmp_path / "again")["test"]
-        == summary["test"]
-    )
+    assert evaluate.run(settings(tmp_path / "dgl", "evaluate", *given), tmp_path / "again")[
+        "test"
+    ] == pytest.approx(summary["test"], rel=1e-5)
 
 
 def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     again = evaluate.run(
         of_sites("evaluate", f"checkpoint_dir={tmp_path}/run"), tmp_path / "evaluate"
     )
-    assert again["test"] == summary["test"]
+    assert again["test"] == pytest.approx(summary["test"], rel=1e-5)
     planned = plan.run(of_sites("plan"), tmp_path / "plan")["entries"]
     assert (
         sum(entry["num_bytes"] for entry in planned if entry["kind"] == "setup")
@@ -302,7 +302,7 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     resumed = train.run(
         of_sites("train", "sites.max_rows_shared=100", "resume=auto"), tmp_path / "died"
     )
-    assert resumed["test"] == summary["test"]
+    assert resumed["test"] == pytest.approx(summary["test"], rel=1e-5)
     for name in ("layer0.safetensors", "layer1.safetensors"):
         assert (
             len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("died", "run")})

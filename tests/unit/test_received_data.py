@@ -16,7 +16,7 @@ from retexo.comm.received import check_node_numbers
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
 from retexo.errors import TrainingError
-from retexo.exchange.coding.rows import RowFormat
+from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.exchange_plan import request_halo_nodes
 from retexo.exchange.layer_exchange import _decode_from
 
@@ -124,4 +124,4 @@ def test_a_node_that_is_not_there_is_refused(place: int) -> None:
 def test_rows_that_cannot_be_read_name_their_sender() -> None:
     message = torch.zeros(7, dtype=torch.uint8), (2, 3), torch.float32, RowFormat()
     with pytest.raises(TrainingError, match="rank 4 sent an invalid block of rows: a block of 7"):
-        _decode_from(4, *message)
+        _decode_from(4, decode, *message)
