@@ -71,7 +71,7 @@ class NodeClassification:
             InputError: task.class_weights or stopping.metric does not fit the classes.
         """
         task, wanted = settings.task, settings.stopping.metric
-        _check(task, wanted, info)
+        check_objective(settings, info.num_classes, multilabel=info.multilabel)
         made = cls(
             info.num_classes,
             info.multilabel,
@@ -82,8 +82,8 @@ class NodeClassification:
             label_smoothing=task.label_smoothing,
             class_names=class_names,
         )
-        is_binary = info.num_classes == 2 and not info.multilabel
-        if wanted in ("accuracy", "micro_f1", "loss") and not is_binary and not task.has_weights:
+        by_fixed_rule = wanted in ("accuracy", "micro_f1", "loss") and not made.is_binary
+        if by_fixed_rule and not task.has_weights:
             return made
         counts = made.count_labels(partition)
         comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
@@ -95,7 +95,7 @@ class NodeClassification:
             made,
             metric_name=wanted,
             weights=_make_weights(task, counts[0], info),
-            positive=_choose_positive(counts[0], class_names) if is_binary else 1,
+            positive=_choose_positive(counts[0], class_names) if made.is_binary else 1,
         )
 
     def with_choices(self, heads: OutputHeads) -> Self:
@@ -122,6 +122,11 @@ class NodeClassification:
     def is_binary(self) -> bool:
         """Whether a node has one of two classes."""
         return self.num_classes == 2 and not self.multilabel
+
+    @property
+    def has_ranking(self) -> bool:
+        """Whether there are scores for ROC AUC: of two classes, or of labels."""
+        return self.is_binary or self.multilabel
 
     @property
     def unweighted(self) -> Self:
@@ -239,18 +244,18 @@ class NodeClassification:
         return counts[:3].sum(dim=1) if name == "micro_f1" else counts[:3].flatten()
 
 
-def _check(task: TaskSettings, metric: str, info: GraphInfo) -> None:
-    """Raise InputError for settings that do not fit the number of classes."""
-    if metric in RANKING and info.num_classes != 2 and not info.multilabel:
+def check_objective(settings: TrainSettings, num_classes: int, *, multilabel: bool) -> None:
+    """Raise InputError for a metric or class weights that do not fit the number of classes."""
+    metric, given = settings.stopping.metric, settings.task.class_weights
+    if metric in RANKING and not NodeClassification(num_classes, multilabel).has_ranking:
         raise InputError(
-            f"stopping.metric={metric}: the graph has {info.num_classes} classes; it needs two"
+            f"stopping.metric={metric}: the graph has {num_classes} classes; it needs two"
             " classes or multi-label nodes, choose macro_f1, balanced_accuracy, accuracy or loss"
         )
-    given = task.class_weights
-    if not isinstance(given, str) and len(given) != info.num_classes:
+    if not isinstance(given, str) and len(given) != num_classes:
         raise InputError(
             f"task.class_weights={list(given)}: has {len(given)} entries, the graph has"
-            f" {info.num_classes} classes; give one weight per class, none or balanced"
+            f" {num_classes} classes; give one weight per class, none or balanced"
         )
 
 

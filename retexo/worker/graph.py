@@ -18,6 +18,7 @@ from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.objective_settings import TaskSettings
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.node_classification import check_objective
 from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
 from retexo.worker.compatibility import renumber_classes
@@ -50,6 +51,9 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
             f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
             f" choose task={names[has_pairs]}, or partition with task={names[not has_pairs]}"
         )
+    if directory.meta is not None and not has_pairs:
+        is_multilabel = directory.meta.task == "multilabel"
+        check_objective(settings, directory.meta.num_classes, multilabel=is_multilabel)
     if check_model(settings.model).reads_relations and not (
         directory.meta and directory.meta.links.get("relations")
     ):

@@ -221,6 +221,8 @@ def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
         ["app=trian", "hydra.run.dir=made"],
         ["app=trian", "hydra.run.dir=new"],
         [*TRAIN, *data, "hydra.run.dir=used"],
+        [*TRAIN, *data, "stopping.metric=roc_auc", "hydra.run.dir=new"],  # of three classes
+        [*TRAIN, *data, "class_weights=[1,2]", "hydra.run.dir=new"],
     ):
         assert run_main(*arguments, cwd=tmp_path).rc == 2
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
