@@ -31,7 +31,7 @@ METRICS = (
     "mrr",
 )
 MAX_WIDTH = 1_000_000
-DROPOUT = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
+BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
 def _is_class_weight(value: Any) -> bool:
@@ -60,7 +60,7 @@ class TaskSettings(Checked):
         "task.label_smoothing",
         0.0,
         "node classification: share of the target that is spread evenly over all classes",
-        Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
+        BELOW_ONE,
     )
     class_weights: Any = setting(
         "task.class_weights",
@@ -109,7 +109,7 @@ class TaskSettings(Checked):
         "task.neighbour_dropout",
         0.0,
         "link prediction with sage or rgcn: probability that a node trains without its neighbours",
-        DROPOUT,
+        BELOW_ONE,
     )
     ranked: int = setting(
         "task.ranked",

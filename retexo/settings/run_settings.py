@@ -22,7 +22,7 @@ from partitioning.setting_fields import (
 from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
-from retexo.settings.objective_settings import DROPOUT, MAX_WIDTH, StoppingSettings, TaskSettings
+from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 MAX_LAYERS = 254
@@ -58,14 +58,14 @@ class ModelSettings(Checked):
         "dropout",
         0.4,
         "dropout rate of the aggregate; gat: of its input rows",
-        DROPOUT,
+        BELOW_ONE,
     )
     input_dropout: float | None = setting(
         "model.input_dropout",
         None,
         "dropout rate of the features and their aggregate in every layer that reads them; "
         "null: dropout",
-        DROPOUT,
+        BELOW_ONE,
     )
     norm: str = setting(
         "model.norm",

@@ -77,48 +77,46 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
     All workers call it. logits: [I, C]
     """
     task: NodeClassification = context.task
-    if not task.is_binary and not task.multilabel:
+    if not task.has_ranking:
         return {}
-    info = context.graph_info
+    info, labels = context.graph_info, context.labels.cpu()
     enough = max(FEWEST_BINS, BINS_PER_NODE * max(info.num_val, info.num_test))
     num_bins = min(context.settings.histogram_bins, enough)
-    splits = {name: mask for name, (mask, size) in split_masks(context).items() if size}
-    splits.pop("train", None)
     scored = {
-        name: task.scores(logits[mask], context.labels[mask.to(context.labels.device)].cpu())
-        for name, mask in splits.items()
+        name: task.scores(logits[mask], labels[mask])
+        for name, (mask, size) in split_masks(context).items()
+        if size and name != "train"
     }
-    found = {
-        name: Histogram(edges, count_scores(*scored[name], edges))
-        for name in splits
-        for edges in [spread_edges(num_bins)]
-    }
+    edges = spread_edges(num_bins)
+    found = {name: Histogram(edges, count_scores(*each, edges)) for name, each in scored.items()}
     _sum([each.counts for each in found.values()], context)
     for _ in range(PASSES - 1):
-        divided = {
-            name: divide_bins(each.edges, each.counts, num_bins) for name, each in found.items()
-        }
-        finer = {name: count_scores(*scored[name], divided[name][0]) for name in splits}
-        # Bins that are not divided keep their sums; messages have the same size in every run.
-        messages = []
-        for name, counts in finer.items():
-            message = counts.new_zeros(2, num_bins)
-            parts = divided[name][1]
-            message[:, : int(parts.sum())] = counts[:, parts]
-            messages.append(message)
-        _sum(messages, context)
-        for (name, counts), message in zip(finer.items(), messages, strict=True):
-            edges, parts = divided[name]
-            counts[:, parts] = message[:, : int(parts.sum())]
-            counts[:, ~parts] = _kept(found[name], edges, parts)
-            found[name] = Histogram(edges, counts)
+        found = _divide(context, scored, found, num_bins)
     return found
 
 
-def _kept(before: Histogram, edges: Tensor, parts: Tensor) -> Tensor:
-    """The sums of the bins that were not divided, int64 [2, number of them]."""
-    lower = torch.cat((edges.new_tensor([-(1 << 62)]), edges))[~parts]
-    return before.counts[:, torch.searchsorted(before.edges, lower, right=True)]
+def _divide(
+    context: TaskContext,
+    scored: Mapping[str, tuple[Tensor, Tensor]],
+    found: Mapping[str, Histogram],
+    num_bins: int,
+) -> dict[str, Histogram]:
+    """The histograms with some bins divided; only the parts of these are counted and sent."""
+    finer, parts, messages = {}, {}, []
+    for name, before in found.items():
+        edges, num_parts = divide_bins(before.edges, before.counts, num_bins)
+        counts = count_scores(*scored[name], edges)
+        parts[name] = (num_parts > 1).repeat_interleave(num_parts)
+        counts[:, ~parts[name]] = before.counts[:, num_parts == 1]
+        finer[name] = Histogram(edges, counts)
+        # Of the same size in every run, so that app=plan knows it.
+        message = counts.new_zeros(2, num_bins)
+        message[:, : int(parts[name].sum())] = counts[:, parts[name]]
+        messages.append(message)
+    _sum(messages, context)
+    for (name, after), message in zip(finer.items(), messages, strict=True):
+        after.counts[:, parts[name]] = message[:, : int(parts[name].sum())]
+    return finer
 
 
 def _sum(counts: Sequence[Tensor], context: TaskContext) -> None:

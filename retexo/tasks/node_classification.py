@@ -278,18 +278,15 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
     """
     if not task.has_weights:
         return None
-    having, lacking = class_counts.double()
-    if info.multilabel:
-        counts, num_groups = class_counts.double(), 2
-    else:
-        counts, num_groups = having[None], info.num_classes
+    # Of one class per node only the first row counts.
+    counts = class_counts.double() if info.multilabel else class_counts[:1].double()
     if isinstance(task.class_weights, str):
-        weights = counts.sum() / (num_groups * counts.clamp(min=1))
-        if info.multilabel:
-            weights = (having + lacking) / (2 * counts.clamp(min=1))
+        axis = 0 if info.multilabel else 1  # of the values of a label, or of the classes
+        total = counts.sum(dim=axis, keepdim=True)
+        weights = total / (counts.shape[axis] * counts.clamp(min=1))
     else:
         given = torch.tensor(task.class_weights, dtype=torch.float64)
-        weights = torch.stack((given, torch.ones_like(given))) if info.multilabel else given[None]
+        weights = torch.stack((given, torch.ones_like(given)))[: len(counts)]
     weights = weights * counts.sum() / (weights * counts).sum().clamp(min=1e-12)
     return weights.expand(2, -1).float()
 

@@ -79,8 +79,7 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
         num_bins: how many bins the divided ones become, at most.
 
     Returns:
-        the edges of all bins, int64 [D - 1]; and which of these bins are parts of a divided one,
-        bool [D].
+        the edges of all bins, int64 [D - 1]; and how many each bin became, int64 [B].
     """
     negatives, positives = counts.double()
     above = counts.double().sum(dim=0).flip(0).cumsum(0).flip(0)  # with the bin itself
@@ -96,7 +95,7 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
     of_bin = torch.arange(len(width)).repeat_interleave(parts)
     number = torch.arange(len(of_bin)) - (parts.cumsum(0) - parts)[of_bin]
     lower = bounds[of_bin] + width[of_bin] * number // parts[of_bin]
-    return lower[1:], (parts > 1)[of_bin]
+    return lower[1:], parts
 
 
 def roc_auc(counts: Tensor) -> float:

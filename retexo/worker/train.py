@@ -164,7 +164,7 @@ def _choices(task: Any, heads: OutputHeads) -> dict[str, Any]:
         return {"metric": task.make_round_metric().name}
     chosen = {"metric": task.metric_name, "temperature": heads.temperature}
     chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
-    if task.multilabel or task.is_binary:
+    if task.has_ranking:
         chosen["threshold"] = heads.threshold
     if task.is_binary:
         names = task.class_names
