@@ -203,19 +203,7 @@ def _dry_run(
     steps: Sequence[StepMessages],
 ) -> int:
     """Send the messages of retexo.worker.train.run in order; return the nodes with logits."""
-    graph_info = agree_on_graph_info(comm, graph.partition, directory, task=task_of(settings))
-    check_same_parameters(comm, stages)
-    if settings.gradient.secure:
-        hide_shares(comm, graph_info.num_ranks_by_split, "")
-    context = make_context(
-        settings,
-        graph.part,
-        graph_info,
-        comm,
-        stages[0].conv,
-        clock=Clock(),
-        class_names=directory.class_names,
-    )
+    context = _make_context(settings, directory, graph, stages, comm, trains=True)
     logits = list(_dry_run_layers(context, stages, steps))
     choose_and_score(context, stages, logits, partial(propagate, context))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
@@ -230,25 +218,41 @@ def _dry_run_prediction(
     comm: Communicator,
 ) -> None:
     """Send the messages of retexo.worker.infer.run in order, with label propagation."""
-    graph_info = agree_on_graph_info(comm, graph.partition, directory, training=False)
+    context = _make_context(settings, directory, graph, stages, comm, trains=False)
+    *_, logits = _dry_run_layers(context, stages, ())
+    if settings.smoothing.steps:
+        *_, logits = propagate(context, logits, settings.smoothing.steps)
+    score_nodes(context, logits, OutputHeads((0,)))
+    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+
+
+def _make_context(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    graph: Graph,
+    stages: list[Stage],
+    comm: Communicator,
+    *,
+    trains: bool,
+) -> Context:
+    """Send what workers send before the first layer."""
+    graph_info = agree_on_graph_info(
+        comm, graph.partition, directory, training=trains, task=task_of(settings)
+    )
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info.num_ranks_by_split, "")
-    context = make_context(
+    return make_context(
         settings,
         graph.part,
         graph_info,
         comm,
         stages[0].conv,
         clock=Clock(),
-        use="predict",
-        trains=False,
+        use="train" if trains else "predict",
+        class_names=directory.class_names,
+        trains=trains,
     )
-    *_, logits = _dry_run_layers(context, stages, ())
-    if settings.smoothing.steps:
-        *_, logits = propagate(context, logits, settings.smoothing.steps)
-    score_nodes(context, logits, OutputHeads((0,)))
-    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
 def _dry_run_layers(
