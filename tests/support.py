@@ -613,3 +613,25 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
             return answer
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
+
+
+class RoundRecorder:
+    """Stands in for RunLog and keeps the layer, number, training loss and metric of each round."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, int, float | None, float | None]] = []
+
+    def round(
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
+    ) -> None:
+        self.lines.append((layer, number, train_loss, val_metric))
+
+    @property
+    def scores(self) -> list[tuple[float | None, float | None]]:
+        """Training loss and metric of each round."""
+        return [(loss, metric) for _, _, loss, metric in self.lines]

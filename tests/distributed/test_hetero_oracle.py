@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hetero_support import hetero_parts, random_hetero
-from support import graph_info, train_settings
+from support import RoundRecorder, graph_info, train_settings
 from torch import Tensor
 
 from partitioning.directory.partition import HeteroPartition
@@ -65,23 +65,6 @@ CASES = {
 ROUNDED = {"bf16": (*CASES["sage"], "exchange.precision=bf16")}
 
 
-class Losses:
-    """Keeps what RunLog would report."""
-
-    def __init__(self) -> None:
-        self.rounds: list[tuple[float, float | None]] = []
-
-    def round(
-        self,
-        layer: int,
-        number: int,
-        train_loss: float,
-        val_metric: float | None = None,
-        val_loss: float | None = None,
-    ) -> None:
-        self.rounds.append((train_loss, val_metric))
-
-
 def known_sizes(parts: list[HeteroPartition]) -> Any:
     number = {
         name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts)
@@ -109,7 +92,7 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
     stages, sizes = network(settings, parts[0]), known_sizes(parts)
 
     def worker(comm: Communicator) -> Any:
-        log: Any = Losses()
+        log: Any = RoundRecorder()
         context = make_context(
             settings,
             parts[comm.rank],
@@ -124,7 +107,7 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
         result = lazy.train(context, trained)
         answer = choose_heads(context, result.logits, functools.partial(propagate, context))
         return (
-            log.rounds,
+            log.scores,
             result.logits,
             answer[1],
             list(propagate(context, result.logits[-1], 3)),
@@ -308,7 +291,7 @@ def test_hops(num_parts: int) -> None:
             comm,
             stages[0].conv,
             clock=Clock(),
-            log=Losses(),
+            log=RoundRecorder(),
             dtype=torch.float64,
             use="evaluate",
         )  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import make_graph, run_main, split_settings, train_settings
+from support import RoundRecorder, make_graph, run_main, split_settings, train_settings
 from test_resume import dies_at
 
 from partitioning.directory.read_directory import PartitionDirectory, find
@@ -30,7 +30,6 @@ from retexo.errors import TrainingError
 from retexo.models.hetero_stage import build_network
 from retexo.models.matrix import to_dense
 from retexo.models.stage import OutputHeads
-from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.tasks import ranking
@@ -118,23 +117,6 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
     return find([folder / f"toy-{num_parts}"], num_parts)
 
 
-class Losses(RunLog):
-    """Keeps what is reported."""
-
-    def __init__(self) -> None:
-        self.lines: list[Any] = []
-
-    def round(
-        self,
-        layer: int,
-        number: int,
-        train_loss: float | None,
-        val_metric: float | None = None,
-        val_loss: float | None = None,
-    ) -> None:
-        self.lines.append((train_loss, val_metric))
-
-
 def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
     """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
     settings = train_settings(*COMMON, *overrides, f"num_partitions={directory.num_parts}")
@@ -151,7 +133,7 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
     registry.check(settings)
 
     def worker(comm: Communicator) -> Any:
-        own, log = copy.deepcopy(stages), Losses()
+        own, log = copy.deepcopy(stages), RoundRecorder()
         context = make_context(
             settings,
             graphs[comm.rank].part,
@@ -171,7 +153,7 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         ids = graphs[comm.rank].partition.node_ids.numpy()
         return (
             ids,
-            log.lines,
+            log.scores,
             [each.numpy() for each in result.logits],
             ranking.score_links(context, own, result.logits, answer),
         )
@@ -274,7 +256,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
                 comm,
                 stages[0].conv,
                 clock=Clock(),
-                log=Losses(),
+                log=RoundRecorder(),
                 dtype=torch.float32,
                 use="train",
             )

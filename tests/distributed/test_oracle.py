@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, RoundRecorder, make_graph, run_workers, train_settings, write_partitions
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
@@ -173,23 +173,6 @@ def assignment(num_parts: int) -> np.ndarray:
     return parts
 
 
-class Recorder:
-    """Keeps what RunLog would report."""
-
-    def __init__(self) -> None:
-        self.rounds: list[tuple[int, int, float, float | None]] = []
-
-    def round(
-        self,
-        layer: int,
-        number: int,
-        train_loss: float,
-        val_metric: float | None = None,
-        val_loss: float | None = None,
-    ) -> None:
-        self.rounds.append((layer, number, train_loss, val_metric))
-
-
 Case = tuple[PartitionDirectory, TrainSettings, int]
 LOCK = threading.Lock()
 """torch's random state is all threads' in common."""
@@ -241,7 +224,7 @@ def _train(
     settings: TrainSettings,
     noted: dict[int, list[np.ndarray]],
 ) -> Any:
-    partition, recorder = directory.read(comm.rank), Recorder()
+    partition, recorder = directory.read(comm.rank), RoundRecorder()
     graph_info = agree_on_graph_info(comm, partition, directory)
     architecture = Architecture.of(
         settings.model,
@@ -274,7 +257,7 @@ def _train(
     parameters = [
         parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
     ]
-    return partition.node_ids.numpy(), recorder.rounds, embeddings, parameters
+    return partition.node_ids.numpy(), recorder.lines, embeddings, parameters
 
 
 def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from support import MODELS, ROOT, graph_info, train_settings, write_partitions
+from support import MODELS, ROOT, RoundRecorder, graph_info, train_settings, write_partitions
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
@@ -76,22 +76,6 @@ class Outcome:
     rounds: list[int]
 
 
-class RoundState:
-    def __init__(self) -> None:
-        self.values: list[tuple[float | None, float | None]] = []
-
-    def round(
-        self,
-        layer: int,
-        number: int,
-        train_loss: float | None,
-        val_metric: float | None = None,
-        val_loss: float | None = None,
-    ) -> None:
-        assert layer == 0
-        self.values.append((train_loss, val_metric))
-
-
 def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
     return train_settings(
         *COMMON, f"num_layers={LAYERS}", f"num_partitions={num_parts}", *overrides
@@ -137,14 +121,15 @@ def trained(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
     def work(comm: Communicator) -> Outcome:
-        log = RoundState()
+        log = RoundRecorder()
         context, stages, saved = context_of(comm, directory, settings, dtype, log)
         done = registry.find(settings.trainer.name).train(context, stages)
+        assert all(layer == 0 for layer, *_ in log.lines)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.network_of(saved)
         sent = comm.meter.table(len(stages)).sum(dim=(1, 2)).tolist()
         return Outcome(
             context.partition.node_ids.numpy() - 1000,
-            log.values,
+            log.scores,
             [parameter.detach().numpy() for parameter in network.parameters()],
             done.logits[-1].numpy(),
             dict(zip(KINDS, sent, strict=True)),

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import train_settings
+from support import RoundRecorder, train_settings
 from test_plan import (
     NOTHING,
     TEST,
@@ -677,20 +677,6 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
 # --- what nobody needs ----------
 
 
-class Silent:
-    """A log that discards everything."""
-
-    def round(
-        self,
-        layer: int,
-        number: int,
-        train_loss: float | None,
-        val_metric: float | None = None,
-        val_loss: float | None = None,
-    ) -> None:
-        pass
-
-
 def graph_info_of(whole: Whole, width: int) -> GraphInfo:
     trains = whole.role == TRAIN
     return GraphInfo(
@@ -724,7 +710,7 @@ def train_whole(whole: Whole, rows: Tensor, settings: TrainSettings) -> None:
             comm,
             stages[0].conv,
             clock=Clock(),
-            log=Silent(),
+            log=RoundRecorder(),
             run_dir=Path("nowhere"),
             dtype=F64,
         )
