@@ -1,4 +1,4 @@
-"""How predictions depend on the precision of boundary rows (predict.precision), for docs/inference.md.
+"""How predictions depend on the precision of boundary rows (table of docs/inference.md).
 
     python benchmarks/predict_precision.py --datasets FOLDER [--seeds 3] [--models gcn]
 

@@ -36,11 +36,11 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Summary]:
     if isinstance(graph, HeteroGraphData):
         for name, table in graph.nodes.items():
             found[f"nodes/{name}"] = _describe(table, rows if name == graph.target else None)
-        told: set[int] = set()  # matrices, which an added reverse relation shares
+        described: set[int] = set()  # matrices, which an added reverse relation shares
         for each, relation in graph.relations.items():
             feat, schema = relation.edge_feat, relation.schema
-            if feat is not None and schema is not None and id(feat) not in told:
-                told.add(id(feat))
+            if feat is not None and schema is not None and id(feat) not in described:
+                described.add(id(feat))
                 found[f"edges/{SEPARATOR.join(each)}"] = summarise(feat, schema)
     else:
         found["nodes"] = _describe(graph, rows)

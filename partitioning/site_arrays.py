@@ -155,8 +155,8 @@ def describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Su
     path = find_site_table(site)
     if path is None:
         raise InputError(
-            f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; in {ARRAYS} features are"
-            " taken as they are"
+            f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS}"
+            " are taken as they are"
         )
     arrays = _load(site)
     ids = _read_ids(arrays, site.folder / ARRAYS)

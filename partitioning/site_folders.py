@@ -24,8 +24,8 @@ that holds it. The workers ask each other for the rest when they start
             label           int64 [I], -1 where there is none, or 0/1 [I, C]
             train_mask, val_mask, test_mask     bool [I]
 
-        features.csv        in place of `feat`, also csv.gz or parquet: a column `id` and columns as of
-                            dataset_name=file; features.spec says how to encode them (docs/residency.md)
+        features.csv        in place of `feat`, also csv.gz or parquet: a column `id` and columns
+                            as of dataset_name=file, encoded by features.spec (docs/residency.md)
 
 A site without any label may leave out `label` and the masks, a site without nodes also `feat`. An
 edge that is listed twice counts twice, an edge from a node to itself is left out. Nothing is
@@ -186,8 +186,8 @@ def _read_pipeline(features: FeatureSettings) -> State:
     states = read_spec(features)
     if "nodes" not in states:
         raise InputError(
-            f"features.spec={', '.join(features.spec or ())}: describes {', '.join(states)}; expected"
-            " `nodes`: sites of a heterogeneous graph hold their features in part.npz"
+            f"features.spec={', '.join(features.spec or ())}: describes {', '.join(states)};"
+            " expected `nodes`: sites of a heterogeneous graph hold their features in part.npz"
         )
     return states["nodes"]
 

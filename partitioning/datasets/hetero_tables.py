@@ -5,7 +5,8 @@
     nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
     nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of file.py
     nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
-    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight, features; npy: [E, 2]
+    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight, features;
+                                                                 npy: [E, 2]
 
 Edges name nodes by the ids of their types, or by position where a type has none. N_t nodes, F_t
 features of a type.
@@ -140,7 +141,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
             columns,
             nodes,
             drop_unknown=settings.drop_unknown,
-            with_features=not settings.links,  # means would tell of the edges that are predicted
+            with_features=not settings.links,  # their means would reveal the edges to predict
         )
         relations[each] = RawRelation(
             table.src, table.dst, table.weight, f"{file}", table.feat, table.schema

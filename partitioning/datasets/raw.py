@@ -36,8 +36,8 @@ from partitioning.thread_pool import BLOCK
 log = logging.getLogger(__name__)
 
 MERGED_FEATURES = (
-    "duplicates=merge: features or times of edges do not add up; leave it out, leave the columns out"
-    " (columns.ignore), or merge the edges yourself"
+    "duplicates=merge: features or times of edges do not add up; leave it out, leave the columns"
+    " out (columns.ignore), or merge the edges yourself"
 )
 
 

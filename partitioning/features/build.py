@@ -26,8 +26,8 @@ Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
 """Roles of columns that a stored pipeline fixes when a later table is read."""
 States = dict[str, State]
-"""The fitted pipelines by the names of their tables: nodes and edges; of several types nodes/TYPE and
-edges/SOURCE__RELATION__DESTINATION."""
+"""The fitted pipelines by the names of their tables: nodes and edges; with several types
+nodes/TYPE and edges/SOURCE__RELATION__DESTINATION."""
 
 
 def make_features(

@@ -371,7 +371,7 @@ def _scaled(columns: list[tuple[State, Column]], raw: Rows) -> Values:
 
 
 def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
-    """The places of some ranges, one after the other; a slice where they are one, which is faster."""
+    """The places of ranges, one after the other; a slice for a single range, which is faster."""
     joined = np.concatenate(ranges)
     one = np.arange(joined[0], joined[0] + len(joined))
     return slice(int(one[0]), int(one[-1]) + 1) if np.array_equal(joined, one) else joined

@@ -173,8 +173,9 @@ def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Feat
 
 
 def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
-    """Return the weighted means [N_t, K] of the features of the in-edges, for each relation that has
-    some; without self loops, which partitions leave out.
+    """Return the weighted means [N_t, K] of the features of the in-edges, by relation.
+
+    Relations without features have none. Self loops are left out, as partitions leave them out.
     """
     means = []
     for each, relation in graph.relations.items():
@@ -198,7 +199,7 @@ def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
 def _average(
     dst: Endpoints, src: Endpoints, weight: NDArray[np.float32], rows: Features, num_nodes: int
 ) -> Features:
-    """Return the weighted means [num_nodes, F] of the rows `src` of each destination; zeros for none."""
+    """Return the weighted means [num_nodes, F] of each destination's rows; zeros for none."""
     edges = sp.csr_array((weight, (dst, src)), shape=(num_nodes, rows.shape[0]))
     total: NDArray[np.float32] = np.asarray(edges.sum(axis=1)).reshape(-1)
     mean = sp.diags_array((1 / np.where(total > 0, total, 1)).astype(np.float32)) @ edges @ rows

@@ -1,10 +1,10 @@
 """Summaries of tables that stay with their owners, and the pipeline that is fitted to all of them.
 
-A summary is JSON and holds no rows: counts, ranges, means, variances and a histogram of each numeric
-column, and the count of each category. Counts and moments of several tables add up exactly. The
-histogram of a column has bins of equal width in sign(z) log(1 + |z|) with z = (x - mean) / deviation
-of its own table. A median or quartile lies within two deviations of the mean, where a bin is at most
-.06 deviations wide.
+A summary is JSON and holds no rows. It has counts, ranges, means, variances and a histogram of each
+numeric column, and the count of each category. Counts and moments of several tables add up exactly.
+The histogram of a column has bins of equal width in sign(z) log(1 + |z|), where
+z = (x - mean) / deviation of its own table. A median or quartile lies within two deviations of the
+mean, where a bin is at most .06 deviations wide.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""`app=describe`: write what other owners of data need to fit one feature pipeline to all tables."""
+"""`app=describe`: write what other data owners need to fit one feature pipeline to all tables."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ FILE = "spec.json"
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Write run_dir/spec.json, print what it tells, and return its content."""
+    """Write run_dir/spec.json, print what it discloses, and return its content."""
     check_unused(run_dir, (FILE,))
     summaries = describe_tables(settings.partition.dataset)
     for table, summary in summaries.items():

@@ -221,17 +221,17 @@ class TrainSettings(Checked):
     temperature: str = setting(
         "temperature",
         "auto",
-        "auto: divide the final logits by a number that validation chooses, where that lowers the "
-        "log loss; none: leave them",
+        "auto: divide the final logits by the number that lowers the log loss on validation most; "
+        "none: leave them as they are",
         one_of("auto", "none"),
         earlier="none",
     )
     threshold: float | str = setting(
         "threshold",
         "auto",
-        "probability from which on the positive one of two classes, or a label of a multi-label "
-        "node, is predicted; auto: the one with the best F1 on validation, or 0.5 if the metric "
-        "of validation is accuracy or loss",
+        "lowest probability at which the positive class, or a label of a multi-label node, is "
+        "predicted; auto: the one with the best F1 on validation, or 0.5 if stopping.metric is "
+        "accuracy or loss",
         Check(
             lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
             "must be between 0 and 1, or auto",
@@ -241,8 +241,8 @@ class TrainSettings(Checked):
     histogram_bins: int = setting(
         "histogram_bins",
         512,
-        "bins of each of the 3 passes over the final scores that ROC AUC, average precision and "
-        "the threshold are computed from; fewer show less of single nodes to other sites",
+        "bins of the histograms from which the final ROC AUC, average precision and threshold are "
+        "computed; fewer bins disclose less about single nodes to other sites",
         at_least(8),
         at_most(1 << 20),
     )

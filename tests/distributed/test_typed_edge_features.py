@@ -1,5 +1,5 @@
-"""Features of edges in the tables of a heterogeneous graph: learned from, on any number of parts, and
-predicted with the stored pipeline.
+"""Edge features in the tables of a heterogeneous graph: training on any number of partitions, and
+prediction with the stored pipeline.
 """
 
 import json

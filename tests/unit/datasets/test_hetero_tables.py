@@ -84,7 +84,7 @@ def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_means_of_edge_features_by_hand(tmp_path: Path) -> None:
-    """Weighted, relation by relation, as matrices of weights of their own say; without self loops."""
+    """Weighted means by relation, as matrices of weights give them; without self loops."""
     folder, rng = tmp_path / "films", np.random.default_rng(0)
     for name in ("nodes", "edges"):
         (folder / name).mkdir(parents=True)
