@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from hetero_support import hetero_parts
-from support import train_settings
-from test_hetero_oracle import GRAPH, RELATIONS, SIZES, Losses, adjacencies, divided, known_sizes
+from support import RoundRecorder, train_settings
+from test_hetero_oracle import GRAPH, RELATIONS, SIZES, adjacencies, divided, known_sizes
 from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator
@@ -64,7 +64,7 @@ def outcome(settings: TrainSettings) -> dict[str, Any]:
     sizes = known_sizes(parts)
 
     def worker(comm: Communicator) -> Any:
-        log: Any = Losses()
+        log: Any = RoundRecorder()
         context = make_context(
             settings,
             parts[comm.rank],
@@ -80,7 +80,7 @@ def outcome(settings: TrainSettings) -> dict[str, Any]:
             trained = copy.deepcopy(layers)
         result = trainer.train(context, trained)
         return (
-            log.rounds,
+            log.scores,
             result.logits[0].detach(),
             trained,
             comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist(),
