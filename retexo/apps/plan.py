@@ -228,7 +228,7 @@ def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSetti
     """Return settings with changed values, in all layers for lists per layer."""
     made = {}
     for group, values in new.items():
-        own, layers = getattr(settings, group), settings.model.num_layers
+        own, layers = getattr(settings, group), settings.model.depth
         lists = {
             name: (value,) * layers
             for name, value in values.items()

@@ -290,7 +290,7 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
     stages: list[Stage] = []
     kind = check_model(architecture.model)
     with torch.random.fork_rng(devices=[]):
-        for layer in range(architecture.model.num_layers):
+        for layer in range(architecture.model.depth):
             torch.manual_seed(seed * 1_000 + layer)
             stages.append(
                 _build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None)
@@ -307,7 +307,7 @@ def _build_stage(
     first."""
     model, num_features = architecture.model, architecture.num_features
     num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
-    is_last = layer == model.num_layers - 1
+    is_last = layer == model.depth - 1
     num_in = num_features if num_in is None else num_in
     conv_settings = model if layer else replace(model, dropout=model.features_dropout)
     skips = _skips(model, layer, linear=kind.linear_aggregation)

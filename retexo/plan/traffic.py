@@ -285,7 +285,7 @@ def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) 
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
         return _no_zeros(len(given.rows), width), num_logits
-    schema, num_layers = context.schema, context.settings.model.num_layers
+    schema, num_layers = context.schema, context.settings.model.depth
     widths = {name: rows.shape[1] for name, rows in given.rows.items()}
     passed = schema.passed_widths(layer, widths, projected_width(stage))
     types = schema.passing_types(layer, num_layers)
@@ -348,7 +348,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     `patience` on. See retexo.rounds.training_loop.run_rounds.
     """
     patience, limit = (
-        settings.stopping.patience_of(layer, settings.model.num_layers),
+        settings.stopping.patience_of(layer, settings.model.depth),
         settings.num_rounds[layer],
     )
     if patience is None:

@@ -52,7 +52,7 @@ def choose_patience(settings: TrainSettings, objective: "Objective") -> int | No
     batch_size=auto needs more patience, because its steps are noisier. An end-to-end network has
     the last layer's patience.
     """
-    num_layers, total = settings.model.num_layers, objective.graph_info.num_train
+    num_layers, total = settings.model.depth, objective.graph_info.num_train
     layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
     factor = math.sqrt(total / AUTO_BATCH_SIZE) if _uses_auto_batches(settings, total) else 1
     return settings.stopping.patience_of(layer, num_layers, factor)

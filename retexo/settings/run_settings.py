@@ -25,6 +25,7 @@ from retexo.settings.communication_settings import ExchangeSettings, GradientSet
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
+AUTO = "auto"
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
 REACHES = ("computed", "hops")
@@ -45,7 +46,21 @@ class ModelSettings(Checked):
         "convolution; --config-name=node_classification_NAME sets it, too",
         is_group=True,
     )
-    num_layers: int = setting("num_layers", 2, "number of layers", at_least(1), at_most(MAX_LAYERS))
+    num_layers: int | str = setting(
+        "num_layers",
+        2,
+        "number of layers; auto: layers are added until two in a row have not improved validation, "
+        "at most max_layers",
+        number_or(AUTO, 1, MAX_LAYERS),
+    )
+    max_layers: int = setting(
+        "max_layers",
+        8,
+        "num_layers=auto: largest number of layers",
+        at_least(1),
+        at_most(MAX_LAYERS),
+        earlier=8,
+    )
     hidden_dim: int = setting(
         "hidden_dim",
         256,
@@ -96,6 +111,16 @@ class ModelSettings(Checked):
         earlier="activation",
     )
     options: dict[str, Any] = setting("model.*", {}, "settings of one model only, listed below")
+
+    @property
+    def grows(self) -> bool:
+        """Whether validation chooses the number of layers."""
+        return self.num_layers == AUTO
+
+    @property
+    def depth(self) -> int:
+        """The number of layers that plan and network are made for."""
+        return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
 
     @property
     def features_dropout(self) -> float:
@@ -333,7 +358,7 @@ class TrainSettings(Checked):
                     f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of"
                     " them out"
                 )
-        if self.model.num_layers + self.smoothing.steps > MAX_LAYERS:
+        if self.model.depth + self.smoothing.steps > MAX_LAYERS:
             raise InputError(
                 f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most"
                 f" {MAX_LAYERS}"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -145,7 +145,12 @@ class Context(TaskContext):
     @property
     def computed(self) -> Tensor:
         """The labelled type's nodes whose logits are computed, bool [I]."""
-        return self.target.required_layers >= self.settings.model.num_layers
+        return self.target.required_layers >= self.settings.model.depth
+
+    def at_depth(self, num_layers: int) -> Self:
+        """The same for a network of the first layers, of which the others were not trained."""
+        model = replace(self.settings.model, num_layers=num_layers)
+        return replace(self, settings=replace(self.settings, model=model))
 
     def release_features(self) -> None:
         """Free the features, which later layers do not read from here."""

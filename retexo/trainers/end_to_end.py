@@ -115,9 +115,9 @@ def fit(
         exchanges_rows=exchanges_rows,
     )
     with context.phase("rounds"):
-        rounds = run_rounds(wrap(objective), context.settings, context.comm, context.log)
+        found = run_rounds(wrap(objective), context.settings, context.comm, context.log)
     module.eval()
-    return [rounds]
+    return [found.num_rounds]
 
 
 def fit_stages(

@@ -101,6 +101,7 @@ def check(settings: TrainSettings) -> None:
             " balanced_accuracy, roc_auc, average_precision or loss"
         )
     _check_saves(settings, trainer)
+    _check_growth(settings, trainer)
     if heterogeneous:
         _check_heterogeneous(settings, trainer)
     else:
@@ -162,6 +163,25 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
             f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of"
             " an end, which are not sent; set task.cut_edges=skip"
         )
+
+
+def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
+    """Refuse num_layers=auto where layers are not trained one after the other, or validation does
+    not choose among their heads."""
+    if not settings.model.grows:
+        return
+    skips = settings.model.input_skip or settings.model.self_weight
+    reason = (
+        (trainer is not lazy and f"trainer={settings.trainer.name} trains all layers at once")
+        or (settings.task.links and "the ends of links are sent for a given last layer")
+        or (settings.output_heads == "last" and "output_heads=last does not ask validation")
+        or (not settings.best_val_model and "best_val_model=false does not ask validation")
+        or (
+            not skips and "without model.input_skip or model.self_weight the last layer has no head"
+        )
+    )
+    if reason:
+        raise InputError(f"num_layers=auto: {reason}; give a number of layers")
 
 
 def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:

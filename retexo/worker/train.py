@@ -2,18 +2,19 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
 from retexo.models.stage import OutputHeads
-from retexo.results.checkpoint import save_model
+from retexo.results.checkpoint import remove_layers, save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
@@ -100,28 +101,37 @@ def run(
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         del graph  # the context has all of it, and may release the features
+        if graph_info.num_val == 0 and settings.model.grows:
+            raise InputError(
+                "num_layers=auto: the graph has no validation nodes to choose by; give a number"
+            )
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
                 "no validation nodes: every layer keeps its last round, and the last head predicts"
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
+        if settings.model.grows:
+            context = context.at_depth(len(trained.rounds))
         with clock.phase("evaluate"):
             heads, scores = choose_and_score(
                 context, stages, trained.logits, partial(propagate, context)
             )
         seconds = time.perf_counter() - start
+        depth = max(heads.stages) + 1 if settings.model.grows else settings.model.depth
         if rank == 0:
             clock.progress.enter("checkpoint")
+            model = replace(settings.model, num_layers=depth)
+            architecture = replace(architecture, model=model)
             _save_model(job, architecture, trainer, heads, multilabel=graph_info.multilabel)
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         for warning in scores.warnings if rank == 0 else ():
             logger.warning("%s", warning)
         return {
             **scores.to_json(),
-            "chosen": _choices(context.task, heads),
+            "chosen": _choices(context.task, heads, depth if settings.model.grows else None),
             "rounds": trained.rounds,
             "resumed": resumed,
-            **measurements(comm, clock, (resident, private), seconds, settings.model.num_layers),
+            **measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
 
 
@@ -158,11 +168,12 @@ def _open_recovery(
     return recovery, first
 
 
-def _choices(task: Any, heads: OutputHeads) -> dict[str, Any]:
-    """What validation looked at, and what it chose."""
+def _choices(task: Any, heads: OutputHeads, num_layers: int | None) -> dict[str, Any]:
+    """What validation looked at, and what it chose; num_layers: None where it is given."""
+    chosen: dict[str, Any] = {} if num_layers is None else {"num_layers": num_layers}
     if not isinstance(task, NodeClassification):
-        return {"metric": task.make_round_metric().name}
-    chosen = {"metric": task.metric_name, "temperature": heads.temperature}
+        return {"metric": task.make_round_metric().name, **chosen}
+    chosen |= {"metric": task.metric_name, "temperature": heads.temperature}
     chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
     if task.has_ranking:
         chosen["threshold"] = heads.threshold
@@ -185,5 +196,8 @@ def _save_model(
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
     about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}
-    about |= {"answer": asdict(heads), "exchange_precision": job.settings.exchange.precision}
+    num_layers = architecture.model.depth
+    precision = job.settings.exchange.precision[:num_layers]
+    about |= {"answer": asdict(heads), "exchange_precision": precision}
+    remove_layers(job.run_dir / "checkpoint", num_layers)
     save_model(job.run_dir / "checkpoint", architecture, about)

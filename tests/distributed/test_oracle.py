@@ -248,9 +248,12 @@ def _train(
     )
     context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)
+    stages = stages[: len(trained.rounds)]
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
+    context = context.at_depth(len(stages))
     embeddings = noted[comm.rank]
-    np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
+    if not settings.model.grows:  # then the last layer passes on its logits
+        np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
         answer = choose_heads(context, trained.logits, partial(propagate, context))
         embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
@@ -374,6 +377,27 @@ def assert_same(got: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("case", MARKED)
 def test_parts_equal_one_part(trained: Any, num_parts: int, case: tuple[str, str]) -> None:
     assert_same(trained(num_parts, case), trained(1, case))
+
+
+def test_a_grown_network_is_that_of_as_many_layers(tmp_path: Path) -> None:
+    """The first layer is the best by far, so two more are tried."""
+    graph, masks = oracle_graph("third"), oracle_masks("third")
+    directory = write_partitions(tmp_path, graph, masks, assignment(2), 2)
+    never_better = ("stopping.min_delta=1", "stopping.use_loss=false")
+
+    def train(*depth: str) -> Any:
+        settings = settings_of(2, *MODELS["gcn"], *SKIPS, *never_better, *depth)
+        return joined(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
+
+    grown, fixed = train("num_layers=auto", "max_layers=6"), train("num_layers=3")
+    assert [line[:2] for line in grown[0]] == [line[:2] for line in fixed[0]]
+    last_output = 2  # the last layer of a fixed network passes nothing on
+    for place, (rows, expected) in enumerate(zip(grown[1], fixed[1], strict=True)):
+        needed = ~np.isnan(expected)  # a network that may grow needs more nodes
+        if place != last_output:
+            np.testing.assert_allclose(rows[needed], expected[needed], rtol=1e-8, atol=1e-11)
+    for values, expected in zip(grown[2], fixed[2], strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
