@@ -173,6 +173,15 @@ class Stage(nn.Module):
         """The weights [F, D] of Inputs.matrices and Inputs.skips, in that order."""
         return *self.conv.first_weights, *self.skips.values()
 
+    def hidden(self, inputs: Inputs) -> Tensor:
+        """[N_dst, H] the input of the head."""
+        with self._precision(inputs):
+            return self._to_parameter_dtype(self._hidden(inputs))
+
+    def classify(self, hidden: Tensor) -> Tensor:
+        """[n, C] from `hidden`, [n, H]."""
+        return self._logits(hidden)
+
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
         with self._precision(inputs):
@@ -333,7 +342,9 @@ def _build_stage(
         },
         features=not layer,
         is_last=is_last,
-        outputs_aggregate=model.output == "aggregate" and kind.linear_aggregation and not is_last,
+        outputs_aggregate=model.output == "aggregate"
+        and kind.linear_aggregation
+        and not (is_last or model.lookahead),
     )
 
 

@@ -46,6 +46,7 @@ from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
 from retexo.worker.measure import measurements
 
+ROW_KINDS = ("features", "embeddings", "aggregates")
 PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
 
 
@@ -328,13 +329,14 @@ def _entries(
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
-        phase = PHASE_NAMES[tag.phase] if kind in ("features", "embeddings") else None
+        phase = PHASE_NAMES[tag.phase] if kind in ROW_KINDS else None
         times = (
             max_count_messages(settings, layer, validates=validates)
             if kind == "metrics" and layer is not None
             else 1
         )
-        values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
+        of_training = kind == "embeddings" or (kind == "aggregates" and layer != 0)
+        values_of_training = of_training and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
         return Entry(layer, phase, kind, rank, receiver, num_bytes * times, not made_in_training)
 

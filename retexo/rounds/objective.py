@@ -114,6 +114,10 @@ class Objective(Protocol):
     def exchanges_rows(self) -> bool:
         """Whether `losses` and `validate` communicate, so that all workers have to call them."""
 
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the parameters before the first round may be the best ones."""
+
     def begin_round(self, number: int) -> None:
         """Prepare a round; random draws may depend on its number."""
 
@@ -177,6 +181,7 @@ class LayerObjective:
     """Training nodes per step; None for all."""
     val_stride: int = 1
     """See choose_val_stride."""
+    starts_trained: bool = False
     exchanges_rows = False
 
     @property

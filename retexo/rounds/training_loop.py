@@ -60,7 +60,11 @@ def run_rounds(
         layer,
         LocalOptimizer(flat, optimizer, objective),
         build_message(objective, settings, comm, flat),
-        EarlyStopping(choose_patience(settings, objective), settings.stopping.min_delta),
+        EarlyStopping(
+            choose_patience(settings, objective),
+            settings.stopping.min_delta,
+            starts_trained=objective.starts_trained,
+        ),
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished_state):

@@ -18,6 +18,7 @@ from partitioning.setting_fields import (
     one_of,
     setting,
     settings_dataclass,
+    within,
 )
 from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
@@ -109,6 +110,15 @@ class ModelSettings(Checked):
         "activation; gat and pooling always use the activation",
         one_of("activation", "aggregate"),
         earlier="activation",
+    )
+    lookahead: int = setting(
+        "model.lookahead",
+        0,
+        "1: a layer trains together with the next one, whose output head validates both; for that, "
+        "aggregates of boundary nodes are sent once per layer, and output=activation; 0: each layer "
+        "trains alone",
+        within(0, 1),
+        earlier=0,
     )
     options: dict[str, Any] = setting("model.*", {}, "settings of one model only, listed below")
 

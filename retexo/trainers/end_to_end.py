@@ -52,6 +52,7 @@ class NetworkObjective:
     exchanges_rows: bool
     layer: int = 0
     traffic_layer: int = WHOLE_RUN
+    starts_trained = False
 
     @cached_property
     def metric(self) -> Any:

@@ -24,6 +24,7 @@ from retexo.trainers import end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import Fit, LayerInput, run_layer
+from retexo.trainers.look_ahead import LookAheadInput
 from retexo.trainers.relational_layers import RelationalInput
 
 USE: Use = "train"
@@ -77,15 +78,23 @@ def each_layer(
 ) -> Iterator[Any]:
     """The outputs of the stages, one after the other; heads="last" computes the last one's logits
     only."""
-    kind = RelationalInput if context.is_heterogeneous else LayerInput
-    given: Any = kind.first(context, stages)
+    given = first_input(context, stages)
     for layer, stage in enumerate(stages):
         output = run_layer(
             context, layer, stage, given, fit, logits=heads != "last" or stage.is_last
         )
-        given = replace(given, rows=output.rows)
+        given = given.next_layer(output)
         yield output
         del output  # its logits may be freed while the next one is computed
+
+
+def first_input(context: Context, stages: Sequence[Stage]) -> Any:
+    """The input of the first layer."""
+    if context.is_heterogeneous:
+        return RelationalInput.first(context, stages)
+    if context.settings.model.lookahead:
+        return LookAheadInput.first(context, stages)
+    return LayerInput.first(context, stages)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ classes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Self
 
@@ -167,6 +167,10 @@ class RelationalInput:
                     passed = passed.to(of_head).cpu()
                     rows[target][some, : passed.shape[1]] = passed
         return RelationalOutput(rows, hidden, of_head)
+
+    def next_layer(self, output: RelationalOutput) -> Self:
+        """See AnyLayerInput."""
+        return replace(self, rows=output.rows)
 
 
 def _number_edges(

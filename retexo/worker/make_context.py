@@ -149,7 +149,7 @@ def _settle_plain(
         num_layers=settings.model.depth + settings.smoothing.hops,
         part_sizes=graph_info.part_sizes,
         all_nodes=graph_info.all_nodes_used or settings.task.links,
-        partial_sums=conv.linear_aggregation,
+        partial_sums=conv.linear_aggregation and not settings.model.lookahead,
         all_halo_rows=settings.exchange.mode == "plain",
         use=use,
     )

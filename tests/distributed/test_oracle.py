@@ -30,7 +30,7 @@ from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
-from retexo.trainers import layerwise, lazy
+from retexo.trainers import layerwise, lazy, look_ahead
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
 from retexo.worker.make_context import make_context
@@ -56,6 +56,7 @@ CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPA
 MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
 LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
+AHEAD = "model.lookahead=1"
 POWERSGD = "gradient.compression=powersgd"
 SKIPS = (
     "model.self_weight=true",
@@ -104,6 +105,13 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
         "third",
         (*MODELS["gat-mean"], *SKIPS, "task.loss=focal", "stopping.metric=macro_f1"),
     ),
+    "gcn-ahead": ("dense", (*MODELS["gcn"], AHEAD)),
+    "gcn-ahead-skips-sparse": ("sparse", (*MODELS["gcn"], *SKIPS, AHEAD, "batch_size=60")),
+    "sage-mean-ahead-skips": ("third", (*MODELS["sage-mean"], *SKIPS, AHEAD, "num_layers=5")),
+    "sage-mean-ahead-rows": ("third", (*MODELS["sage-mean"], "model.self_weight=true", AHEAD)),
+    "sage-mean-ahead": ("dense", (*MODELS["sage-mean"], AHEAD)),
+    "sage-mean-ahead-plain": ("dense", (*MODELS["sage-mean"], AHEAD, "exchange=plain")),
+    "gin-ahead-hops": ("third", (*MODELS["gin"], *SKIPS, AHEAD, "smoothing.reach=hops")),
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
@@ -200,9 +208,12 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
     gives.
     """
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
-    noting = _noted(layerwise.LayerInput.embed_nodes, embeddings)
-    noted = unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", noting)
-    with unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2]), noted:
+    with contextlib.ExitStack() as patches:
+        edges = unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2])
+        patches.enter_context(edges)
+        for kind in (layerwise.LayerInput, look_ahead.LookAheadInput):
+            noting = _noted(kind.embed_nodes, embeddings)
+            patches.enter_context(unittest.mock.patch.object(kind, "embed_nodes", noting))
         yield embeddings
 
 
@@ -536,7 +547,7 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
 
 @pytest.mark.parametrize("num_parts", SOME_PARTS)
 @pytest.mark.parametrize(
-    "case", [name for name in FEW if "-skips" in name or name == "gcn-own-half"]
+    "case", [name for name in FEW if "-skips" in name or "-ahead" in name or name == "gcn-own-half"]
 )
 def test_skips_and_answers_of_parts_equal_those_of_one(
     trained: Any, num_parts: int, case: str
@@ -544,6 +555,33 @@ def test_skips_and_answers_of_parts_equal_those_of_one(
     wanted = trained(1, case.removesuffix("-plain"))
     assert_same(trained(num_parts, case), wanted)
     assert np.isfinite(wanted[1][-1]).any()
+
+
+def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
+    """The first stage, with one dense adjacency: the head of the second layer trains both, that of
+    the first layer only itself.
+    """
+    graph, settings = oracle_graph("dense"), settings_of(1, *FEW["gcn-ahead"][1])
+    adjacency, labels = normalized(graph), torch.from_numpy(graph.labels)
+    stages = [stage.double() for stage in build_stages(_architecture(settings), settings.seed)]
+    total = adjacency @ torch.from_numpy(graph.features).double()
+    train = torch.from_numpy(oracle_masks()["train_mask"])
+    parameters = [*stages[0].parameters(), *stages[1].parameters()]
+    rate = settings.learning_rate[0]
+    optimizer = torch.optim.SGD(parameters, lr=rate, weight_decay=0.01)
+    for _ in range(FEW_ROUNDS):
+        hidden = stages[0].hidden(Inputs((total,), 60, NO_PROJECTED_ROWS))
+        logits = stages[1].logits(Inputs((adjacency @ hidden,), 60, NO_PROJECTED_ROWS))
+        own_logits = stages[0].classify(hidden.detach())
+        loss = sum(
+            torch.nn.functional.cross_entropy(each[train], labels[train])
+            for each in (logits, own_logits)
+        )
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[union-attr]
+        optimizer.step()
+    wanted = stages[0].hidden(Inputs((total,), 60, NO_PROJECTED_ROWS)).detach().numpy()
+    np.testing.assert_allclose(trained(4, "gcn-ahead")[1][0], wanted, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7])
