@@ -63,6 +63,7 @@ ONLY_LAZY: dict[str, Any] = {
     "model.self_weight": False,
     "model.input_skip": False,
     "model.output": "activation",
+    "model.lookahead": 0,
     "smoothing.reach": "computed",
 }
 """The only values of these settings that other trainers support."""
@@ -70,6 +71,7 @@ HETEROGENEOUS_LAZY: dict[str, Any] = {
     "model.self_weight": True,
     "model.input_skip": True,
     "model.output": "aggregate",
+    "model.lookahead": 0,
 }
 """The only values that trainer=lazy supports on a heterogeneous graph."""
 HETEROGENEOUS_OTHERS = {
@@ -128,8 +130,26 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name};"
                 " leave it out"
             )
+    if settings.model.lookahead:
+        _check_lookahead(settings)
     if settings.task.links:
         _check_links(settings, trainer)
+
+
+def _check_lookahead(settings: TrainSettings) -> None:
+    """Refuse look-ahead where a halo node's output does not follow from one aggregate."""
+    if not check_model(settings.model).linear_aggregation:
+        aggregator = settings.model.options.get("aggregator")
+        raise InputError(
+            f"model.lookahead=1: model={settings.model.name}"
+            f"{f' with model.aggregator={aggregator}' if aggregator else ''} does not sum rows, so "
+            "a boundary node needs the rows of all its neighbours; set model.lookahead=0, or "
+            "choose model=sage, gcn or gin"
+        )
+    if settings.task.links:
+        raise InputError(
+            "model.lookahead=1: task=link_prediction trains each layer alone; leave it out"
+        )
 
 
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
