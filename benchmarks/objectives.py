@@ -28,6 +28,7 @@ FORMER = [
     "stopping.metric=micro_f1",
     "stopping.use_loss=false",
     "temperature=none",
+    "task.class_weights=none",
     "threshold=0.5",
 ]
 WIDTH, RATE, DROPOUT, DECAY, PATIENCE, EPOCHS = 256, 0.01, 0.4, 5e-4, 20, 200
