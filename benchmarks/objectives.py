@@ -33,7 +33,15 @@ FORMER = [
 ]
 WIDTH, RATE, DROPOUT, DECAY, PATIENCE, EPOCHS = 256, 0.01, 0.4, 5e-4, 20, 200
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
-SCORES = ("roc_auc", "average_precision", "accuracy", "micro_f1", "macro_f1", "log_loss")
+SCORES = (
+    "roc_auc",
+    "average_precision",
+    "accuracy",
+    "micro_f1",
+    "macro_f1",
+    "log_loss",
+    "calibration_error",
+)
 
 
 def settings_of(args: Any, name: str, split: int, model: str, folder: str, more: list[str]) -> Any:
