@@ -126,7 +126,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
             architecture,
             bool(content["multilabel"]),
             str(content["partition_digest"]),
-            OutputHeads.from_json(content.get("answer"), architecture.model.depth),
+            OutputHeads.from_json(
+                content.get("answer"), architecture.model.depth, architecture.num_classes
+            ),
             _exchange(content.get("exchange_precision"), architecture.model.depth),
             content.get("trainer"),
             names,

@@ -175,6 +175,11 @@ def _choices(task: Any, heads: OutputHeads, num_layers: int | None) -> dict[str,
         return {"metric": task.make_round_metric().name, **chosen}
     chosen |= {"metric": task.metric_name, "temperature": heads.temperature}
     chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
+    if task.weights is not None:
+        having, lacking = task.weights.tolist()
+        chosen["class_weights"] = [having, lacking] if task.multilabel else having
+    if heads.offset_share:
+        chosen["offset_share"] = heads.offset_share
     if task.has_ranking:
         chosen["threshold"] = heads.threshold
     if task.is_binary:
