@@ -104,6 +104,10 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
         "third",
         (*MODELS["gat-mean"], *SKIPS, "task.loss=focal", "stopping.metric=macro_f1"),
     ),
+    "gin-clipped": (
+        "dense",
+        (*MODELS["gin"], "max_grad_norm=0.05", "scheduler=cosine", "model.activation=tanh"),
+    ),
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
