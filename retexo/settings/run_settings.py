@@ -394,6 +394,14 @@ class Settings(Checked):
     )
     partition: PartitionSettings
     train: TrainSettings
+    seeds: tuple[int, ...] | None = setting(
+        "seeds",
+        None,
+        "app=train: train once per seed, into RUN_DIR/seedN, and print the mean and the sample "
+        "deviation of the scores",
+        *SEED,
+        compared=False,
+    )
     plan_rounds: tuple[int, ...] | None = setting(
         "plan.rounds",
         None,
@@ -430,9 +438,26 @@ class Settings(Checked):
                 f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
                 " of app=train"
             )
+        self._check_seeds()
         trainer = self.train.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(
                 f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those"
                 " of other trainers beside them; leave it out"
+            )
+
+    def _check_seeds(self) -> None:
+        if self.seeds is None:
+            return
+        text = f"seeds={list(self.seeds)}"
+        if self.app != "train":
+            raise InputError(f"{text}: only app=train runs several seeds; set seed instead")
+        if "seed" in self.given:
+            raise InputError(f"{text}: seed is set, too; leave one of them out")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"{text}: must be different numbers, at least one")
+        if self.train.resume not in (None, "auto"):
+            raise InputError(
+                f"{text}: resume={self.train.resume} continues one run; set resume=auto, which"
+                " continues those in hydra.run.dir"
             )
