@@ -264,7 +264,7 @@ def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]
         ("distributed.master_adr", "distributed.master_addr"),
         ("master_adr", "distributed.master_addr"),
         ("stopping.patiense", "stopping.patience"),
-        ("seeds", "seed"),
+        ("sede", "seed"),
         ("split.sed", "split.seed"),
         ("distributed.num_partitions", "num_partitions"),
         ("distributed.parts_per_node", "parts_per_node"),
