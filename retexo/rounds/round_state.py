@@ -15,6 +15,7 @@ from torch import Tensor
 from retexo.comm.traffic_meter import ROUND_KINDS
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.round_message import RoundMessage
+from retexo.rounds.schedule import Schedule
 from retexo.rounds.update_rules import LocalOptimizer
 
 
@@ -26,6 +27,7 @@ class RoundState:
     local: LocalOptimizer
     message: RoundMessage
     stopping: EarlyStopping
+    schedule: Schedule
     best: Tensor
     """[P] parameters of the best round."""
     number: int = 0
@@ -61,6 +63,7 @@ class RoundState:
         return {
             **self.finished_state(),
             "best": self.best,
+            "schedule": self.schedule.state_dict(),
             "metric": self.message.metric.state(),
             "optimizer": self.local.optimizer.state_dict()["state"],
             "memory": self.message.reduction.buffers(),
@@ -72,6 +75,8 @@ class RoundState:
         self.best.copy_(saved["best"])
         if "stopping" not in saved:
             self.stopping.load_state_dict(_former(saved))
+        if "schedule" in saved:
+            self.schedule.load_state_dict(saved["schedule"])
         if "metric" in saved:
             self.message.metric.load_state(saved["metric"])
         optimizer = self.local.optimizer

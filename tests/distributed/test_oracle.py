@@ -112,6 +112,10 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "sage-mean-ahead": ("dense", (*MODELS["sage-mean"], AHEAD)),
     "sage-mean-ahead-plain": ("dense", (*MODELS["sage-mean"], AHEAD, "exchange=plain")),
     "gin-ahead-hops": ("third", (*MODELS["gin"], *SKIPS, AHEAD, "smoothing.reach=hops")),
+    "gin-clipped": (
+        "dense",
+        (*MODELS["gin"], "max_grad_norm=0.05", "scheduler=cosine", "model.activation=tanh"),
+    ),
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),

@@ -43,6 +43,9 @@ DEFAULTS = (
     "stopping=none",
     "num_layers=auto",
     "max_layers=4",
+    "scheduler=plateau",
+    "scheduler_rounds=1",
+    "max_grad_norm=0.1",
 )
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
 SECURE = (
