@@ -377,4 +377,6 @@ def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...
     """The skip connections of a stage."""
     if layer == 0 or not model.input_skip:
         return ("rows",) if model.self_weight else ()
+    if model.lookahead and model.self_weight:
+        return ("rows", "features", "aggregate")
     return ("features", "aggregate") if linear else ("features", "rows")

@@ -330,6 +330,13 @@ class TrainSettings(Checked):
         per_node=True,
         compared=False,
     )
+    share_aggregates: bool = setting(
+        "sites.share_aggregates",
+        False,
+        "allow model.lookahead with dataset_name=parts: the sites send each other aggregates of "
+        "boundary nodes, which sum up rows of nodes that no other site needs",
+        compared=False,
+    )
     resume: str | None = setting(
         "resume",
         None,

@@ -27,6 +27,8 @@ from retexo.tasks.task_context import TaskContext
 from retexo.trainers.out_edges import OutEdges, RelationMeans
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
+FEW_IN_NEIGHBOURS = 5
+"""An aggregate of fewer rows counts as a disclosed row."""
 PHASE_LABELS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
 """Phases that the parent reports by another word."""
 
@@ -129,6 +131,16 @@ class Context(TaskContext):
         sites."""
         asked_for = [each.out_edges.partition.asked_for or () for each in self.types.values()]
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
+
+    @property
+    def num_aggregates_disclosed(self) -> list[tuple[int, int]]:
+        """By rank, of how many of this site's nodes it may get aggregates, and how many of these
+        sum up fewer than FEW_IN_NEIGHBOURS rows; empty without sites or look-ahead."""
+        if not self.settings.model.lookahead:
+            return []
+        nodes = self.target.out_edges.partition.asked_for or ()
+        is_few = self.edges.row_ptr.diff() < FEW_IN_NEIGHBOURS
+        return [(len(each), int(is_few[each].sum())) for each in nodes]
 
     @property
     def batch_size(self) -> int | None:

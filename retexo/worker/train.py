@@ -100,6 +100,7 @@ def run(
             )
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
+        disclosure.num_aggregates = context.num_aggregates_disclosed
         del graph  # the context has all of it, and may release the features
         if graph_info.num_val == 0 and settings.model.grows:
             raise InputError(
