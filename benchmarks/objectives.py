@@ -28,11 +28,20 @@ FORMER = [
     "stopping.metric=micro_f1",
     "stopping.use_loss=false",
     "temperature=none",
+    "task.class_weights=none",
     "threshold=0.5",
 ]
 WIDTH, RATE, DROPOUT, DECAY, PATIENCE, EPOCHS = 256, 0.01, 0.4, 5e-4, 20, 200
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
-SCORES = ("roc_auc", "average_precision", "accuracy", "micro_f1", "macro_f1", "log_loss")
+SCORES = (
+    "roc_auc",
+    "average_precision",
+    "accuracy",
+    "micro_f1",
+    "macro_f1",
+    "log_loss",
+    "calibration_error",
+)
 
 
 def settings_of(args: Any, name: str, split: int, model: str, folder: str, more: list[str]) -> Any:

@@ -242,6 +242,11 @@ class OutputHeads:
     network's."""
     paths: float = 0.0
     """For link prediction, in [0, 1]: the share of Adamic and Adar's score beside both."""
+    offsets: tuple[float, ...] = ()
+    """[C] logarithms of the class weights of the loss, which are subtracted from the final logits, so
+    that probabilities are those of the data; empty without class weights."""
+    offset_share: float = 0.0
+    """In [0, 1], the share of `offsets` that the choice among more than two classes keeps."""
     temperature: float = 1.0
     """Divisor of the final logits, above 0."""
     threshold: float = 0.5
@@ -250,7 +255,7 @@ class OutputHeads:
     """Of two classes the positive one, 0 or 1."""
 
     @classmethod
-    def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
+    def from_json(cls, content: dict[str, Any] | None, num_layers: int, num_classes: int) -> Self:
         """The inverse of asdict; None, in the first checkpoints, is the last stage.
 
         Raises KeyError, TypeError and ValueError.
@@ -264,6 +269,8 @@ class OutputHeads:
             reach=content.get("reach", "computed"),
             spectral=float(content.get("spectral", 0)),
             paths=float(content.get("paths", 0)),
+            offsets=tuple(map(float, content.get("offsets", ()))),
+            offset_share=float(content.get("offset_share", 0)),
             temperature=float(content.get("temperature", 1)),
             threshold=float(content.get("threshold", 0.5)),
             positive=int(content.get("positive", 1)),
@@ -276,6 +283,9 @@ class OutputHeads:
             and 0 < heads.alpha <= 1
             and 0 <= heads.spectral <= 1
             and 0 <= heads.paths <= 1
+            and len(heads.offsets) in (0, num_classes)
+            and all(map(math.isfinite, heads.offsets))
+            and 0 <= heads.offset_share <= 1
             and 0 < heads.temperature < math.inf
             and 0 < heads.threshold < 1
             and heads.positive in (0, 1)
@@ -283,6 +293,12 @@ class OutputHeads:
         if not is_valid:
             raise ValueError(f"answer {content}")
         return heads
+
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """Subtract the offsets and divide by the temperature; logits, [n, C], after smoothing."""
+        if self.offsets:
+            logits = logits - logits.new_tensor(self.offsets)
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:

@@ -130,7 +130,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
             architecture,
             bool(content["multilabel"]),
             str(content["partition_digest"]),
-            OutputHeads.from_json(content.get("answer"), architecture.model.num_layers),
+            OutputHeads.from_json(
+                content.get("answer"), architecture.model.num_layers, architecture.num_classes
+            ),
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
             content.get("trainer"),
             names,

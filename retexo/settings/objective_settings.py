@@ -40,7 +40,7 @@ BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 def _is_class_weight(value: Any) -> bool:
     if isinstance(value, str):
-        return value in ("none", "balanced")
+        return value in ("auto", "none", "balanced")
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
@@ -75,10 +75,12 @@ class TaskSettings(Checked):
     )
     class_weights: Any = setting(
         "task.class_weights",
-        "none",
+        "auto",
         "node classification: weight of each class in the loss: none, balanced (each class has "
-        "the same total), or a list of numbers",
-        Check(_is_class_weight, "must be none, balanced, or a list of positive numbers"),
+        "the same total), a list of numbers, or auto (balanced where a class is very rare, "
+        "docs/training.md); the probabilities are corrected for them",
+        Check(_is_class_weight, "must be auto, none, balanced, or a list of positive numbers"),
+        earlier="none",
     )
     dim: int = setting(
         "task.dim",
@@ -134,8 +136,8 @@ class TaskSettings(Checked):
         given = self.class_weights
         if not isinstance(given, str) and any(isinstance(each, str) for each in given):
             raise InputError(
-                f"task.class_weights={list(given)}: must be none, balanced, or a list of positive"
-                " numbers"
+                f"task.class_weights={list(given)}: must be auto, none, balanced, or a list of"
+                " positive numbers"
             )
 
     @property
@@ -152,11 +154,6 @@ class TaskSettings(Checked):
         if self.links:
             return "link_prediction"
         return "node_regression" if self.regression else "node_classification"
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether the classes have different weights in the loss."""
-        return bool(self.class_weights != "none")
 
 
 @settings_dataclass

@@ -36,6 +36,8 @@ PASSES = 3
 FEWEST_BINS, BINS_PER_NODE = 64, 4
 """Small splits have fewer bins than histogram_bins."""
 CALIBRATION_BINS = 15
+OFFSET_SHARES = (0.0, 0.5, 1.0)
+"""Candidates of OutputHeads.offset_share."""
 LARGEST_MARGIN = 30.0
 """Thresholds lie between the probabilities of this logit and its negative."""
 METRICS = MessageTag("metrics")
@@ -141,6 +143,35 @@ def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) 
         return 0.5
     margin = min(LARGEST_MARGIN, max(-LARGEST_MARGIN, from_key(edge)))
     return 1 / (1 + math.exp(-margin))
+
+
+def choose_offset_share(context: TaskContext, logits: Tensor, heads: OutputHeads) -> float:
+    """The share of the class weights that is kept to choose among more than two classes.
+
+    The one with the best stopping.metric on validation; ties go to the smaller one, and 0 is the
+    most probable class.
+
+    Args:
+        context: of this worker; all workers call it.
+        logits: [I, C], calibrated.
+        heads: their offsets and temperature.
+    """
+    task: NodeClassification = context.task
+    if (
+        not heads.offsets
+        or task.has_ranking
+        or context.settings.threshold != "auto"
+        or not context.graph_info.num_val
+        or task.metric_name == "loss"
+    ):
+        return 0.0
+    val = context.partition.val_mask
+    metric, labels = task.make_round_metric(), context.labels.cpu()[val]
+    candidates = [task.with_choices(replace(heads, offset_share=each)) for each in OFFSET_SHARES]
+    counts = torch.stack([each.count(metric.name, logits[val], labels) for each in candidates])
+    context.comm.all_reduce([ReduceInput(counts.view(-1))], METRICS)
+    values = [metric.value(each, math.nan) for each in counts]
+    return OFFSET_SHARES[values.index(max(values))]
 
 
 def score_splits(

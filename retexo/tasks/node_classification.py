@@ -28,6 +28,7 @@ from retexo.tasks.round_metrics import (
     NodeMetric,
     RankingMetric,
     choose_metric_name,
+    needs_weights,
 )
 
 
@@ -51,6 +52,8 @@ class NodeClassification:
     """Of two classes the one whose ranking is scored."""
     threshold: float = 0.5
     """Probability from which on a node is predicted to have a label, or the positive class."""
+    bias: Tensor | None = None
+    """[C] added to the logits where the most probable of more than two classes is predicted."""
     class_names: Sequence[Any] = ()
     """[C], or empty for 0 ... C-1."""
     has_temperature = True
@@ -85,7 +88,7 @@ class NodeClassification:
             class_names=class_names,
         )
         by_fixed_rule = wanted in ("accuracy", "micro_f1", "loss") and not made.is_binary
-        if by_fixed_rule and not task.has_weights:
+        if by_fixed_rule and task.class_weights == "none":
             return made
         counts = made.count_labels(partition)
         comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
@@ -101,8 +104,11 @@ class NodeClassification:
         )
 
     def with_choices(self, heads: OutputHeads) -> Self:
-        """The task with the threshold and the positive class of a trained model."""
-        return replace(self, threshold=heads.threshold, positive=heads.positive)
+        """The task with the decisions of a trained model: threshold, positive class, bias."""
+        bias = None
+        if heads.offset_share:
+            bias = torch.tensor(heads.offsets) * (heads.offset_share / heads.temperature)
+        return replace(self, threshold=heads.threshold, positive=heads.positive, bias=bias)
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
@@ -117,6 +123,11 @@ class NodeClassification:
         """What validation looked at, and what it chose."""
         chosen = {"metric": self.metric_name, "temperature": heads.temperature}
         chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
+        if self.weights is not None:
+            having, lacking = self.weights.tolist()
+            chosen["class_weights"] = [having, lacking] if self.multilabel else having
+        if heads.offset_share:
+            chosen["offset_share"] = heads.offset_share
         if self.has_ranking:
             chosen["threshold"] = heads.threshold
         if self.is_binary:
@@ -148,6 +159,15 @@ class NodeClassification:
     def has_ranking(self) -> bool:
         """Whether there are scores for ROC AUC: of two classes, or of labels."""
         return self.is_binary or self.multilabel
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """What the class weights add to the logits of a network that fits the data, [C]; empty
+        without weights."""
+        if self.weights is None:
+            return ()
+        having, lacking = self.weights.double().log()
+        return tuple((having - lacking if self.multilabel else having).tolist())
 
     @property
     def unweighted(self) -> Self:
@@ -215,7 +235,7 @@ class NodeClassification:
         if self.multilabel:
             return logits >= cut if cut else logits > 0
         if not self.is_binary or not cut:
-            return logits.argmax(dim=1)
+            return (logits if self.bias is None else logits + self.bias.to(logits)).argmax(dim=1)
         return torch.where(self._margin(logits) >= cut, self.positive, 1 - self.positive)
 
     def scores(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,7 +296,7 @@ def check_objective(settings: TrainSettings, num_classes: int, *, multilabel: bo
     if not isinstance(given, str) and len(given) != num_classes:
         raise InputError(
             f"task.class_weights={list(given)}: has {len(given)} entries, the graph has"
-            f" {num_classes} classes; give one weight per class, none or balanced"
+            f" {num_classes} classes; give one weight per class, auto, none or balanced"
         )
 
 
@@ -297,16 +317,19 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
         class_counts: int64 [2, C] of the training nodes.
         info: of the graph.
     """
-    if not task.has_weights:
+    kind = task.class_weights
+    if kind == "none" or (
+        kind == "auto" and not needs_weights(class_counts, multilabel=info.multilabel)
+    ):
         return None
     # Of one class per node only the first row counts.
     counts = class_counts.double() if info.multilabel else class_counts[:1].double()
-    if isinstance(task.class_weights, str):
+    if isinstance(kind, str):
         axis = 0 if info.multilabel else 1  # of the values of a label, or of the classes
         total = counts.sum(dim=axis, keepdim=True)
         weights = total / (counts.shape[axis] * counts.clamp(min=1))
     else:
-        given = torch.tensor(task.class_weights, dtype=torch.float64)
+        given = torch.tensor(kind, dtype=torch.float64)
         weights = torch.stack((given, torch.ones_like(given)))[: len(counts)]
     weights = weights * counts.sum() / (weights * counts).sum().clamp(min=1e-12)
     return weights.expand(2, -1).float()

@@ -46,6 +46,8 @@ class NodeRegression:
     loss_name: str = "mse"
     huber_delta: float = 1.0
     has_temperature = False
+    offsets = ()
+    """Classes have weights, targets have none."""
 
     @classmethod
     def of(
@@ -260,7 +262,7 @@ def check_settings(settings: TrainSettings) -> None:
             " leave it out"
         )
     of_classes: Mapping[str, tuple[Any, Any]] = {
-        "task.class_weights": (task.class_weights, "none"),
+        "task.class_weights": (task.class_weights, "auto"),
         "task.label_smoothing": (task.label_smoothing, 0.0),
         "threshold": (settings.threshold, "auto"),
     }

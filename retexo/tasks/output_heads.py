@@ -10,6 +10,10 @@ Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, equations 5 and 
 
 K is smoothing.steps, and alpha = 1 leaves V_0.
 
+A loss with class weights w_c is least where the softmax of Z is proportional to w_c times the
+probability of class c (Menon et al., "Long-tail Learning via Logit Adjustment", ICLR 2021), so log
+w_c is subtracted. A temperature divides the result.
+
 I inner nodes, C classes, M candidates, T temperatures.
 """
 
@@ -60,21 +64,20 @@ def choose_heads(
         alpha = smoothing.alphas[best]
         heads = replace(heads, alpha=alpha, steps=smoothing.steps, reach=smoothing.reach)
         found = sum_powers(powers, alpha)
-    temperature = choose_temperature(context, found)
-    if temperature != 1:
-        heads, found = replace(heads, temperature=temperature), found / temperature
-    return heads, found
+    heads = replace(heads, offsets=context.task.offsets)
+    heads = replace(heads, temperature=choose_temperature(context, heads.calibrate(found)))
+    return heads, heads.calibrate(found)
 
 
 def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propagate) -> Tensor:
-    """Average the logits of the chosen heads, smooth them, and divide by the temperature: [I, C].
+    """Average the logits of the chosen heads, smooth and calibrate them: [I, C].
 
     logits: [I, C] of each stage.
     """
     found = average_heads(logits, heads, len(logits))
     if heads.alpha < 1:
         found = sum_powers(list(propagate(found, heads.steps)), heads.alpha)
-    return found if heads.temperature == 1 else found / heads.temperature
+    return heads.calibrate(found)
 
 
 def average_heads(logits: Sequence[Tensor], heads: OutputHeads, num_layers: int) -> Tensor:

@@ -30,6 +30,8 @@ RARE_SHARE = 0.4
 """Of two classes, the one with a smaller share of the training nodes is rare."""
 MAJORITY_SHARE = 0.75
 """Share from which on one of several classes dominates the accuracy."""
+VERY_RARE_SHARE = 0.05
+"""Of two classes, the one with a smaller share of the training nodes needs class weights."""
 RANKING = {"roc_auc": roc_auc, "average_precision": average_precision}
 Count = Callable[[Tensor, Tensor], Tensor]
 """From logits [n, C] and labels to int64 [K]."""
@@ -52,6 +54,24 @@ def choose_metric_name(class_counts: Tensor, *, multilabel: bool) -> str:
     if len(shares) == 2:
         return "roc_auc" if float(shares.min()) < RARE_SHARE else "accuracy"
     return "macro_f1" if float(shares.max()) >= MAJORITY_SHARE else "accuracy"
+
+
+def needs_weights(class_counts: Tensor, *, multilabel: bool) -> bool:
+    """Whether task.class_weights=auto balances the classes.
+
+    Two classes, one below 5 %; more classes, one from 75 % on.
+
+    Args:
+        class_counts: int64 [2, C], see choose_metric_name.
+        multilabel: whether a node may have several classes.
+    """
+    if multilabel:
+        return False
+    counts = class_counts[0].double()
+    shares = counts / counts.sum().clamp(min=1)
+    if len(shares) == 2:
+        return 0 < float(shares.min()) < VERY_RARE_SHARE
+    return float(shares.max()) >= MAJORITY_SHARE
 
 
 @dataclass(eq=False)

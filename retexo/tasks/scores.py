@@ -9,6 +9,7 @@ from torch import Tensor
 from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.classification_scores import (
     Histogram,
+    choose_offset_share,
     choose_threshold,
     class_rows,
     find_warnings,
@@ -64,6 +65,7 @@ def choose_and_score(
     histograms = sum_histograms(context, predicted)
     threshold = choose_threshold(context, histograms)
     heads = replace(heads, threshold=threshold, positive=context.task.positive)
+    heads = replace(heads, offset_share=choose_offset_share(context, predicted, heads))
     return heads, score_nodes(context, predicted, heads, histograms)
 
 

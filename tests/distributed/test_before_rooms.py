@@ -52,6 +52,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         lambda: {**here, **{name: stored_request[name] for name in ("retexo", "torch")}},
     )
     former = "stopping.metric=micro_f1 stopping.use_loss=false temperature=none threshold=0.5"
+    former += " class_weights=none"
     resumed = train.run(settings_of("resume=auto", *former.split()), run_dir)
     whole = summary(BEFORE / "whole")
     assert resumed["resumed"]["layer"] == 1

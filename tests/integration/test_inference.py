@@ -93,7 +93,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("inference"))
     save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
     # Rounded, rows of other parts would differ.
-    settings = compose([*at(folder), "app=train", "exchange=exact", *SMALL])
+    weighted = ("class_weights=[1,5,2]", "stopping.metric=macro_f1")
+    settings = compose([*at(folder), "app=train", "exchange=exact", *weighted, *SMALL])
     partition_data.run(settings.partition)
     train.run(settings, folder / "run")
     return folder
@@ -741,6 +742,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "no task": (
         lambda at: edit(at, lambda content: content.pop("multilabel")),
         ("model.json", "multilabel"),
+    ),
+    "offsets": (
+        lambda at: edit(at, lambda content: content["answer"].update(offsets=[0.5])),
+        ("model.json", "answer"),
     ),
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),

@@ -1,6 +1,7 @@
 """Losses, counts and scores of node classification against torch and scikit-learn."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from retexo.comm.thread_transport import run_threads
 from retexo.models.stage import OutputHeads
 from retexo.tasks.classification_scores import (
     ClassificationScores,
+    choose_offset_share,
     class_rows,
     compute_scores,
     find_warnings,
@@ -25,6 +27,7 @@ from retexo.tasks.classification_scores import (
 )
 from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.round_metrics import choose_metric_name
+from retexo.tasks.task_context import TaskContext
 
 
 def drawn(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[Tensor, Tensor]:
@@ -173,6 +176,78 @@ def test_balanced_weights_of_labels_give_both_values_the_same_total() -> None:
     having, lacking = task.weights.tolist()
     assert having == pytest.approx([2.0, 1.5])
     assert lacking == pytest.approx([2 / 3, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("counts", "weighted"),
+    [
+        ([96, 4], True),
+        ([4, 96], True),
+        ([95, 5], False),
+        ([0, 20], False),
+        ([75, 13, 12], True),
+        ([74, 13, 13], False),
+    ],
+)
+def test_by_default_classes_are_balanced_where_one_is_very_rare(
+    counts: list[int], weighted: bool
+) -> None:
+    task = make_task(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)))
+    assert (task.weights is not None) == weighted
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_offsets_undo_the_class_weights(multi: bool) -> None:
+    """The constant logits with the least weighted loss give the shares of the labels."""
+    labels = torch.tensor([0] * 10 + [1] * 3 + [2])
+    labels = functional.one_hot(labels).float() if multi else labels
+    task = make_task(labels, "class_weights=[1,2,4]", multi=multi)
+    logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([logits], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = task.loss_sum(logits.expand(len(labels), -1), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    heads = OutputHeads((0,), offsets=task.offsets)
+    found = heads.calibrate(logits.detach())
+    shares = found.sigmoid() if multi else found.softmax(dim=0)
+    assert shares.tolist() == pytest.approx([10 / 14, 3 / 14, 1 / 14], abs=1e-3)
+
+
+def test_validation_chooses_how_much_of_the_weights_a_prediction_keeps() -> None:
+    labels = torch.tensor([0] * 180 + [1] * 15 + [2] * 5)
+    settings = ("class_weights=balanced", "stopping.metric=macro_f1")
+    task = make_task(labels, *settings)
+    generator = torch.Generator().manual_seed(0)
+    signal = 4 * functional.one_hot(labels) + 2 * torch.randn(200, 3, generator=generator)
+    heads = OutputHeads((0,), offsets=task.offsets, temperature=2.0)
+    logits = heads.calibrate(signal)
+    partition = SimpleNamespace(val_mask=torch.ones(200, dtype=torch.bool))
+
+    def work(comm: Communicator) -> float:
+        context = TaskContext(
+            settings=train_settings(*settings),
+            partition=partition,  # type: ignore[arg-type]
+            labels=labels,
+            graph_info=graph_info(num_classes=3, num_val=200),
+            task=task,
+            comm=comm,
+        )
+        return choose_offset_share(context, logits, heads)
+
+    by_share = {
+        share: metrics.f1_score(
+            labels,
+            (signal / 2 - (1 - share) * torch.tensor(task.offsets) / 2).argmax(dim=1),
+            average="macro",
+        )
+        for share in (0.0, 0.5, 1.0)
+    }
+    assert run_threads(1, work) == [max(by_share, key=by_share.__getitem__)] != [0.0]
 
 
 @pytest.mark.parametrize(
