@@ -262,12 +262,12 @@ def check_settings(settings: TrainSettings) -> None:
             " leave it out"
         )
     of_classes: Mapping[str, tuple[Any, Any]] = {
-        "task.class_weights": (task.class_weights, "auto"),
-        "task.label_smoothing": (task.label_smoothing, 0.0),
-        "threshold": (settings.threshold, "auto"),
+        "task.class_weights": (task.class_weights, ("auto", "none")),
+        "task.label_smoothing": (task.label_smoothing, (0.0,)),
+        "threshold": (settings.threshold, ("auto", 0.5)),
     }
-    for name, (value, default) in of_classes.items():
-        if value != default:
+    for name, (value, unset) in of_classes.items():
+        if value not in unset:
             raise InputError(
                 f"{name}={value}: for classes alone, not task=node_regression; leave it out"
             )
