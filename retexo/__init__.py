@@ -40,8 +40,21 @@ def train(
     settings: Mapping[str, Any] | Sequence[str] = (),
     config_name: str = "node_classification",
     config_dir: str | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Train, and return the content of summary.json; see `run`."""
+    """Train, and return the content of summary.json; see `run`.
+
+    With seeds, train once per seed; return the content of seeds.json, the mean and the sample
+    deviation of each score.
+    """
+    if seeds is not None:
+        given = [int(each) for each in seeds]
+        settings = (
+            {**settings, "seeds": given}
+            if isinstance(settings, Mapping)
+            else [*settings, f"seeds={given}"]
+        )
     summary: dict[str, Any] = run(settings, config_name, config_dir)
     return summary
 

@@ -17,6 +17,7 @@ from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import open_local, with_found_parts
 from retexo.apps.run_identity import shared_settings, versions
+from retexo.apps.seeds import run_seeds
 from retexo.apps.summary import (
     baselines_of,
     byte_rows,
@@ -49,8 +50,15 @@ RETRY_PAUSE = 1.0
 """Seconds before nodes try again to connect at a restart."""
 
 
-@locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Train once, or once per seed of `seeds`; see `train_once` and retexo.apps.seeds."""
+    if settings.seeds is not None:
+        return run_seeds(settings, run_dir, train_once)
+    return train_once(settings, run_dir)
+
+
+@locks_run_dir
+def train_once(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Train and return the content of summary.json, which node 0 writes into the run directory.
 
     Raises:

@@ -70,15 +70,16 @@ def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> Model
     own: Any = find_options_class(name)
     options = {field.name: field.metadata["setting"].default for field in fields(own)}
     return ModelSettings(
-        name,
-        num_layers,
-        hidden_dim,
-        1,
-        0.0,
-        None,
-        "layer",
-        False,
-        False,
-        "activation",
-        options,
+        name=name,
+        num_layers=num_layers,
+        hidden_dim=hidden_dim,
+        heads=1,
+        dropout=0.0,
+        input_dropout=None,
+        norm="layer",
+        activation="relu",
+        self_weight=False,
+        input_skip=False,
+        output="activation",
+        options=options,
     )

@@ -8,6 +8,7 @@ N_src source and N_dst destination nodes of a block, F input width, D output wid
 features.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -182,6 +183,12 @@ class Convolution(nn.Module):
 def make_norm(kind: str, width: int) -> nn.Module:
     """Return the normalization that model.norm names, for vectors [n, width]."""
     return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
+
+
+def make_activation(kind: str) -> Callable[[Tensor], Tensor]:
+    """Return the function that model.activation names; relu writes into its argument."""
+    functions = {"relu": torch.relu_, "tanh": torch.tanh}
+    return functions.get(kind) or getattr(nn.functional, kind)
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

@@ -1,6 +1,7 @@
-"""A stage, which is one layer as it trains: convolution, norm, ReLU and a linear head.
+"""A stage, which is one layer as it trains: convolution, norm, activation and a linear head.
 
-The head classifies while the stage trains; the embedding of a node is the vector after the ReLU.
+The head classifies while the stage trains; the embedding of a node is the vector after the
+activation, which is ReLU unless model.activation names another.
 Without skip connections the last stage is the bare convolution to C classes.
 """
 
@@ -14,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from retexo.models.conv_registry import build_convolution, check_model, find_options_class
-from retexo.models.convolution import Convolution, Inputs, LayerShape, make_norm, xavier
+from retexo.models.convolution import (
+    Convolution,
+    Inputs,
+    LayerShape,
+    make_activation,
+    make_norm,
+    xavier,
+)
 from retexo.models.matrix import dropout, matmul
 from retexo.models.scorer import Scorer
 from retexo.settings.aliases import rename_settings
@@ -140,6 +148,7 @@ class Stage(nn.Module):
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
         self.norm = make_norm(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
+        self.activation = make_activation(model.activation)
         self.is_last, self.outputs_aggregate = is_last, outputs_aggregate
         self.dropout_rate = model.dropout
         self.skip_rates = [
@@ -206,7 +215,7 @@ class Stage(nn.Module):
         parts = [matmul(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
-        return out if self.norm is None else torch.relu_(self.norm(out))
+        return out if self.norm is None else self.activation(self.norm(out))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.head is None:

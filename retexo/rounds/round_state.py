@@ -15,6 +15,7 @@ from torch import Tensor
 from retexo.comm.traffic_meter import ROUND_KINDS
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.round_message import RoundMessage
+from retexo.rounds.schedule import Schedule
 from retexo.rounds.update_rules import LocalOptimizer
 
 
@@ -26,6 +27,7 @@ class RoundState:
     local: LocalOptimizer
     message: RoundMessage
     stopping: EarlyStopping
+    schedule: Schedule
     best: Tensor
     """[P] parameters of the best round."""
     number: int = 0
@@ -59,6 +61,7 @@ class RoundState:
             **self.finished_state(),
             "best": self.best,
             "stopping": self.stopping.state_dict(),
+            "schedule": self.schedule.state_dict(),
             "metric": self.message.metric.state(),
             "optimizer": self.local.optimizer.state_dict()["state"],
             "memory": self.message.reduction.buffers(),
@@ -69,6 +72,8 @@ class RoundState:
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
         self.stopping.load_state_dict(saved["stopping"] if "stopping" in saved else _former(saved))
+        if "schedule" in saved:
+            self.schedule.load_state_dict(saved["schedule"])
         if "metric" in saved:
             self.message.metric.load_state(saved["metric"])
         optimizer = self.local.optimizer

@@ -8,6 +8,7 @@ validation metric needs no message of its own, and all workers stop after the sa
 
 import logging
 
+from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.errors import Stopped, TrainingError
 from retexo.results.run_log import RunLog
@@ -17,7 +18,13 @@ from retexo.rounds.parameters import check_same_result, flatten_parameters
 from retexo.rounds.recovery import Recovery
 from retexo.rounds.round_message import build_message
 from retexo.rounds.round_state import RoundState
-from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
+from retexo.rounds.schedule import Schedule
+from retexo.rounds.update_rules import (
+    LocalOptimizer,
+    build_optimizer,
+    build_update_rule,
+    set_learning_rate,
+)
 from retexo.settings.run_settings import TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -41,14 +48,18 @@ def run_rounds(
         PeerLost: if another worker died.
         TrainingError: if the loss or a parameter is not finite, or workers end with different
             parameters.
+        InputError: if the schedule needs validation nodes.
     """
+    if settings.optimizer.scheduler == "plateau" and not objective.graph_info.num_val:
+        raise InputError("scheduler=plateau: there are no validation nodes; choose cosine or step")
     layer, flat = objective.layer, flatten_parameters(objective, comm, settings.gradient)
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
     round_state = RoundState(
         layer,
-        LocalOptimizer(flat, optimizer, objective),
+        LocalOptimizer(flat, optimizer, objective, settings.optimizer.max_grad_norm),
         build_message(objective, settings, comm, flat),
         EarlyStopping(choose_patience(settings, objective), settings.stopping.min_delta),
+        Schedule(settings.optimizer, settings.num_rounds[layer]),
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished_state):
@@ -99,6 +110,7 @@ def _run_until_end(
             raise Stopped(
                 f"stopped on request; layer {round_state.layer} is saved after {number} rounds"
             )
+        _set_learning_rate(round_state, settings)
         objective.begin_round(number)
         message.stop_requested = recovery is not None and recovery.stop_requested()
         measured = objective.validate()
@@ -121,3 +133,11 @@ def _run_until_end(
             return
         update_rule.apply()
         round_state.number += 1
+
+
+def _set_learning_rate(round_state: RoundState, settings: TrainSettings) -> None:
+    factor = round_state.schedule.rate_factor(
+        round_state.number, round_state.stopping.last_improvement
+    )
+    base = settings.learning_rate[round_state.layer]
+    set_learning_rate(round_state.local.optimizer, base * factor)

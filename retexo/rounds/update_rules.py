@@ -36,6 +36,15 @@ def build_optimizer(
     return optimizer
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer | Adam, learning_rate: float) -> None:
+    """Set the learning rate of the next steps."""
+    if isinstance(optimizer, Adam):
+        optimizer.learning_rate = learning_rate
+        return
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
 @dataclass(frozen=True, eq=False)
 class LocalOptimizer:
     """One worker's optimiser and objective."""
@@ -43,6 +52,8 @@ class LocalOptimizer:
     flat: FlatParameters
     optimizer: torch.optim.Optimizer | Adam
     objective: Objective
+    max_grad_norm: float | None = None
+    """Largest norm of the gradient of a step."""
 
     def backward(self) -> float:
         """Write the gradient of the summed loss to flat.gradient; return the summed loss."""
@@ -54,6 +65,16 @@ class LocalOptimizer:
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         return total
+
+    def step(self) -> None:
+        """Clip flat.gradient by its norm, and update the parameters by it.
+
+        The norm is summed in float64: workers with other numbers of threads add in other orders.
+        """
+        if self.max_grad_norm is not None:
+            norm = float(torch.linalg.vector_norm(self.flat.gradient, dtype=torch.float64))
+            self.flat.gradient *= min(1.0, self.max_grad_norm / max(norm, 1e-30))
+        self.optimizer.step()
 
 
 class UpdateRule(Protocol):
@@ -82,7 +103,7 @@ class SynchronousSGD:
 
     def apply(self) -> None:
         self.local.flat.gradient /= self.local.objective.graph_info.num_train
-        self.local.optimizer.step()
+        self.local.step()
 
 
 class LocalSGD:
@@ -114,7 +135,7 @@ class LocalSGD:
     def _step(self) -> float:
         loss = self.local.backward()
         self.local.flat.gradient /= max(1, self.local.objective.num_train)
-        self.local.optimizer.step()
+        self.local.step()
         return loss
 
     def apply(self) -> None:

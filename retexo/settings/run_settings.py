@@ -3,6 +3,7 @@
 partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to add one.
 """
 
+import math
 from typing import Any
 
 from partitioning.errors import InputError
@@ -28,6 +29,8 @@ DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
 REACHES = ("computed", "hops")
+SCHEDULERS = ("none", "cosine", "plateau", "step")
+ACTIVATIONS = ("relu", "gelu", "elu", "leaky_relu", "tanh")
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Largest learning rate and weight decay: optimizers multiply them in float32."""
@@ -74,6 +77,13 @@ class ModelSettings(Checked):
         one_of("layer", "none"),
         earlier="layer",
     )
+    activation: str = setting(
+        "model.activation",
+        "relu",
+        "activation of the hidden layers, and in the MLP of gin",
+        one_of(*ACTIVATIONS),
+        earlier="relu",
+    )
     self_weight: bool = setting(
         "model.self_weight",
         True,
@@ -114,6 +124,35 @@ class OptimizerSettings(Checked):
         "optimizer.*", {}, "other arguments of the optimizer: +optimizer.NAME=VALUE"
     )
     weight_decay: float = setting("weight_decay", 0.0005, "weight decay of the optimizer", *RATE)
+    scheduler: str = setting(
+        "scheduler",
+        "none",
+        "learning rate over a layer's rounds: constant (none), falling to 0 at num_rounds (cosine), "
+        "multiplied by scheduler_factor after every scheduler_rounds (step), or after as many "
+        "without a better validation metric or loss (plateau)",
+        one_of(*SCHEDULERS),
+        earlier="none",
+    )
+    factor: float = setting(
+        "scheduler_factor",
+        0.5,
+        "scheduler=step and plateau: factor of the learning rate",
+        Check(lambda value: 0 < value <= 1, "must be in (0, 1]"),
+    )
+    scheduler_rounds: int | None = setting(
+        "scheduler_rounds",
+        None,
+        "scheduler=step and plateau: number of rounds before the learning rate falls; null: 50 for "
+        "step, 5 for plateau",
+        at_least(1),
+    )
+    max_grad_norm: float | None = setting(
+        "max_grad_norm",
+        None,
+        "gradients with a larger norm are scaled down to this one: the sum over all workers, or with "
+        "gradient=local those of each step; null: never",
+        Check(lambda value: 0 < value < math.inf, "must be above 0 and finite"),
+    )
 
 
 @settings_dataclass
@@ -355,6 +394,14 @@ class Settings(Checked):
     )
     partition: PartitionSettings
     train: TrainSettings
+    seeds: tuple[int, ...] | None = setting(
+        "seeds",
+        None,
+        "app=train: train once per seed, into RUN_DIR/seedN, and print the mean and the sample "
+        "deviation of the scores",
+        *SEED,
+        compared=False,
+    )
     plan_rounds: tuple[int, ...] | None = setting(
         "plan.rounds",
         None,
@@ -391,9 +438,26 @@ class Settings(Checked):
                 f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
                 " of app=train"
             )
+        self._check_seeds()
         trainer = self.train.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(
                 f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those"
                 " of other trainers beside them; leave it out"
+            )
+
+    def _check_seeds(self) -> None:
+        if self.seeds is None:
+            return
+        text = f"seeds={list(self.seeds)}"
+        if self.app != "train":
+            raise InputError(f"{text}: only app=train runs several seeds; set seed instead")
+        if "seed" in self.given:
+            raise InputError(f"{text}: seed is set, too; leave one of them out")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"{text}: must be different numbers, at least one")
+        if self.train.resume not in (None, "auto"):
+            raise InputError(
+                f"{text}: resume={self.train.resume} continues one run; set resume=auto, which"
+                " continues those in hydra.run.dir"
             )

@@ -8,7 +8,7 @@ Networks", 2020:
         4 and 5)
 
 A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the
-network once per hop. The norm (model.norm) and ReLU stand in for their PReLU, as in the other
+network once per hop. The norm (model.norm) and model.activation stand in for their PReLU, as in the other
 trainers' networks; dropout acts on each input (model.input_dropout) and on Z.
 
 On a heterogeneous graph this is NARS (Yu et al., "Scalable Graph Neural Networks for Heterogeneous
@@ -30,7 +30,7 @@ from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.block import Sources
 from retexo.models.conv_registry import check_model
-from retexo.models.convolution import make_norm, xavier
+from retexo.models.convolution import make_activation, make_norm, xavier
 from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
@@ -75,6 +75,7 @@ class SIGN(nn.Module):
         self.weights = nn.ParameterList([xavier(width, hidden) for width in widths])
         self.bias = nn.Parameter(torch.zeros(len(widths) * hidden))
         self.norm = make_norm(model.norm, len(widths) * hidden)
+        self.activation = make_activation(model.activation)
         self.head = nn.Linear(len(widths) * hidden, num_classes)
         self.rate, self.input_rate = model.dropout, model.features_dropout
 
@@ -83,7 +84,7 @@ class SIGN(nn.Module):
             matmul(dropout(rows, self.input_rate, self.training), weight)
             for rows, weight in zip(hops, self.weights, strict=True)
         ]
-        hidden = torch.relu_(self.norm(torch.cat(parts, dim=1) + self.bias))
+        hidden = self.activation(self.norm(torch.cat(parts, dim=1) + self.bias))
         return matmul(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)
 
 

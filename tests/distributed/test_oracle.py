@@ -111,6 +111,10 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
         )
         for loss in ("mse", "mae", "huber")
     },
+    "gin-clipped": (
+        "dense",
+        (*MODELS["gin"], "max_grad_norm=0.05", "scheduler=cosine", "model.activation=tanh"),
+    ),
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),

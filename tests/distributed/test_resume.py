@@ -37,7 +37,14 @@ LOCAL = (
     "hidden_dim=8",
 )
 MOMENTUM = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9")
-DEFAULTS = ("checkpoint.every=1", "smoothing.steps=2", "stopping=none")
+DEFAULTS = (
+    "checkpoint.every=1",
+    "smoothing.steps=2",
+    "stopping=none",
+    "scheduler=plateau",
+    "scheduler_rounds=1",
+    "max_grad_norm=0.1",
+)
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
 SECURE = (
     "base=published",

@@ -12,7 +12,7 @@ round.
 import torch
 from torch import Tensor, nn
 
-from retexo.models.convolution import Inputs, LayerShape, make_norm, xavier
+from retexo.models.convolution import Inputs, LayerShape, make_activation, make_norm, xavier
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import matmul
 from retexo.settings.options import NoOptions
@@ -20,7 +20,8 @@ from retexo.settings.options import NoOptions
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":
     width = layer.num_out if layer.model.self_weight else layer.model.hidden_dim
-    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width, layer.model.norm)
+    model = layer.model
+    return GIN(layer.num_in, layer.num_out, model.dropout, width, model.norm, model.activation)
 
 
 class GIN(LinearConvolution):
@@ -32,15 +33,22 @@ class GIN(LinearConvolution):
         dropout: rate, applied to the aggregate.
         width: of the MLP's hidden layer.
         norm: model.norm
+        activation: model.activation
     """
 
     def __init__(
-        self, num_in: int, num_out: int, dropout: float, width: int, norm: str = "layer"
+        self,
+        num_in: int,
+        num_out: int,
+        dropout: float,
+        width: int,
+        norm: str = "layer",
+        activation: str = "relu",
     ) -> None:
         super().__init__(num_out, dropout)
         self.weight_in = xavier(num_in, width)
         self.bias_in = nn.Parameter(torch.zeros(width))
-        self.norm = make_norm(norm, width)
+        self.norm, self.activation = make_norm(norm, width), make_activation(activation)
         self.weight_out = xavier(width, num_out)
         self.bias_out = nn.Parameter(torch.zeros(num_out))
 
@@ -50,7 +58,7 @@ class GIN(LinearConvolution):
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
         hidden = self.apply_weight(aggregate, inputs.projected, self.bias_in)
-        return matmul(torch.relu_(self.norm(hidden)), self.weight_out, self.bias_out)
+        return matmul(self.activation(self.norm(hidden)), self.weight_out, self.bias_out)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

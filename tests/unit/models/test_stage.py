@@ -14,7 +14,7 @@ from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
 from retexo.models.stage import Architecture, Stage, build_stages
-from retexo.settings.run_settings import ModelSettings
+from retexo.settings.run_settings import ACTIVATIONS, ModelSettings
 from retexo.trainers.sign import SIGN
 
 NODES, WIDTH, HIDDEN, CLASSES, ALL = 5, 4, 12, 3, 0.999999
@@ -124,10 +124,26 @@ def test_of_relations(
             assert_drops(stage, given, dropped, of_skips)
 
 
-@pytest.mark.parametrize("norm", ["layer", "none"])
-def test_sign(norm: str) -> None:
+@pytest.mark.parametrize("name", ["gcn", "gin"])
+def test_the_activation_follows_the_norm(name: str) -> None:
+    """Also in the MLP of GIN."""
+    stage = build_stages(Architecture(model_of(name, activation="tanh"), WIDTH, CLASSES), 0)[0]
+    given, conv = inputs_of(stage, WIDTH), stage.conv
+    out = conv(given)
+    if name == "gin":
+        hidden = given.matrices[0] @ conv.weight_in + conv.bias_in
+        out = torch.tanh(conv.norm(hidden)) @ conv.weight_out + conv.bias_out
+    assert stage.norm is not None
+    torch.testing.assert_close(stage.embed(given), torch.tanh(stage.norm(out)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "activation"),
+    [("layer", "relu"), *(("none", each) for each in ACTIVATIONS if each != "relu")],
+)
+def test_sign(norm: str, activation: str) -> None:
     """SIGN's inputs are the features after each hop."""
-    model = model_of("gcn", norm=norm, input_dropout=ALL)
+    model = model_of("gcn", norm=norm, activation=activation, input_dropout=ALL)
     network = SIGN([WIDTH] * 3, CLASSES, model)
     torch.nn.init.normal_(network.bias)
     hops, zero = [torch.randn(NODES, WIDTH) for _ in range(3)], [torch.zeros(NODES, WIDTH)] * 3
@@ -136,7 +152,8 @@ def test_sign(norm: str) -> None:
         if norm == "none"
         else torch.nn.functional.layer_norm(network.bias, network.bias.shape)
     )
-    wanted = network.head(torch.relu(total)).expand(NODES, -1)
+    function = getattr(torch.nn.functional, activation)
+    wanted = network.head(function(total)).expand(NODES, -1)
     torch.testing.assert_close(network.train()(hops), wanted)
     assert not torch.allclose(network.eval()(hops), wanted)
     torch.testing.assert_close(network(zero), wanted)
@@ -157,6 +174,7 @@ def test_a_checkpoint_from_before(hetero: bool) -> None:
         == 0.1
     )
     assert (content.pop("norm"), content.pop("input_dropout")) == ("layer", None)
+    assert content.pop("activation") == "relu"
     assert type(shape).from_json(content) == shape
     assert shape.model.features_dropout == 0.5
 

@@ -21,7 +21,9 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 
 def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
-    model = ModelSettings(name, 2, 8, 2, 0.5, 0.1, norm, False, False, "activation", options)
+    model = ModelSettings(
+        name, 2, 8, 2, 0.5, 0.1, norm, "gelu", False, False, "activation", options
+    )
     return Architecture(model, num_features=5, num_classes=3)
 
 

@@ -264,7 +264,7 @@ def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]
         ("distributed.master_adr", "distributed.master_addr"),
         ("master_adr", "distributed.master_addr"),
         ("stopping.patiense", "stopping.patience"),
-        ("seeds", "seed"),
+        ("sede", "seed"),
         ("split.sed", "split.seed"),
         ("distributed.num_partitions", "num_partitions"),
         ("distributed.parts_per_node", "parts_per_node"),
@@ -511,15 +511,21 @@ def test_a_metric_of_another_task(config: str, given: str, words: str) -> None:
         ("class_weights=heavy", "task.class_weights=heavy"),
         ("class_weights=[1,-2]", "task.class_weights"),
         ("class_weights=[balanced,1]", "task.class_weights"),
+        ("seeds=[1,1]", "seeds=[1, 1]"),
+        ("seeds=[]", "seeds=[]"),
+        ("seeds=[1] seed=2", "seed is set, too"),
+        ("seeds=[1] app=plan", "only app=train"),
+        ("seeds=[1] resume=there", "resume=there"),
+        ("max_grad_norm=0", "max_grad_norm=0"),
         ("threshold=1.5", "threshold=1.5"),
         ("threshold=half", "threshold=half"),
         ("stopping.metric=auc", "stopping.metric=auc"),
         ("task.label_smoothing=1", "task.label_smoothing=1"),
     ],
 )
-def test_objectives_that_are_none(given: str, words: str) -> None:
+def test_values_that_are_none(given: str, words: str) -> None:
     with pytest.raises(InputError) as raised:
-        compose([given])
+        compose(given.split())
     assert words in str(raised.value)
 
 

@@ -1,0 +1,100 @@
+"""`app=train seeds=[0,1,2]`: one run per seed, and the mean and spread of their scores.
+
+RUN_DIR/
+    seed0/ seed1/ ...   what a run writes
+    seeds.json          mean and sample deviation of each score
+
+On one node each seed draws its own split and partitions, which runs with the same seed share, as
+jobs of --multirun do. On several nodes all seeds use the partitions that are there. The same
+command again skips finished runs.
+"""
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from retexo.apps.resume import OUTPUTS, check_unused
+from retexo.apps.summary import print_rows
+from retexo.results.atomic_write import write_json
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "val", "test")
+Train = Callable[[Settings, Path], dict[str, Any]]
+
+
+def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]:
+    """Train once per seed, and return the content of seeds.json.
+
+    Args:
+        settings: with `seeds`.
+        run_dir: of all runs.
+        train: trains by the settings of one run into its run directory.
+    """
+    seeds = settings.seeds or ()
+    check_unused(run_dir, OUTPUTS)
+    jobs = {seed: _settings_of(settings, seed) for seed in seeds}
+    summaries: list[dict[str, Any]] = []
+    for seed, job in jobs.items():
+        logger.info("seed=%d", seed)
+        started = time.time() if summaries else settings.started
+        summaries.append(train(replace(job, started=started), run_dir / f"seed{seed}"))
+    found = {
+        "seeds": list(seeds),
+        "runs": [f"seed{seed}" for seed in seeds],
+        **summarise(summaries),
+    }
+    if settings.train.cluster.node_rank == 0:
+        write_json(run_dir / "seeds.json", found)
+        _print_table(found, run_dir)
+    return found
+
+
+def _settings_of(settings: Settings, seed: int) -> Settings:
+    """The settings of one run, composed anew: the seeds of split and partitions default to it."""
+    options = [each for each in settings.arguments if each.startswith("--")]
+    name, *folder = (each.partition("=")[2] for each in options)
+    overrides = [
+        each
+        for each in settings.arguments
+        if each not in options and each.split("=")[0].lstrip("+") != "seeds"
+    ]
+    job = compose([*overrides, "seeds=null", f"seed={seed}"], name, *folder)
+    train = replace(job.train, cluster=settings.train.cluster)  # a launcher may have set it
+    job = replace(job, train=train, is_multirun_job=True)
+    if settings.train.cluster.num_nodes == 1:
+        return job
+    return replace(job, partition=settings.partition, given=settings.given)
+
+
+def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return by split and score its `mean` and `std`, the sample deviation (None of one run)."""
+    found: dict[str, Any] = {}
+    for split in SPLITS:
+        for score in summaries[0].get(split, {}):
+            values = [each[split][score] for each in summaries]
+            if None in values:  # a split without nodes
+                continue
+            std = statistics.stdev(values) if len(values) > 1 else None
+            found.setdefault(split, {})[score] = {"mean": statistics.fmean(values), "std": std}
+    return found
+
+
+def _print_table(found: dict[str, Any], run_dir: Path) -> None:
+    def line(scores: dict[str, Any]) -> str:
+        spread = "" if scores["std"] is None else f" +- {scores['std']:.4f}"
+        return f"{scores['mean']:.4f}{spread}"
+
+    rows = {"seeds": ", ".join(map(str, found["seeds"]))}
+    for score in found.get("test", {}):
+        parts = [
+            f"{line(found[each][score])} ({each})" for each in ("val", "test") if each in found
+        ]
+        rows[score] = ", ".join(parts)
+    print_rows({**rows, "results": str(run_dir)})

@@ -1,0 +1,33 @@
+"""seeds=[...]: each run has the settings of seed=N, and the scores are averaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo.apps.seeds import run_seeds
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+
+
+def test_each_seed_is_a_run_and_the_scores_are_averaged(tmp_path: Path) -> None:
+    given = ["app=train", "dataset_name=cora", "num_partitions=3", "gradient=sync"]
+    seen: dict[str, Settings] = {}
+
+    def train(settings: Settings, run_dir: Path) -> dict[str, Any]:
+        seen[run_dir.name] = settings
+        seed = settings.train.seed
+        return {"val": {"accuracy": None}, "test": {"accuracy": 0.5 + seed / 10, "log_loss": 1.0}}
+
+    found = run_seeds(compose([*given, "seeds=[1,4]"], "node_classification_sage"), tmp_path, train)
+    for seed in (1, 4):
+        alone = compose([*given, f"seed={seed}"], "node_classification_sage")
+        job = seen[f"seed{seed}"]
+        assert (job.train, job.partition) == (alone.train, alone.partition)
+        assert job.resolved == alone.resolved
+    assert found == json.loads((tmp_path / "seeds.json").read_text())
+    assert found["runs"] == ["seed1", "seed4"]
+    assert found["test"]["accuracy"] == pytest.approx({"mean": 0.75, "std": 0.3 / 2**0.5})
+    assert found["test"]["log_loss"] == {"mean": 1.0, "std": 0.0}
+    assert "val" not in found
