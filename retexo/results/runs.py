@@ -28,6 +28,12 @@ SCORES = {
     "test micro F1": "test.micro_f1",
     "test macro F1": "test.macro_f1",
 }
+VALUE_SCORES = {
+    "test R2": "test.r2",
+    "val R2": "val.r2",
+    "test MAE": "test.mae",
+    "test RMSE": "test.rmse",
+}
 LINK_SCORES = {
     "test MRR": "test.mrr",
     "val MRR": "val.mrr",
@@ -165,12 +171,9 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a finished run."""
-    links = "baselines" in summary
-    scores = (
-        {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
-        if links
-        else SCORES
-    )
+    scores = VALUE_SCORES if "targets" in summary else SCORES
+    if "baselines" in summary:
+        scores = {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
     measures = {name: _read_number(summary, key) for name, key in {**scores, **MEASURES}.items()}
     measures["rounds"] = sum(_read_numbers(summary, "rounds"))
     measures["memory"] = max(_read_numbers(summary, "peak_memory_bytes"), default=None)
