@@ -137,9 +137,11 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
             settings.train, graph.part, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
+        if settings.train.model.grows:
+            context = context.at_depth(len(trained.rounds))
         _, scores = choose_and_score(context, stages, trained.logits, partial(propagate, context))
         measured = measurements(
-            comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers
+            comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.depth
         )
         return {
             **scores.to_json(),

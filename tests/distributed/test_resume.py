@@ -43,6 +43,7 @@ DEFAULTS = (
     "stopping=none",
     "num_layers=auto",
     "max_layers=4",
+    "model.lookahead=1",
     "scheduler=plateau",
     "scheduler_rounds=1",
     "max_grad_norm=0.1",
