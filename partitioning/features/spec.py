@@ -3,7 +3,9 @@ one is fitted.
 """
 
 import json
+import logging
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from partitioning.features.summary import VERSION as SUMMARY_VERSION
 from partitioning.features.summary import check_summaries, fit_summaries
 from partitioning.file_io import UNREADABLE, check_path, read_text
 from partitioning.partition_settings import FeatureSettings
+
+logger = logging.getLogger(__name__)
 
 PLACES = ("checkpoint/model.json", "model.json", "meta.json")
 """Files of a run directory, a checkpoint and a partition directory with a field `features`."""
@@ -59,8 +63,22 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
             f"features.spec={fitted[0]}: only files of app=describe can be merged; give this one"
             " alone"
         )
+    _name_unused(settings, fitted[0])
     states: dict[str, State] = contents[fitted[0]]["features"]
     return states
+
+
+def _name_unused(settings: FeatureSettings, file: str) -> None:
+    """Warn of settings that a fitted pipeline has decided."""
+    for each in fields(settings):
+        value, defined = getattr(settings, each.name), each.metadata["setting"]
+        if each.name not in ("kind", "spec") and value != defined.default:
+            logger.warning(
+                "%s=%s has no effect: the columns are encoded as features.spec=%s was fitted",
+                defined.key,
+                value,
+                file,
+            )
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -154,7 +154,9 @@ def test_what_one_site_finds(place: Path, tmp_path: Path) -> None:
     refuse(r"has array `feat`, and there is .*features\.csv", "north", "east")
 
 
-def test_tables_of_several_types_are_described(tmp_path: Path) -> None:
+def test_tables_of_several_types_are_described(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A pipeline fitted to the description of a graph is the one fitted to the graph."""
     for folder in ("nodes", "edges"):
         (tmp_path / "g" / folder).mkdir(parents=True)
@@ -179,3 +181,8 @@ def test_tables_of_several_types_are_described(tmp_path: Path) -> None:
             assert column["name"] == other["name"]
             assert np.allclose(column["center"], other["center"], rtol=1e-12)
             assert np.allclose(column["scale"], other["scale"], rtol=1e-12)
+    assert "no effect" not in caplog.text
+    (parts,) = (tmp_path / "one").iterdir()
+    asked = [*common, f"features.spec={parts}", f"partition_dir={tmp_path}/again"]
+    partition_data.run(compose([*asked, "num_partitions=2"]).partition)
+    assert "features.missing=mean has no effect" in caplog.text
