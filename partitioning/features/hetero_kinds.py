@@ -1,6 +1,7 @@
 """Makes the kinds of features of `features.kind` for each node type.
 
-    given         features of the data; a type without features gets `neighbours`, or else `degree`
+    given         features of the data; a type without features gets `neighbours`, or, where no type
+                  with features reaches it, `degree` and `positional`
     degree        log(1 + d) of the in-degree in each relation into the type, without self loops
     random        as for plain graphs (features/kinds.py)
     positional    as for plain graphs, of the graph of all types
@@ -68,9 +69,10 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
             blocks += _edge_means(graph, name)
         blocks = [block for block in blocks if block.shape[1]]
         if not blocks:
-            blocks = [_degree(graph, name)]
+            blocks = [_degree(graph, name), _positional(graph, name)]
             log.warning(
-                "%s: nothing to take features=%s from; its degrees are its features",
+                "%s: nothing to take features=%s from; its degrees and its position in the graph "
+                "are its features (features=[degree,positional])",
                 name,
                 ",".join(each),
             )

@@ -104,8 +104,9 @@ def test_means_of_edge_features_by_hand(tmp_path: Path) -> None:
         wanted.append(shares @ np.stack((pay, days), axis=1) / total)
     graph = read(folder, reverse=False)
     np.testing.assert_allclose(graph.nodes["film"].features, np.hstack(wanted), rtol=1e-5)
-    degrees = graph.nodes["actor"].features
-    assert degrees.tolist() == [[0], [0], [0], [0]]
+    without_features = graph.nodes["actor"].features  # degree and position
+    assert without_features.shape == (4, 129)
+    assert not without_features[:, 0].any()
     assert read(folder, reverse=False, features=("degree",)).nodes["film"].features.shape == (6, 2)
     with pytest.raises(InputError, match="duplicates=merge: features or times of edges"):
         read(folder, duplicates="merge")
@@ -151,10 +152,10 @@ def test_types_without_features_get_some(tmp_path: Path) -> None:
     (folder / "nodes/city.csv").write_text("id\n0\n1\n2\n3\n")
     (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,3\n70,0\n")
     assert [table.features.shape[1] for table in read(folder).nodes.values()] == [
-        1,
-        1,
-        2,
-    ]  # degrees: nobody has any
+        1 + 128,
+        1 + 128,
+        2 + 128,
+    ]  # degrees and positions: nobody has any
 
 
 def test_no_reverse_of_what_is_there_backwards(tmp_path: Path) -> None:
