@@ -41,6 +41,8 @@ DEFAULTS = (
     "checkpoint.every=1",
     "smoothing.steps=2",
     "stopping=none",
+    "num_layers=auto",
+    "max_layers=4",
     "scheduler=plateau",
     "scheduler_rounds=1",
     "max_grad_norm=0.1",
@@ -118,10 +120,7 @@ def lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(resumed: Path, whole: Path) -> None:
-    for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
-        assert (resumed / "checkpoint" / name).read_bytes() == (
-            whole / "checkpoint" / name
-        ).read_bytes()
+    assert snapshot(resumed / "checkpoint") == snapshot(whole / "checkpoint")
     here, there = (json.loads((path / "summary.json").read_text()) for path in (resumed, whole))
     for name in ("test", "val", "rounds"):
         assert here[name] == there[name]
