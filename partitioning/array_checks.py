@@ -7,7 +7,7 @@ features, C classes.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -31,6 +31,8 @@ MANY_CLASSES = 1000
 
 MAX_FEATURES = 10_000_000
 """More columns are refused: rows become dense when they are written."""
+MAX_TARGET = 1e15
+"""A larger target of a regression is refused: it may be an id or a code for a missing value."""
 MAX_EXACT = 2**53
 """From here on, a float64 can be the rounded value of several integers."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
@@ -150,11 +152,33 @@ def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
     return labels
 
 
-def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
-    """Return classes [N], or multi-label rows [N, C].
+def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArray[np.float64]:
+    """Return targets of a regression, [N] or [N, T], as float64 [N, T], NaN where unknown."""
+    rows = array[:, None] if array.ndim == 1 else array
+    if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind not in "biuf":
+        raise InputError(
+            f"{where} has dtype {array.dtype}, shape {array.shape}; expected numbers, [nodes] or"
+            " [nodes, targets] (task=node_regression)"
+        )
+    values = rows.astype(np.float64)
+    wrong = np.argwhere(~(np.abs(values) < MAX_TARGET) & ~np.isnan(values))
+    if len(wrong):
+        row, column = wrong[0]
+        name = names[column] if len(names) == rows.shape[1] else column
+        raise InputError(
+            f"{where}: row {row}, column {name} is {rows[row, column]}; expected a number below"
+            f" {MAX_TARGET:g} in size, or blank (NaN) where it is unknown"
+        )
+    return values
+
+
+def check_labels(labels: Array, num_nodes: int, where: str, task: str = "") -> Array:
+    """Return classes [N], multi-label rows [N, C], or targets [N, T] if the task is regression.
 
     Classes can be floats or [N, 1], with NaN for none, as in OGB.
     """
+    if task == "regression":
+        return check_targets(labels, where)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2:

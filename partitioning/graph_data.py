@@ -48,6 +48,13 @@ def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
     return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
 
 
+def label_kind(labels: NDArray[Any]) -> str:
+    """Return multiclass, multilabel or regression; labels as in `GraphData`."""
+    if labels.ndim == 1:
+        return "multiclass"
+    return "regression" if labels.dtype == np.float64 else "multilabel"
+
+
 def is_labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
     """Return bool [N], True where a node has a label; labels as in `GraphData`."""
     return np.asarray(~np.isnan(labels).all(axis=1) if labels.ndim == 2 else labels >= 0)
@@ -114,10 +121,12 @@ class GraphData:
     """[E] destination of each directed edge, in [0, N)."""
     features: Features
     """[N, F] float32, dense or CSR."""
-    labels: NDArray[np.int64] | NDArray[np.float32]
+    labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
     """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and
-    1, NaN where unknown: a node without a known cell is unlabelled."""
+    1, NaN where unknown: a node without a known cell is unlabelled. Regression: float64 [N, T],
+    NaN likewise."""
     num_classes: int
+    """Regression: T, the number of targets."""
     node_ids: NDArray[np.int64]
     """[N] ids of the data set; 0 ... N-1 for most."""
     train_mask: NDArray[np.bool_] | None = None
@@ -139,7 +148,7 @@ class GraphData:
     node_names: Names | None = None
     """[N] names of the data set, where `node_ids` are hashes of names."""
     class_names: tuple[str | int, ...] | None = None
-    """[C] names of the classes; None: 0 ... C-1."""
+    """[C] names of the classes; None: 0 ... C-1. Regression: of the targets, if they have names."""
     featured: NDArray[np.bool_] | None = None
     """[N] False for a node without features, whose row is zeros; None: all nodes have features."""
     node_time: NDArray[np.float64] | None = None
@@ -182,8 +191,9 @@ class GraphData:
         return int(self.features.shape[1])
 
     @property
-    def multilabel(self) -> bool:
-        return self.labels.ndim == 2
+    def label_kind(self) -> str:
+        """multiclass, multilabel or regression."""
+        return label_kind(self.labels)
 
     @property
     def edge_data(self) -> dict[str, NDArray[np.float32]]:
@@ -206,8 +216,8 @@ class HeteroGraphData:
     nodes: dict[str, NodeTable]
     relations: dict[EdgeType, Relation]
     target: str
-    labels: NDArray[np.int64] | NDArray[np.float32]
-    """Labels of the target's nodes, as in GraphData: int64 [N], or float32 [N, C]."""
+    labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
+    """Labels of the target's nodes, as in GraphData."""
     num_classes: int
     train_mask: NDArray[np.bool_] | None = None
     """[N] of the target's nodes; None where the source has no split."""
@@ -217,8 +227,8 @@ class HeteroGraphData:
     """[C] names of the classes; None: 0 ... C-1."""
 
     @property
-    def multilabel(self) -> bool:
-        return self.labels.ndim == 2
+    def label_kind(self) -> str:
+        return label_kind(self.labels)
 
     @property
     def num_nodes(self) -> int:

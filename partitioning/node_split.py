@@ -33,6 +33,7 @@ USED_BY = {
     "none": (),
 }
 """Settings that each kind of split uses, besides kind and seed."""
+_SEVERAL = {"multilabel": "several", "regression": "numbers (task=node_regression)"}
 PAIR_SETTINGS = ("edges", "by")
 """Settings for the split of pairs in link prediction."""
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
@@ -191,10 +192,10 @@ def _draw_per_class(
     """Draw the same number of training nodes from each class, then validation and test nodes from
     the rest.
     """
-    if graph.multilabel:
+    if graph.label_kind != "multiclass":
         raise InputError(
-            "split=per_class needs one class per node, and these nodes have several: set"
-            " split=fraction"
+            f"split=per_class needs one class per node, and these nodes have {_SEVERAL[graph.label_kind]}:"
+            " set split=fraction"
         )
     count, num_val, num_test = (values[name] for name in USED_BY["per_class"])
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
@@ -239,8 +240,11 @@ def _nodes_in_order(
         return nodes[np.argsort(_times(graph, nodes), kind="stable")]
     if not settings.stratify:
         return nodes
-    if graph.multilabel:
-        raise InputError("split.stratify=true needs one class per node; these nodes have several")
+    if graph.label_kind != "multiclass":
+        raise InputError(
+            "split.stratify=true needs one class per node; these nodes have"
+            f" {_SEVERAL[graph.label_kind]}: leave it out"
+        )
     classes = graph.labels[nodes].astype(np.int64)
     sizes = np.bincount(classes)
     by_class = np.argsort(classes, kind="stable")

@@ -30,8 +30,8 @@ KINDS = Check(
     f"choose of {', '.join(FEATURES)}",
     FEATURES,
 )
-LINKS = "retexo.metrics.LinkPrediction"
-TASKS = ("retexo.metrics.NodeClassification", LINKS)
+REGRESSION, LINKS = "retexo.metrics.NodeRegression", "retexo.metrics.LinkPrediction"
+TASKS = ("retexo.metrics.NodeClassification", REGRESSION, LINKS)
 SHARE = Check(
     lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file"
 )
@@ -295,7 +295,7 @@ class DatasetSettings(Checked):
     task: str = setting(
         "task._target_",
         TASKS[0],
-        "task; set it by task=node_classification or task=link_prediction",
+        "task; set it by task=node_classification, node_regression or link_prediction",
         one_of(*TASKS),
     )
     name: str = setting("dataset_name", "reddit", "data set; docs/partitioning.md lists all")
@@ -407,6 +407,11 @@ class DatasetSettings(Checked):
     def links(self) -> bool:
         """Whether the task is link prediction."""
         return self.task == LINKS
+
+    @property
+    def regression(self) -> bool:
+        """Whether the task is node regression: labels are numbers."""
+        return self.task == REGRESSION
 
 
 @settings_dataclass

@@ -29,6 +29,7 @@ from partitioning.array_checks import (
     check_masks,
     check_multilabel,
     check_split,
+    check_targets,
     check_unique,
     features_among,
     refuse,
@@ -446,8 +447,7 @@ def _read_target(
 
 def _read_labels(
     arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path | str
-) -> Ints | NDArray[np.float32]:
-    is_multilabel = site.task == "multilabel"
+) -> Array:
     if "label" not in arrays or num_nodes == 0:
         if num_nodes:
             log.warning(
@@ -455,20 +455,23 @@ def _read_labels(
                 " scores",
                 path,
             )
-        if is_multilabel:
-            return np.full((num_nodes, site.num_classes or 0), np.nan, np.float32)
-        return np.full(num_nodes, -1)
+        if site.task == "multiclass":
+            return np.full(num_nodes, -1)
+        dtype = np.float64 if site.task == "regression" else np.float32
+        return np.full((num_nodes, site.num_classes or 0), np.nan, dtype)
     label, where = arrays["label"], _describe_array(path, "label")
-    if (label.ndim == 2) != is_multilabel:
+    if site.task == "regression":
+        label = check_targets(label, where)
+    if (label.ndim == 1) != (site.task == "multiclass"):
         raise InputError(f"{where} has shape {label.shape}; task of {DESCRIPTION} is {site.task}")
-    if not is_multilabel:
+    if site.task == "multiclass":
         return check_classes(label, site.num_classes or max(num_nodes, MANY_CLASSES), where)
     if label.shape[1] != site.num_classes:
         raise InputError(
             f"{where} has {label.shape[1]} columns; num_classes of {DESCRIPTION} is"
             f" {site.num_classes}"
         )
-    return check_multilabel(label, where)
+    return label if site.task == "regression" else check_multilabel(label, where)
 
 
 def _read_masks(

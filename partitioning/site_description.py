@@ -132,12 +132,12 @@ class Site:
                 f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}"
             )
         task, classes = fields.get("task", "multiclass"), fields.get("num_classes")
-        one_of("multiclass", "multilabel")(f"{path}: task", task)
+        one_of("multiclass", "multilabel", "regression")(f"{path}: task", task)
         integer = type(classes) is int and 1 <= classes <= MAX_CLASSES
         if not integer and not (classes is None and task == "multiclass"):
             raise InputError(
                 f"{path}: num_classes is {classes!r}; expected an integer in [1, {MAX_CLASSES:,}]"
-                " (multilabel needs it)"
+                f" ({task} needs it)"
             )
         types = SiteTypes.parse(fields, path) if fields.keys() & set(TYPE_KEYS) else None
         return cls(folder, name, tuple(sites), task, classes, types)

@@ -11,7 +11,7 @@ that holds it. The workers ask each other for the rest when they start
             version         1
             site            name of this site
             sites           names of all sites, by rank; the same at each site, like the next two
-            task            multiclass (default) or multilabel
+            task            multiclass (default), multilabel or regression
             num_classes     C; optional for multiclass: the largest label of all sites, plus one
         part.npz            written by numpy.savez or savez_compressed
             node_id         int64 [I] your ids, from 0 to 2**63 - 1, each at one site, in any order
@@ -110,6 +110,10 @@ class SiteFolders(PartitionDirectory):
     @property
     def stated_classes(self) -> int | None:
         return self.local_sites[0].num_classes
+
+    @property
+    def stated_task(self) -> str | None:
+        return self.local_sites[0].task
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -249,8 +253,8 @@ def write_sites(
                 raise InputError(f"{folder}: exists; choose another place")
             nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
             description: dict[str, Any] = {"version": VERSION, "site": names[rank], "sites": names}
-            if graph.multilabel:
-                description |= {"task": "multilabel", "num_classes": graph.num_classes}
+            if graph.label_kind != "multiclass":
+                description |= {"task": graph.label_kind, "num_classes": graph.num_classes}
             rows = graph.features[nodes]
             arrays: dict[str, Any] = {"feat": rows}
             if isinstance(rows, sp.csr_array):

@@ -254,7 +254,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             split = node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
         except InputError as error:
             parser.error(str(error))
-        if graph.multilabel:
+        if graph.label_kind != "multiclass":
             parser.error(
                 "--one-node-a-client: counts one class of each node, and this graph has several"
                 " labels"

@@ -155,7 +155,7 @@ def write_hetero_sites(
             for name, each in relations.items()
             if graph.relations[each].edge_weight is not None
         ],
-        "task": "multilabel" if graph.multilabel else "multiclass",
+        "task": graph.label_kind,
         "num_classes": graph.num_classes,
     }
     for rank, site in enumerate(names):

@@ -153,6 +153,11 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
                     f"{defined.key}={value} has no meaning with dataset_name={settings.name}:"
                     " remove it"
                 )
+        if settings.regression:
+            raise InputError(
+                f"task=node_regression: dataset_name={settings.name} has classes; numbers to"
+                " predict are read from files of your own, dataset_name=file"
+            )
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
     if isinstance(graph, HeteroGraphData):

@@ -3,7 +3,7 @@
 
 N nodes, E directed edges, F features, K features of an edge, C classes. Each direction of an
 undirected edge is a row (or set `symmetrize=true`). Labels are classes, blank or -1 where unknown,
-or 0/1 [N, C]. Nothing is unpickled.
+or 0/1 [N, C]; with task=node_regression numbers, blank where unknown. Nothing is unpickled.
 
 (a) PATH.npz, written by numpy.savez or savez_compressed; nodes are 0 ... N-1:
 
@@ -11,7 +11,7 @@ or 0/1 [N, C]. Nothing is unpickled.
     edge_weight                         float [E], optional
     feat                                float [N, F]; or a CSR matrix:
     feat_data, feat_indices, feat_indptr, feat_shape
-    label                               [N] or 0/1 [N, C]
+    label                               [N] or 0/1 [N, C]; regression: numbers, [N] or [N, T]
     train_mask, val_mask, test_mask     bool [N], or [N, S]: S splits; val_mask is optional
     node_id                             int64 or names [N], optional
     edge_feat                           float [E, K], optional
@@ -86,6 +86,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             settings.columns,
             unlabelled=settings.links or settings.is_unlabelled,
             drop_unknown=settings.drop_unknown,
+            regression=settings.regression,
         )
     elif settings.drop_unknown:
         raise InputError(
@@ -111,6 +112,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         merge=settings.duplicates == "merge",
         split_index=settings.split.index,
         unlabelled=settings.is_unlabelled,
+        regression=settings.regression,
     )
 
 

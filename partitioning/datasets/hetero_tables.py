@@ -28,18 +28,20 @@ from partitioning.array_checks import (
     check_integers,
     check_masks,
     check_node_ids,
+    check_targets,
     features_among,
     refuse,
 )
 from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.find_ids import Ends, find_id_column
 from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
-from partitioning.datasets.labels import Labels, read_labels
+from partitioning.datasets.labels import Labels, read_labels, read_targets
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import (
     MERGED_FEATURES,
     check_axes,
     check_table,
+    label_columns,
     merge_duplicates,
     read_arrays,
 )
@@ -116,7 +118,15 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         if kind_of(file) in ("csv", "parquet")
     ]
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
-    types = {name: _read_type(path, name, settings.columns) for name in _node_types(path / "nodes")}
+    types = {
+        name: _read_type(
+            path,
+            name,
+            settings.columns,
+            regression=settings.regression and settings.target in (None, name),
+        )
+        for name in _node_types(path / "nodes")
+    }
     files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
     if not files:
         raise InputError(
@@ -224,16 +234,18 @@ def check_name(name: str, where: str) -> None:
         )
 
 
-def _read_type(path: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
+def _read_type(
+    path: Path, name: str, columns: ColumnSettings, *, regression: bool
+) -> tuple[Nodes, RawNodes]:
     folder = path / "nodes"
     files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
     if columns.id is None:
         named = [file for file in files if kind_of(file) in ("csv", "parquet")]
         columns = find_id_column(named, _find_ends(path / "edges", name), columns)
     try:
-        tables = [_read(file, columns, text=False) for file in files]
+        tables = [_read(file, columns, text=False, regression=regression) for file in files]
     except TextIds:
-        tables = [_read(file, columns, text=True) for file in files]
+        tables = [_read(file, columns, text=True, regression=regression) for file in files]
     return _joined(name, tables)
 
 
@@ -264,11 +276,12 @@ def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
     return nodes, raw
 
 
-def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
-    if file.suffix != ".npz":
-        return read_table(file, columns, text=text)
-    arrays = read_arrays(file)
-    return read_table(file, columns, text=text) if "format" in arrays else _of_arrays(file, arrays)
+def _read(file: Path, columns: ColumnSettings, *, text: bool, regression: bool) -> Table:
+    if file.suffix == ".npz" and "format" not in (arrays := read_arrays(file)):
+        if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
+            arrays["label"] = check_targets(arrays["label"], f"{file}: array `label`")
+        return _of_arrays(file, arrays)
+    return read_table(file, columns, text=text, regression=regression)
 
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
@@ -315,9 +328,7 @@ def build(
     if settings.links or settings.is_unlabelled:  # labels are not read
         labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
     else:
-        labels = read_labels(
-            types[target].values["label"], types[target].where["label"], settings.labels
-        )
+        labels = _read_labels(types[target], settings)
     masks: dict[str, Any] = {
         each: types[target].values[each]
         for each in MASKS
@@ -344,6 +355,13 @@ def build(
         class_names=labels.names,
         **masks,
     )
+
+
+def _read_labels(raw: RawNodes, settings: DatasetSettings) -> Labels:
+    array, where = raw.values["label"], raw.where["label"]
+    if settings.regression:
+        return read_targets(array, where, label_columns(raw.schema), settings.labels)
+    return read_labels(array, where, settings.labels)
 
 
 def _find_target(types: Mapping[str, RawNodes], asked: str | None) -> str:

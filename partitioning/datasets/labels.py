@@ -1,6 +1,6 @@
-"""Converts labels of users to classes 0 ... C-1, or to rows of 0 and 1.
+"""Converts labels of users to classes 0 ... C-1, to rows of 0 and 1, or to targets of a regression.
 
-N nodes, C classes.
+N nodes, C classes, T targets.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from partitioning.array_checks import (
     are_whole,
     check_classes,
     check_multilabel,
+    check_targets,
     refuse,
 )
 from partitioning.datasets.csv_files import BLANK
@@ -31,6 +32,8 @@ from partitioning.node_names import decode_names
 
 log = logging.getLogger(__name__)
 
+OF_NUMBERS = "; numbers are predicted with task=node_regression"
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -38,8 +41,9 @@ class Labels:
 
     values: NDArray[Any]
     num_classes: int
+    """Or T."""
     names: tuple[str | int, ...] | None = None
-    """[C] class names of the data; None: 0 ... C-1."""
+    """[C] class names of the data; None: 0 ... C-1. Of targets [T]; None: they have no names."""
 
 
 def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
@@ -66,6 +70,42 @@ def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
     return labels
 
 
+def read_targets(
+    array: Array, where: str, columns: Sequence[str] = (), kind: str = "auto"
+) -> Labels:
+    """Check the targets of a regression; InputError names the first value that is wrong.
+
+    Args:
+        array: [N] or [N, T].
+        where: what to call it in a message.
+        columns: their names, where they are columns of a table.
+        kind: the setting `labels`.
+    """
+    if kind != "auto":
+        raise InputError(
+            f"labels={kind}: says how classes are given, and task=node_regression has numbers;"
+            " leave it out"
+        )
+    values = check_targets(array, where, columns)
+    blank = np.isnan(values)
+    for column in np.flatnonzero(blank.all(axis=0)).tolist():
+        name = columns[column] if len(columns) == values.shape[1] else column
+        raise InputError(
+            f"{where}: column {name} is blank at every node; expected at least one number"
+        )
+    num_unlabelled = int(blank.all(axis=1).sum())
+    if blank.any():
+        log.info(
+            "%s: %d of %d nodes have no label, %d more lack one of the targets",
+            where,
+            num_unlabelled,
+            len(values),
+            int(blank.any(axis=1).sum()) - num_unlabelled,
+        )
+    names = tuple(columns) if len(columns) == values.shape[1] else None
+    return Labels(values, values.shape[1], names)
+
+
 def parse_label_texts(pieces: list[Coded], where: str) -> Array:
     """Convert a column of text to int64 [N], -1 where blank, if all classes are integers; else to
     names [N].
@@ -89,7 +129,7 @@ def parse_label_texts(pieces: list[Coded], where: str) -> Array:
         row = int((codes == places[text]).argmax())
         if not isinstance(number, int):
             raise InputError(
-                f"{where}: row {row} is {text}; expected a class: an integer, or a name"
+                f"{where}: row {row} is {text}; expected a class: an integer, or a name{OF_NUMBERS}"
             )
         if number in spelled:
             other = spelled[number]
@@ -195,7 +235,8 @@ def _number_classes(array: Array, where: str) -> Labels:
         return _number_names(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":
         blank = np.isnan(array)
-        refuse(array, ~blank & ~are_whole(array), where, "expected a class: an integer, or a name")
+        expected = f"expected a class: an integer, or a name{OF_NUMBERS}"
+        refuse(array, ~blank & ~are_whole(array), where, expected)
         array = np.where(blank, -1, array).astype(np.int64)
     elif array.dtype == np.bool_:
         array = array.astype(np.int64)
@@ -220,6 +261,7 @@ def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
         raise InputError(
             f"{where}: {len(names)} different labels of {len(kept)} nodes, {names[0]!r} for"
             " instance; expected classes: set columns.label to the column that has them"
+            f"{OF_NUMBERS if names.dtype.kind in 'iuf' else ''}"
         )
     labels = np.full(len(array), -1)
     labels[~blank] = classes

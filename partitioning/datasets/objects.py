@@ -166,13 +166,13 @@ def from_networkx(
 
 
 def _as_labels(values: list[Any]) -> Array | None:
-    """Return integers, -1 for None and NaN; or names, "" for None and NaN."""
+    """Return numbers, NaN for None and NaN; or names, "" for None and NaN."""
     values = [None if value is None or value != value else value for value in values]
     known = [value for value in values if value is not None]
     if not known:
         return None
     if all(isinstance(value, int | float | np.integer | np.floating) for value in known):
-        return np.array([-1 if value is None else value for value in values])
+        return np.array([np.nan if value is None else value for value in values])
     return np.array(["" if value is None else str(value) for value in values])
 
 

@@ -25,7 +25,7 @@ from partitioning.array_checks import (
     check_masks,
     check_node_ids,
 )
-from partitioning.datasets.labels import Labels, read_labels
+from partitioning.datasets.labels import Labels, read_labels, read_targets
 from partitioning.errors import InputError
 from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
@@ -77,6 +77,7 @@ def build(
     merge: bool = False,
     split_index: int | None = None,
     unlabelled: bool = False,
+    regression: bool = False,
 ) -> GraphData:
     """Check every array and put the graph together; InputError names file, array, row, value and
     what is expected.
@@ -87,9 +88,12 @@ def build(
         merge: Whether an edge that is there several times becomes one.
         split_index: The setting `split.index`.
         unlabelled: Whether labels and masks are not read.
+        regression: Whether labels are numbers to predict.
     """
     if raw.label is None or unlabelled:
         labels = _no_labels(raw)
+    elif regression:
+        labels = read_targets(raw.label, raw.at("label"), label_columns(raw.schema), kind)
     else:
         labels = read_labels(raw.label, raw.at("label"), kind)
     num_nodes = len(labels.values)
@@ -143,6 +147,11 @@ def build(
         edge_schema=raw.edge_schema,
         **masks,
     )
+
+
+def label_columns(schema: Schema | None) -> list[str]:
+    """Return the columns of a table that have the labels."""
+    return [] if schema is None else schema.roles.get("label", [])
 
 
 def _check_edge_feat(raw: RawGraph, num_edges: int) -> NDArray[np.float32] | None:

@@ -42,6 +42,7 @@ NODE_TABLES = {
     "features": ("npy", "npz", "csv", "csv.gz", "parquet"),
     "labels": ("npy", "csv", "csv.gz", "parquet"),
 }
+A_NUMBER = "expected a number, or a blank cell where it is unknown"
 EDGES = ("csv", "csv.gz", "txt", "txt.gz", "parquet", "npy")
 
 
@@ -62,7 +63,12 @@ class Table:
 
 
 def read_folder(
-    path: Path, columns: ColumnSettings, *, unlabelled: bool = False, drop_unknown: bool = False
+    path: Path,
+    columns: ColumnSettings,
+    *,
+    unlabelled: bool = False,
+    drop_unknown: bool = False,
+    regression: bool = False,
 ) -> RawGraph:
     """Read a folder of tables.
 
@@ -71,15 +77,23 @@ def read_folder(
         columns: Roles of columns.
         unlabelled: Whether labels may be missing; without tables of nodes, edge ends are nodes.
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
+        regression: Whether labels are numbers to predict.
     """
+    options = {"unlabelled": unlabelled, "drop_unknown": drop_unknown, "regression": regression}
     try:
-        return _read(path, columns, text=False, unlabelled=unlabelled, drop_unknown=drop_unknown)
+        return _read(path, columns, text=False, **options)
     except TextIds:
-        return _read(path, columns, text=True, unlabelled=unlabelled, drop_unknown=drop_unknown)
+        return _read(path, columns, text=True, **options)
 
 
 def _read(
-    path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool, drop_unknown: bool
+    path: Path,
+    columns: ColumnSettings,
+    *,
+    text: bool,
+    unlabelled: bool,
+    drop_unknown: bool,
+    regression: bool,
 ) -> RawGraph:
     folder, edges = (
         (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
@@ -110,7 +124,11 @@ def _read(
         columns = find_id_column(
             [file for file in named if file not in edges], [(edges[0], ("src", "dst"))], columns
         )
-    tables = [read_table(file, columns, text=text) for file in found if file not in edges]
+    tables = [
+        read_table(file, columns, text=text, regression=regression)
+        for file in found
+        if file not in edges
+    ]
     values = find_tables(tables)
     if "label" not in values and not unlabelled:
         raise InputError(
@@ -284,8 +302,10 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 # --- columns ----------
 
 
-def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
-    """Read a table of nodes; text: whether ids are names."""
+def read_table(
+    path: Path, columns: ColumnSettings, *, text: bool, regression: bool = False
+) -> Table:
+    """Read a table of nodes; text: whether ids are names, regression: whether labels are numbers."""
     kind = "label" if frames.stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":
         return _read_csr(path)
@@ -297,11 +317,14 @@ def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
     reader = FeatureReader(path, roles.features)
     as_text: set[str | None] = {roles.id} if text else set()
     as_text |= {roles.split} | reader.text
+    names_classes = len(roles.label) == 1 and not regression
     if frames.has_odd_numbers(path):
-        as_text |= {roles.id, *roles.label[:1]} if len(roles.label) == 1 else {roles.id}
+        as_text |= {roles.id, *roles.label} if names_classes else {roles.id}
     while True:
         try:
-            return _read_columns(path, roles, kind, as_text, reader, text=text)
+            return _read_columns(
+                path, roles, kind, as_text, reader, text=text, names_classes=names_classes
+            )
         except ReadAgain as found:
             as_text = as_text | found.columns
 
@@ -312,7 +335,7 @@ class _Roles:
 
     id: str | None
     label: list[str]
-    """Several are the columns of a multi-label matrix."""
+    """Several are the columns of a multi-label matrix, or targets of a regression."""
     masks: list[str]
     split: str | None
     time: str | None
@@ -370,12 +393,16 @@ def _read_columns(
     reader: FeatureReader,
     *,
     text: bool,
+    names_classes: bool,
 ) -> Table:
-    """Read a table; ReadAgain for a column that has to be read as text."""
+    """Read a table; ReadAgain for a column that has to be read as text.
+
+    names_classes: whether there is one label column, whose cells may be names.
+    """
     pieces: dict[str, list[Array]] = {}
     label_texts: list[frames.Coded] = []
     split_texts: list[frames.Coded] = []
-    one_label = roles.label[0] if len(roles.label) == 1 else None
+    one_label = roles.label[0] if names_classes else None
     reader.restart()
     for frame in read_frames(path, text=as_text):
         if roles.id is not None:
@@ -389,7 +416,7 @@ def _read_columns(
             else:
                 pieces.setdefault("label", []).append(labels)
         elif roles.label:
-            several = [frames.numbers(frame, name, path) for name in roles.label]
+            several = [frames.numbers(frame, name, path, A_NUMBER) for name in roles.label]
             pieces.setdefault("label", []).append(np.column_stack(several).astype(np.float64))
         if (features := reader.read(frame, as_text)) is not None:
             pieces.setdefault("feat", []).append(features)

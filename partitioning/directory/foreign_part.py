@@ -133,7 +133,8 @@ def _check_tensors(
     features = check_dense(require(arrays, FEATURE_NAMES, where), len(inner), f"{where}: features")
     target: dict[str, Array] = {"label": require(arrays, LABEL_NAMES, where)}
     target |= {name: require(arrays, (name,), where) for name in MASKS}
-    checked = check_target(target, len(inner), num_nodes, where)
+    task = "" if meta is None else meta.task
+    checked = check_target(target, len(inner), num_nodes, where, task)
     if meta is not None:
         check_classes_match(checked["labels"], meta, where)
         if features.shape[1] != meta.num_features:

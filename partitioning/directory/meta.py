@@ -109,11 +109,12 @@ class Meta:
     name: str
     dataset: str
     task: str
-    """multiclass or multilabel."""
+    """multiclass, multilabel or regression."""
     num_nodes: int
     num_edges: int
     num_features: int
     num_classes: int
+    """Regression: number of targets."""
     cut_edges: int
     parts: list[PartCounts]
     request: dict[str, Any]
@@ -132,7 +133,7 @@ class Meta:
     """With task=link_prediction: number of pairs, removed edges, scores of baselines without
     training."""
     class_names: list[Any] = field(default_factory=list)
-    """Names or integers; empty for 0 ... num_classes - 1."""
+    """Names or integers; empty for 0 ... num_classes - 1. Regression: names of the targets."""
     features: dict[str, Any] = field(default_factory=dict)
     """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features
     as given."""
@@ -194,7 +195,7 @@ class Meta:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
                 raise ValueError("a checksum is no string")
-            if meta.task != "multilabel" and meta.num_classes > max(meta.num_nodes, MANY_CLASSES):
+            if meta.task == "multiclass" and meta.num_classes > max(meta.num_nodes, MANY_CLASSES):
                 raise ValueError(f"num_classes is {meta.num_classes}, more than nodes")
             return meta
         except (TypeError, KeyError, AttributeError, ValueError) as error:

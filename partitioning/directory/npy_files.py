@@ -43,7 +43,7 @@ from partitioning.array_checks import (
     check_split,
 )
 from partitioning.directory.meta import Meta
-from partitioning.directory.partition import PartNodes
+from partitioning.directory.partition import PartNodes, label_kind
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
@@ -155,24 +155,25 @@ def read_edge_features(folder: Path, num_edges: int) -> Tensor | None:
 def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
     """Read labels and masks of the target's inner nodes from a partition's folder."""
     arrays = {name: load_array(folder / f"{name}.npy") for name in ("label", *MASKS)}
-    target = check_target(arrays, num_inner, meta.num_nodes, str(folder))
+    target = check_target(arrays, num_inner, meta.num_nodes, str(folder), meta.task)
     check_classes_match(target["labels"], meta, str(folder))
     return target
 
 
 def check_target(
-    arrays: Mapping[str, Array], num_inner: int, num_nodes: int, where: str
+    arrays: Mapping[str, Array], num_inner: int, num_nodes: int, where: str, task: str = ""
 ) -> dict[str, Any]:
     """Check `label` and the three masks of the target's inner nodes.
 
     Args:
         num_nodes: nodes of the whole graph, which limits the number of classes.
         where: what messages begin with.
+        task: of meta.json, where there is one.
 
     Returns:
         labels and the masks, by the names of their fields in Partition.
     """
-    labels = check_labels(arrays["label"], num_nodes, f"{where}: label")
+    labels = check_labels(arrays["label"], num_nodes, f"{where}: label", task)
     check_length(labels, num_inner, f"{where}: label")
     masks = {name: check_mask(arrays[name], num_inner, f"{where}: {name}") for name in MASKS}
     check_split(masks, is_labelled(labels), where)
@@ -181,11 +182,12 @@ def check_target(
 
 def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
     """InputError where labels do not fit the task or the number of classes in meta.json."""
+    task = label_kind(labels)
     if labels.ndim == 2:
-        task, num_classes = "multilabel", labels.shape[1]
+        num_classes = labels.shape[1]
         fits = num_classes == meta.num_classes
     else:
-        task, num_classes = "multiclass", int(labels.max()) + 1 if len(labels) else 0
+        num_classes = int(labels.max()) + 1 if len(labels) else 0
         fits = num_classes <= meta.num_classes
     if task != meta.task or not fits:
         raise InputError(

@@ -20,6 +20,13 @@ HALO_IDS = "halo_ids.npy"
 ids."""
 
 
+def label_kind(labels: Tensor) -> str:
+    """Return multiclass, multilabel or regression; labels as in `Partition`."""
+    if labels.ndim == 1:
+        return "multiclass"
+    return "regression" if labels.dtype == torch.float64 else "multilabel"
+
+
 @dataclass(frozen=True)
 class PartCounts:
     """Counts of one partition, in meta.json."""
@@ -92,7 +99,8 @@ class Partition:
     features: Tensor
     """float32 [I, F]."""
     labels: Tensor
-    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unknown."""
+    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unknown; or targets, float64 [I, T], NaN
+    unknown."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
@@ -134,8 +142,9 @@ class Partition:
     """Id of the first inner node in the partitioned graph; set with links."""
 
     @property
-    def multilabel(self) -> bool:
-        return self.labels.ndim == 2
+    def label_kind(self) -> str:
+        """multiclass, multilabel or regression."""
+        return label_kind(self.labels)
 
     def keep_edges(self, kept: Tensor) -> Self:
         """Return the partition with the edges of a mask, bool [E]; degrees stay."""
@@ -221,8 +230,7 @@ class HeteroPartition:
     nodes: dict[str, PartNodes]
     relations: dict[EdgeType, PartEdges]
     labels: Tensor
-    """Labels of the target's inner nodes: int64 [I], -1 unlabelled; or float32 [I, C], NaN
-    unknown."""
+    """Labels of the target's inner nodes, as in Partition."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
@@ -230,5 +238,5 @@ class HeteroPartition:
     """Number of edges from a node to itself, which are left out."""
 
     @property
-    def multilabel(self) -> bool:
-        return self.labels.ndim == 2
+    def label_kind(self) -> str:
+        return label_kind(self.labels)

@@ -117,6 +117,11 @@ class PartitionDirectory:
         return None if self.meta is None else self.meta.num_classes
 
     @property
+    def stated_task(self) -> str | None:
+        """multiclass, multilabel or regression, where the directory states it."""
+        return None if self.meta is None else self.meta.task
+
+    @property
     def class_names(self) -> list[Any]:
         """Names of the classes; empty for 0 ... C-1."""
         return [] if self.meta is None else self.meta.class_names

@@ -461,7 +461,7 @@ def _make_meta(
         version=VERSION,
         name=name,
         dataset=graph.name,
-        task="multilabel" if graph.multilabel else "multiclass",
+        task=graph.label_kind,
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
         num_features=graph.num_features,

@@ -8,12 +8,19 @@ from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.partition_settings import FeatureSettings
+from partitioning.partition_settings import REGRESSION, FeatureSettings
 from partitioning.site_folders import has_site_tables
 from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
-from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
+from retexo.apps.summary import (
+    MAX_CLASS_ROWS,
+    baselines_of,
+    byte_rows,
+    format_values,
+    link_rows,
+    print_rows,
+)
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.models.hetero_stage import HeteroArchitecture
@@ -98,12 +105,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
                 f" {key}={has.get(key)}; leave it out"
             )
     scorer = getattr(checkpoint.architecture, "scorer", "")
-    if settings.train.task.links != bool(scorer):
-        names = {True: "link_prediction", False: "node_classification"}
-        raise InputError(
-            f"task={names[not scorer]}: the model of {checkpoint.directory} is for"
-            f" task={names[bool(scorer)]}; set that task"
-        )
+    settings = _with_task_of(checkpoint, settings)
     exchange = settings.train.exchange
     named = settings.given & {"exchange", "exchange.precision"}
     if named and predict and "predict.precision" in settings.given:
@@ -127,6 +129,23 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
         task = replace(task, scorer=scorer, dim=checkpoint.architecture.num_classes)
     train = replace(settings.train, model=checkpoint.model, exchange=exchange, task=task)
     return replace(settings, train=train, resolved=resolved)
+
+
+def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """Settings with the checkpoint's task; InputError where the command line names another one."""
+    task, name = settings.train.task, settings.train.task.name
+    trained = "node_classification" if checkpoint.targets is None else "node_regression"
+    trained = "link_prediction" if getattr(checkpoint.architecture, "scorer", "") else trained
+    if name == trained:
+        return settings
+    if trained == "node_regression" and not settings.given & {"task", "task._target_"}:
+        dataset = replace(settings.partition.dataset, task=REGRESSION)
+        partition = replace(settings.partition, dataset=dataset)
+        train = replace(settings.train, task=replace(task, learns=REGRESSION))
+        return replace(settings, train=train, partition=partition)
+    raise InputError(
+        f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+    )
 
 
 def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
@@ -227,11 +246,7 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
     rows = {
         "model": result["settings"]["model"]["name"],
         "partitions": f"{result['partitions']} ({len(counted['by_peer'])} workers)",
-        **(
-            {f"{part} accuracy, F1": _scores(result[part]) for part in parts}
-            if "train" in result
-            else link_rows(result)
-        ),
+        **_score_rows(result, parts),
         "boundary rows": ", ".join(dict.fromkeys(result["settings"]["exchange"]["precision"])),
         "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
@@ -239,6 +254,19 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
     print_rows(rows | (byte_rows(counted) if measure_dv else {}))
     for file in files:
         print_rows({"written": file})
+
+
+def _score_rows(result: dict[str, Any], parts: list[str]) -> dict[str, str]:
+    if "train" not in result:
+        return link_rows(result)
+    if "targets" in result:
+        return {
+            part if len(rows) == 1 else f"{part} {row['target']}": format_values(row)
+            for part in parts
+            for rows in [result["targets"][part]]
+            for row in rows[:MAX_CLASS_ROWS]
+        }
+    return {f"{part} accuracy, F1": _scores(result[part]) for part in parts}
 
 
 def _scores(score: dict[str, float]) -> str:

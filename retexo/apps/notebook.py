@@ -34,12 +34,18 @@ from retexo.settings.compose import compose, compose_run
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import DEFINED
-from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.compatibility import Shape, check_fits
-from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
+from retexo.worker.graph import (
+    Graph,
+    check_directory,
+    graph_of,
+    make_inference_context,
+    read_graph,
+    task_of_checkpoint,
+)
 from retexo.worker.link_predictions import score_own_pairs
 from retexo.worker.make_context import task_of
 
@@ -171,13 +177,11 @@ class Run:
 
         inferred = run_threads(len(graphs), worker)
         logits = torch.cat([each.logits for each in inferred])
-        num_classes = self.checkpoint.architecture.num_classes
-        task = NodeClassification(num_classes, self.checkpoint.multilabel)
         return Predictions.of(
             torch.cat([graph.partition.node_ids for graph in graphs]),
             logits,
             torch.cat([each.embeddings for each in inferred]),
-            task.with_choices(self.checkpoint.heads).predict(logits),
+            task_of_checkpoint(self.checkpoint).predict(logits),
         )
 
     def _inferred(
@@ -202,8 +206,9 @@ class Run:
         return getattr(self.checkpoint.architecture, "scorer", "")
 
     def _settings(self, num_parts: int) -> TrainSettings:
-        of_links = ["task=link_prediction"] if self._scorer else []
-        train = compose([f"num_partitions={num_parts}", "device=cpu", *of_links]).train
+        task = "link_prediction" if self._scorer else "node_classification"
+        task = task if self.checkpoint.targets is None else "node_regression"
+        train = compose([f"num_partitions={num_parts}", "device=cpu", f"task={task}"]).train
         dim = self.checkpoint.architecture.num_classes if self._scorer else train.task.dim
         return replace(
             train,

@@ -18,7 +18,7 @@ def print_report(meta: Meta, directory: Path) -> None:
     share = meta.cut_edges / meta.num_edges if meta.num_edges else 0.0
     print(
         f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges,"
-        f" {meta.num_features} features, {meta.num_classes} classes ({meta.task});"
+        f" {meta.num_features} features, {_describe_labels(meta)};"
         f" {meta.cut_edges:,} edges cut ({share:.1%})"
     )
     print(f"halo rows {sum(part.halo for part in meta.parts):,}; {_describe_cover(meta)}")
@@ -36,6 +36,13 @@ def print_report(meta: Meta, directory: Path) -> None:
         print("features: as given (made by an earlier version; overwrite=true encodes the columns)")
     for note in meta.notes:
         print(f"note: {note}")
+
+
+def _describe_labels(meta: Meta) -> str:
+    if meta.task == "regression":
+        names = f": {', '.join(meta.class_names)}" if meta.class_names else ""
+        return f"{meta.num_classes} target{'s' * (meta.num_classes > 1)}{names} (regression)"
+    return f"{meta.num_classes} classes ({meta.task})"
 
 
 def _describe_cover(meta: Meta) -> str:

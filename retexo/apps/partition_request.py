@@ -19,11 +19,13 @@ from partitioning.partition_settings import PartitionSettings, requested_feature
 
 
 def directory_of(settings: PartitionSettings) -> Path:
-    """Return PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS.
+    """Return PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS; -links or -regression follows NAME.
 
     For dataset_name=file, NAME is the stem of dataset_file.
     """
-    name = f"{_data_name(settings)}{'-links' * settings.dataset.links}-{settings.method}-{settings.objective}"
+    dataset = settings.dataset
+    task = "-links" if dataset.links else "-regression" if dataset.regression else ""
+    name = f"{_data_name(settings)}{task}-{settings.method}-{settings.objective}"
     return check_path("partition_dir", settings.dir) / f"{name}-{settings.num_partitions}"
 
 
@@ -91,6 +93,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     if dataset.links:
         request |= {"task": "link_prediction", "task.relation": dataset.relation, **pair_split}
         request |= {"task.spectral": dataset.spectral, "task.paths": dataset.paths}
+    if dataset.regression:
+        request["task"] = "node_regression"
     if dataset.target is not None:
         request["target"] = dataset.target
     if not dataset.reverse:

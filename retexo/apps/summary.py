@@ -1,12 +1,17 @@
 """Table of results that apps print at the end."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 
 MAX_CLASS_ROWS = 20
+VALUE_FORMATS: dict[str, Callable[[float], str]] = {
+    "r2": "{:.4f}".format,
+    "mae": "{:.6g}".format,
+    "rmse": "{:.6g}".format,
+}
 
 
 def print_rows(rows: Mapping[str, Any]) -> None:
@@ -72,6 +77,28 @@ def node_rows(summary: dict[str, Any]) -> dict[str, str]:
         of_class = f" of class {chosen['positive_class']}" if "positive_class" in chosen else ""
         rows["predicted from probability"] = f"{chosen['threshold']:.4f}{of_class}"
     return rows | class_rows(summary)
+
+
+def value_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return the rows with regression scores; of several targets the mean R2, then each on test."""
+    val, test, targets = summary["val"], summary["test"], summary["targets"]["test"]
+    if len(targets) == 1:
+        return {
+            f"{name.upper()} (validation, test)": f"{show(val[name])}, {show(test[name])}"
+            for name, show in VALUE_FORMATS.items()
+        }
+    rows = {"mean R2 (validation, test)": f"{val['r2']:.4f}, {test['r2']:.4f}"}
+    if len(targets) > MAX_CLASS_ROWS:
+        return rows | {"targets": f"{len(targets)}; summary.json has the scores of each"}
+    return rows | {
+        f"  {row['target']} on test": f"{format_values(row)}, {row['support']:,} nodes"
+        for row in targets
+    }
+
+
+def format_values(scores: Mapping[str, float]) -> str:
+    """Return the scores of a regression in one line."""
+    return ", ".join(f"{name.upper()} {show(scores[name])}" for name, show in VALUE_FORMATS.items())
 
 
 def ranking_rows(val: Mapping[str, float], test: Mapping[str, float]) -> dict[str, str]:

@@ -18,7 +18,14 @@ from retexo.apps import resume
 from retexo.apps.find_partitions import open_local, with_found_parts
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
-from retexo.apps.summary import baselines_of, byte_rows, link_rows, node_rows, print_rows
+from retexo.apps.summary import (
+    baselines_of,
+    byte_rows,
+    link_rows,
+    node_rows,
+    print_rows,
+    value_rows,
+)
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
@@ -265,9 +272,14 @@ def _reason(error: BaseException) -> str:
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
     seconds, counted = summary["seconds"], summary["bytes"]
+    score_rows = {
+        "node_classification": node_rows,
+        "node_regression": value_rows,
+        "link_prediction": link_rows,
+    }
     rows = {
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
-        **(link_rows(summary) if settings.train.task.links else node_rows(summary)),
+        **score_rows[settings.train.task.name](summary),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         **_resumed_row(summary["resumed"]),
         **_restart_row(summary["restarts"]),

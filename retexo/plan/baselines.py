@@ -77,7 +77,7 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
 
     Features are coded as by the exchange, in-edges as ascending numbers, masks with 2 bits per
     node, and labels with as few bits as the number of classes needs (multi-label: one bit per
-    class).
+    class; targets: 32 bits).
     """
     rows = (
         csr_array(partition.features.numpy())
@@ -88,9 +88,12 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     features = min(sparse, partition.features.numel() * partition.features.element_size())
     num_nodes = sum(other.num_inner for other in partitions)
     edges = encoded_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
-    label_bits = (
-        num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
-    )
+    of_class = max(1, int(np.ceil(np.log2(max(2, num_classes)))))
+    label_bits = {
+        "multiclass": of_class,
+        "multilabel": num_classes,
+        "regression": 32 * num_classes,
+    }[partition.label_kind]
     edges += (
         0 if partition.edge_weight is None else len(encode_weights(partition.edge_weight.numpy()))
     )

@@ -30,7 +30,8 @@ from retexo.models.hetero_stage import (
     projected_width,
 )
 from retexo.models.stage import Architecture, OutputHeads, Stage
-from retexo.rounds.graph_info import agree_on_graph_info, count_classes
+from retexo.models.target_scale import TargetScale
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective, Validation
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
@@ -43,7 +44,14 @@ from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.relational_layers import RelationalInput
 from retexo.worker.graph import Graph, Part, graph_of
-from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of, task_of
+from retexo.worker.make_context import (
+    NodeTask,
+    labelled_nodes_of,
+    make_context,
+    schema_of,
+    task_of,
+    task_of_model,
+)
 from retexo.worker.measure import measurements
 
 PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
@@ -251,8 +259,14 @@ def _make_context(
         clock=Clock(),
         use="train" if trains else "predict",
         class_names=directory.class_names,
-        trains=trains,
+        trained=None if trains else _untrained_task(settings, graph_info),
     )
+
+
+def _untrained_task(settings: TrainSettings, info: GraphInfo) -> NodeTask:
+    """The task of a trained model, whose messages do not depend on what it learned."""
+    targets = TargetScale.unscaled(info.num_classes) if settings.task.regression else None
+    return task_of_model(info.num_classes, multilabel=info.multilabel, targets=targets)
 
 
 def _dry_run_layers(

@@ -21,6 +21,7 @@ from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_te
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import OutputHeads, Stage
+from retexo.models.target_scale import TargetScale
 from retexo.results.atomic_write import atomic_write, write_json
 from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.run_settings import ModelSettings
@@ -65,6 +66,7 @@ class Checkpoint:
     directory: Path
     architecture: AnyArchitecture
     multilabel: bool
+    """False also for other tasks."""
     partition_digest: str
     """Digest of the partitions it was trained on."""
     heads: OutputHeads
@@ -76,8 +78,17 @@ class Checkpoint:
     """Class names of the data set; empty for classes 0 ... C-1."""
     features: dict[str, Any] = field(default_factory=dict)
     """The feature pipelines of the partitions that it was trained on (partitioning/features/)."""
+    targets: TargetScale | None = None
+    """Of a regression; None of other tasks. Their names are class_names."""
     graph: dict[str, Any] = field(default_factory=dict)
     """Settings of these partitions that a graph to predict needs as well, such as symmetrize."""
+
+    @property
+    def label_kind(self) -> str:
+        """multiclass, multilabel or regression."""
+        if self.targets is not None:
+            return "regression"
+        return "multilabel" if self.multilabel else "multiclass"
 
     @property
     def model(self) -> ModelSettings:
@@ -126,6 +137,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             content.get("trainer"),
             names,
             content.get("features", {}),
+            _targets(content.get("targets"), architecture.num_classes),
             graph,
         )
     except KeyError as error:
@@ -134,6 +146,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         ) from error
     except (*UNREADABLE, InputError) as error:
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+
+
+def _targets(content: dict[str, Any] | None, num_targets: int) -> TargetScale | None:
+    return None if content is None else TargetScale.from_json(content, num_targets)
 
 
 def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:

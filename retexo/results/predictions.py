@@ -1,7 +1,8 @@
 """Predictions for nodes and their files.
 
 RUN_DIR/
-    predictions/part0.parquet ...   one partition: id, class (multi-label: label0 ...), p0 ... p(C-1)
+    predictions/part0.parquet ...   one partition: id, class (multi-label: label0 ...), p0 ... p(C-1);
+                                    of a regression: id, value (several targets: value_NAME ...)
     embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
     predictions.parquet             all partitions, sorted by id; embeddings.parquet likewise
 
@@ -11,7 +12,7 @@ npy files hold a structured array with these columns. n nodes, C classes, embedd
 import csv
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,6 +42,9 @@ class Predictions:
     """[n, C]; multi-label: an independent probability per label."""
     embeddings: NDArray[np.float32]
     """[n, D] input of the last layer."""
+    values: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    """[n, T] of a regression, in the units of the data; classes and probabilities are [n, 0]."""
+    target_names: Sequence[str | int] = ()
 
     @classmethod
     def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, predicted: Tensor) -> Self:
@@ -50,8 +54,13 @@ class Predictions:
             ids: int64 [n].
             logits: [n, C].
             embeddings: [n, D].
-            predicted: classes, int64 [n], or bool [n, C] for multi-label nodes.
+            predicted: classes, int64 [n], or bool [n, C] for multi-label nodes, or values, float64
+                [n, T].
         """
+        if predicted.is_floating_point():
+            nothing = np.empty((len(ids), 0), np.float32)
+            rows = embeddings.float().numpy()
+            return cls(ids.numpy(), nothing, nothing, rows, predicted.numpy())
         multilabel = predicted.ndim == 2
         probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
         return cls(
@@ -70,25 +79,35 @@ class Predictions:
         )
         if class_names and self.classes.ndim == 1:
             named = replace(named, classes=np.array(class_names)[self.classes])
-        return named
+        return replace(named, target_names=class_names) if self.values.shape[1] else named
 
     def take(self, indices: NDArray[np.int64]) -> "Predictions":
         """Return the predictions at indices of `ids`."""
-        return Predictions(
-            self.ids[indices],
-            self.classes[indices],
-            self.probabilities[indices],
-            self.embeddings[indices],
+        return replace(
+            self,
+            ids=self.ids[indices],
+            classes=self.classes[indices],
+            probabilities=self.probabilities[indices],
+            embeddings=self.embeddings[indices],
+            values=self.values[indices] if self.values.shape[1] else self.values,
         )
 
     def columns(self) -> Columns:
-        """Return the columns id, class (or label0 ...), p0 ..."""
+        """Return the columns id, class (or label0 ...), p0 ...; or id, value."""
+        if self.values.shape[1]:
+            return {"id": self.ids, **self._value_columns()}
         classes = (
             {"class": self.classes}
             if self.classes.ndim == 1
             else _numbered_columns("label", self.classes)
         )
         return {"id": self.ids, **classes, **_numbered_columns("p", self.probabilities)}
+
+    def _value_columns(self) -> Columns:
+        if self.values.shape[1] == 1:
+            return {"value": self.values[:, 0]}
+        names = self.target_names or range(self.values.shape[1])
+        return {f"value_{name}": each for name, each in zip(names, self.values.T, strict=True)}
 
     def embedding_columns(self) -> Columns:
         """Return the columns id, e0 ..."""

@@ -34,6 +34,12 @@ SOME_SCORES = {
 }
 """Scores of two classes and of several labels per node; other and former runs lack them."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
+VALUE_SCORES = {
+    "test R2": "test.r2",
+    "val R2": "val.r2",
+    "test MAE": "test.mae",
+    "test RMSE": "test.rmse",
+}
 LINK_SCORES = {
     "test MRR": "test.mrr",
     "val MRR": "val.mrr",
@@ -173,12 +179,9 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a finished run."""
-    links = "baselines" in summary
-    scores = (
-        {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
-        if links
-        else SCORES
-    )
+    scores = VALUE_SCORES if "targets" in summary else SCORES
+    if "baselines" in summary:
+        scores = {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
     measures = {name: _read_number(summary, key) for name, key in {**scores, **MEASURES}.items()}
     test = summary["test"] if isinstance(summary.get("test"), dict) else {}
     for name, key in SOME_SCORES.items():

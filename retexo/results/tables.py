@@ -7,7 +7,14 @@ from itertools import combinations
 from pathlib import Path
 
 from retexo.results.groups import DataSet, Method
-from retexo.results.runs import CLASS_SCORES, LINK_SCORES, SCORES, SOME_SCORES, Run
+from retexo.results.runs import (
+    CLASS_SCORES,
+    LINK_SCORES,
+    SCORES,
+    SOME_SCORES,
+    VALUE_SCORES,
+    Run,
+)
 from retexo.results.statistics import Difference, Sample, compare_pairs, correct_by_holm, summarize
 
 MAX_CLASSES = 20
@@ -82,6 +89,10 @@ MEASURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
     "test ROC AUC": ("test ROC AUC", lambda value: f"{value:.4f}"),
     "test average precision": ("test average precision", lambda value: f"{value:.4f}"),
+    "test R2": ("test R2", lambda value: f"{value:.4f}"),
+    "val R2": ("validation R2", lambda value: f"{value:.4f}"),
+    "test MAE": ("test MAE", lambda value: f"{value:.6g}"),
+    "test RMSE": ("test RMSE", lambda value: f"{value:.6g}"),
     "test MRR": ("test MRR", lambda value: f"{value:.4f}"),
     "val MRR": ("validation MRR", lambda value: f"{value:.4f}"),
     "test hits@20": ("test hits@20", lambda value: f"{value:.4f}"),
@@ -127,8 +138,9 @@ def format_runs(method: Method) -> str:
 
 def results_table(data: DataSet) -> Table:
     without = {"test micro F1"} if not _has_own_f1(data) else set()
-    others = LINK_SCORES.keys() if data.headline in SCORES else SCORES.keys()
     without |= SOME_SCORES.keys() - data.measures
+    kinds = (SCORES, VALUE_SCORES, LINK_SCORES)
+    others = {name for kind in kinds if data.headline not in kind for name in kind}
     shown = {name: shown for name, shown in MEASURES.items() if name not in without | others}
     rows = []
     for method in data.methods:
@@ -267,7 +279,7 @@ def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
 
 
 def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """One row per comparison of test accuracy, or of MRR for link prediction."""
+    """One row per comparison of test accuracy, R2 or MRR."""
     rows = []
     for data in data_sets:
         for first, second, difference in compare_methods(data):

@@ -14,6 +14,7 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.rounds.task import Task
 
 SETUP = MessageTag("setup")
+LABEL_KINDS = ("multiclass", "multilabel", "regression")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class GraphInfo:
     """For links: number of possible destination nodes; 0 if every node is one."""
     num_ranks_by_split: tuple[int, ...] = (0, 0, 0)
     """Number of ranks with training, validation and test nodes."""
+    regression: bool = False
+    """Whether labels are numbers; num_classes is then the number of targets."""
 
     @property
     def id_bounds(self) -> Tensor:
@@ -88,7 +91,7 @@ def agree_on_graph_info(
         partition.features.shape[1],
         count_classes(partition, directory),
         partition.num_inner,
-        int(partition.multilabel),
+        LABEL_KINDS.index(partition.label_kind),
         int(partition.out_degree is not None)
         + 2 * (partition.edge_weight is not None)
         + 4 * edge_width,
@@ -101,8 +104,9 @@ def agree_on_graph_info(
         f"features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
-    otherwise = "multi-label labels on some ranks and one class per node on others; use one kind"
-    _check_equal(everyone[:, 6], otherwise, nonempty)
+    kinds = ", ".join(LABEL_KINDS[kind] for kind in everyone[:, 6].tolist())
+    _check_equal(everyone[:, 6], f"labels of another kind (by rank: {kinds}); use one", nonempty)
+    kind = LABEL_KINDS[int(everyone[:, 6].max())] if task is None else ""
     edge_widths = everyone[:, 7] >> 2
     widths = ", ".join(map(str, edge_widths.tolist()))
     _check_equal(
@@ -122,7 +126,8 @@ def agree_on_graph_info(
         num_test=totals[2],
         num_features=int(everyone[:, 3].max()),
         num_classes=int(everyone[:, 4].max()) if task is None else task.num_classes,
-        multilabel=bool(everyone[:, 6].max()) and task is None,
+        multilabel=kind == "multilabel",
+        regression=kind == "regression",
         part_sizes=tuple(everyone[:, 5].tolist()),
         untrained_ranks=frozenset((everyone[:, 0] == 0).nonzero()[:, 0].tolist()),
         degrees_stored=bool((everyone[:, 7] & 1).min()),
@@ -143,10 +148,10 @@ def count_nodes_in_split(partition: Partition) -> list[int]:
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
-    """Return the directory's number of classes, or infer it from the partition's labels."""
+    """Return the directory's number of classes or targets, or infer it from the labels."""
     if directory.stated_classes is not None:
         return directory.stated_classes
-    if partition.multilabel:
+    if partition.labels.ndim == 2:
         return partition.labels.shape[1]
     return int(partition.labels.max()) + 1 if partition.num_inner else 0
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.partition_settings import LINKS
+from partitioning.partition_settings import LINKS, REGRESSION
 from partitioning.setting_fields import (
     FINITE,
     Check,
@@ -30,6 +30,10 @@ METRICS = (
     "loss",
     "mrr",
 )
+LOSSES = {
+    "node_classification": ("cross_entropy", "focal"),
+    "node_regression": ("mse", "mae", "huber"),
+}
 MAX_WIDTH = 1_000_000
 BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
@@ -42,7 +46,7 @@ def _is_class_weight(value: Any) -> bool:
 
 @settings_dataclass
 class TaskSettings(Checked):
-    """The loss of node classification; scorer and negative samples of link prediction."""
+    """The loss of tasks of nodes; scorer and negative samples of link prediction."""
 
     learns: str
     """The setting task._target_."""
@@ -50,11 +54,18 @@ class TaskSettings(Checked):
         "task.loss",
         "cross_entropy",
         "node classification: cross-entropy, or focal loss, which gives less weight to nodes that "
-        "are classified well already",
-        one_of("cross_entropy", "focal"),
+        "are classified well already; node regression: squared (mse), absolute (mae) or Huber error",
+        one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
     focal_gamma: float = setting(
         "task.focal_gamma", 2.0, "focal loss: its exponent", at_least(0), FINITE
+    )
+    huber_delta: float = setting(
+        "task.huber_delta",
+        1.0,
+        "task.loss=huber: error, in deviations of the target, from which on the loss is linear",
+        Check(lambda value: value > 0, "must be above 0"),
+        FINITE,
     )
     label_smoothing: float = setting(
         "task.label_smoothing",
@@ -133,6 +144,17 @@ class TaskSettings(Checked):
     def links(self) -> bool:
         return self.learns == LINKS
 
+    @property
+    def regression(self) -> bool:
+        return self.learns == REGRESSION
+
+    @property
+    def name(self) -> str:
+        """The file conf/task/NAME.yaml."""
+        if self.links:
+            return "link_prediction"
+        return "node_regression" if self.regression else "node_classification"
+
 
 @settings_dataclass
 class StoppingSettings(Checked):
@@ -151,7 +173,8 @@ class StoppingSettings(Checked):
         "auto",
         "validation metric that chooses the best round and the output heads; auto: accuracy, but "
         "ROC AUC for two classes of which one is rare, macro-F1 if one of several classes "
-        "dominates, average precision for multi-label nodes, MRR for links (docs/training.md)",
+        "dominates, average precision for multi-label nodes, MRR for links, loss for regression "
+        "(docs/training.md)",
         one_of(*METRICS),
         earlier="micro_f1",
     )

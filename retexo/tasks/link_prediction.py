@@ -17,6 +17,7 @@ embedding.
 import hashlib
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from partitioning.directory.partition import Partition
 from retexo.models.matrix import RowIndex
 from retexo.models.scorer import Scorer
+from retexo.models.stage import OutputHeads
 from retexo.tasks.metrics import rank_among
 
 ONE = 1 << 16
@@ -39,8 +41,6 @@ NUM_VALIDATION_NODES = 1000
 class LinkPrediction:
     """Which pairs of nodes have an edge: a Task whose seeds are pairs."""
 
-    multilabel = False
-
     def __init__(self, dim: int) -> None:
         """dim: D, which takes the place of the number of classes."""
         self.num_classes = dim
@@ -54,6 +54,18 @@ class LinkPrediction:
     def make_round_metric(self) -> "MeanReciprocalRank":
         """The metric that chooses the best round of a layer."""
         return MeanReciprocalRank()
+
+    def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """Labels are not read."""
+        return labels
+
+    def choices(self, heads: OutputHeads) -> dict[str, Any]:
+        """What validation looked at."""
+        return {"metric": MeanReciprocalRank.name}
+
+    def describe(self) -> dict[str, Any]:
+        """Fields of a checkpoint."""
+        return {"multilabel": False}
 
 
 class MeanReciprocalRank:

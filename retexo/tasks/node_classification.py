@@ -56,6 +56,8 @@ class NodeClassification:
     """[C] added to the logits where the most probable of more than two classes is predicted."""
     class_names: Sequence[Any] = ()
     """[C], or empty for 0 ... C-1."""
+    has_temperature = True
+    """Whether logits may be divided by a temperature."""
 
     @classmethod
     def of(
@@ -112,6 +114,30 @@ class NodeClassification:
     def count_seeds(partition: Partition) -> list[int]:
         """Nodes in each split."""
         return count_nodes_in_split(partition)
+
+    def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """The labels as the loss reads them."""
+        return labels.to(dtype) if self.multilabel else labels
+
+    def choices(self, heads: OutputHeads) -> dict[str, Any]:
+        """What validation looked at, and what it chose."""
+        chosen = {"metric": self.metric_name, "temperature": heads.temperature}
+        chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
+        if self.weights is not None:
+            having, lacking = self.weights.tolist()
+            chosen["class_weights"] = [having, lacking] if self.multilabel else having
+        if heads.offset_share:
+            chosen["offset_share"] = heads.offset_share
+        if self.has_ranking:
+            chosen["threshold"] = heads.threshold
+        if self.is_binary:
+            names = self.class_names
+            chosen["positive_class"] = names[heads.positive] if names else heads.positive
+        return chosen
+
+    def describe(self) -> dict[str, Any]:
+        """Fields of a checkpoint."""
+        return {"multilabel": self.multilabel}
 
     def count_labels(self, partition: Partition) -> Tensor:
         """Class counts of this worker's nodes, int64 [3, 2, C]."""

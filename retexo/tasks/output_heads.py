@@ -19,6 +19,7 @@ I inner nodes, C classes, M candidates, T temperatures.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,6 @@ from torch import Tensor
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
-from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.task_context import TaskContext
 
 TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
@@ -104,6 +104,8 @@ def choose_temperature(context: TaskContext, logits: Tensor) -> float:
     """
     if context.settings.temperature == "none" or not context.graph_info.num_val:
         return 1.0
+    if not context.task.has_temperature:
+        return 1.0
     val = context.partition.val_mask
     loss = _losses(context.task.unweighted, logits[val], context.labels.cpu()[val])
     context.comm.all_reduce([ReduceInput(loss)], MessageTag("metrics"))
@@ -111,9 +113,10 @@ def choose_temperature(context: TaskContext, logits: Tensor) -> float:
     return float(TEMPERATURES[best]) if loss[best] < loss[TEMPERATURES == 1] else 1.0
 
 
-def _losses(task: NodeClassification, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss at each temperature, float64 [T]."""
-    return torch.stack([task.loss_sum(logits / each, labels).double() for each in TEMPERATURES])
+def _losses(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss at each temperature, float64 [T]; of a regression [1]."""
+    divisors = TEMPERATURES if task.has_temperature else TEMPERATURES[TEMPERATURES == 1]
+    return torch.stack([task.loss_sum(logits / each, labels).double() for each in divisors])
 
 
 def _find_best(context: TaskContext, candidates: Sequence[Tensor]) -> int:

@@ -16,6 +16,7 @@ from retexo.tasks.classification_scores import (
     score_splits,
     sum_histograms,
 )
+from retexo.tasks.node_regression import NodeRegression, score_values
 from retexo.tasks.output_heads import Propagate, choose_heads
 from retexo.tasks.ranking import choose_link_heads, score_links
 from retexo.tasks.task_context import TaskContext
@@ -31,11 +32,13 @@ class RunScores:
     scores: Scores
     classes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By split the precision, recall, F1 and support of each class."""
+    targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By split the MAE, RMSE, R2 and support of each target."""
     warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The scores by split, `classes` and `warnings`, as summary.json has them."""
-        about = {"classes": self.classes, "warnings": self.warnings}
+        """The scores by split, `classes`, `targets` and `warnings`, as summary.json has them."""
+        about = {"classes": self.classes, "targets": self.targets, "warnings": self.warnings}
         return {**self.scores, **{name: each for name, each in about.items() if each}}
 
 
@@ -51,12 +54,14 @@ def choose_and_score(
         context: of this worker; all workers call it.
         stages: of the network.
         logits: [I, C] of the last stages.
-        propagate: label propagation for node classification.
+        propagate: label propagation for tasks of nodes.
     """
     if context.settings.task.links:
         heads = choose_link_heads(context, stages, logits)
         return heads, RunScores(score_links(context, stages, logits, heads))
     heads, predicted = choose_heads(context, logits, propagate)
+    if isinstance(context.task, NodeRegression):
+        return heads, score_nodes(context, predicted, heads)
     histograms = sum_histograms(context, predicted)
     threshold = choose_threshold(context, histograms)
     heads = replace(heads, threshold=threshold, positive=context.task.positive)
@@ -70,12 +75,15 @@ def score_nodes(
     heads: OutputHeads,
     histograms: Mapping[str, Histogram] | None = None,
 ) -> RunScores:
-    """The scores of node classification; see score_splits."""
+    """The scores of a task of nodes; see score_splits and score_values."""
+    if isinstance(context.task, NodeRegression):
+        values = score_values(context, logits)
+        return RunScores(values.scores, targets=values.targets, warnings=values.warnings)
     found, task = score_splits(context, logits, heads, histograms), context.task
     names, by_accuracy = task.class_names, heads.threshold == 0.5 and not task.multilabel
     scored = {name: counts for name, counts in found.counts.items() if bool(counts.any())}
     return RunScores(
         found.scores,
         {name: class_rows(counts, names) for name, counts in scored.items() if name != "train"},
-        find_warnings(found, names, by_accuracy=by_accuracy),
+        warnings=find_warnings(found, names, by_accuracy=by_accuracy),
     )

@@ -8,7 +8,9 @@ from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.conv_registry import check_model
 from retexo.models.stage import Stage
+from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks import node_regression
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sampled, sign
 from retexo.trainers.context import Context, TrainResult
 
@@ -99,6 +101,13 @@ def check(settings: TrainSettings) -> None:
         raise InputError(
             "stopping.metric=mrr: only for task=link_prediction; choose auto, accuracy, macro_f1,"
             " balanced_accuracy, roc_auc, average_precision or loss"
+        )
+    if settings.task.regression:
+        node_regression.check_settings(settings)
+    elif settings.task.loss in LOSSES["node_regression"]:
+        raise InputError(
+            f"task.loss={settings.task.loss}: only for task=node_regression; choose cross_entropy or"
+            " focal"
         )
     _check_saves(settings, trainer)
     if heterogeneous:

@@ -16,6 +16,12 @@ from retexo.worker.make_context import labelled_nodes_of
 
 log = logging.getLogger(__name__)
 
+KINDS = {
+    "multiclass": "one class per node",
+    "multilabel": "multi-label",
+    "regression": "numbers (task=node_regression)",
+}
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -23,7 +29,7 @@ class Shape:
 
     num_features: int
     num_classes: int
-    multilabel: bool
+    label_kind: str
     named: bool
     """Whether classes have names."""
     exact: bool
@@ -37,7 +43,7 @@ class Shape:
             return cls(
                 meta.num_features,
                 meta.num_classes,
-                meta.task == "multilabel",
+                meta.task,
                 bool(meta.class_names),
                 True,
             )
@@ -55,7 +61,7 @@ class Shape:
         return cls(
             num_features=max(partition.features.shape[1] for partition in held),
             num_classes=max(count_classes(partition, directory) for partition in held),
-            multilabel=any(partition.multilabel for partition in held),
+            label_kind=held[0].label_kind,
             named=False,
             exact=False,
         )
@@ -78,20 +84,40 @@ def check_fits(
         return  # link prediction reads no labels
     if use == "predict" and shape.exact and not shape.num_classes:
         return  # a graph without labels
-    if shape.multilabel != checkpoint.multilabel:
-        kinds = {True: "multi-label", False: "one class per node"}
+    if shape.label_kind != checkpoint.label_kind:
         raise InputError(
-            f"{found} labels are {kinds[shape.multilabel]}, {trained} is "
-            f"{kinds[checkpoint.multilabel]}"
+            f"{found} labels are {KINDS[shape.label_kind]}, {trained} is "
+            f"{KINDS[checkpoint.label_kind]}"
         )
+    if shape.label_kind == "regression":
+        _check_same_targets(checkpoint, directory, shape.num_classes)
+        return
     if shape.named and checkpoint.class_names:
         return  # renumber_classes finds each class by its name
-    may_be_fewer = not shape.multilabel and (use == "predict" or not shape.exact)
+    may_be_fewer = shape.label_kind == "multiclass" and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (
         shape.num_classes < model.num_classes and not may_be_fewer
     ):
         raise InputError(
             f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
+        )
+
+
+def _check_same_targets(
+    checkpoint: Checkpoint, directory: PartitionDirectory, num_targets: int
+) -> None:
+    here, there = (
+        list(names) or [f"{count} without names"]
+        for names, count in (
+            (directory.class_names, num_targets),
+            (checkpoint.class_names, checkpoint.architecture.num_classes),
+        )
+    )
+    if here != there:
+        raise InputError(
+            f"{directory.path}: its targets are {', '.join(here)}; the model of"
+            f" {checkpoint.directory} predicts {', '.join(there)}; partition again with"
+            f" columns.label=[{','.join(there)}]"
         )
 
 
@@ -136,7 +162,7 @@ def renumber_classes(
     """
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)
-    if here == there or partition.multilabel or not (here and there):
+    if here == there or partition.label_kind != "multiclass" or not (here and there):
         return partition
     place = torch.tensor([*(there.index(name) if name in there else -1 for name in here), -1])
     labels = place[partition.labels]

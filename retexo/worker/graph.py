@@ -22,7 +22,13 @@ from retexo.tasks.node_classification import check_objective
 from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
 from retexo.worker.compatibility import renumber_classes
-from retexo.worker.make_context import labelled_nodes_of, make_context, schema_of
+from retexo.worker.make_context import (
+    NodeTask,
+    labelled_nodes_of,
+    make_context,
+    schema_of,
+    task_of_model,
+)
 
 Part = Partition | HeteroPartition
 
@@ -45,13 +51,23 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 
 def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
     has_pairs = directory.meta is not None and bool(directory.meta.links)
+    name = settings.task.name
     if settings.task.links != has_pairs:
-        names = {True: "link_prediction", False: "node_classification"}
+        other = (
+            "link_prediction" if has_pairs else _node_task_of(directory) or "node_classification"
+        )
         raise InputError(
             f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
-            f" choose task={names[has_pairs]}, or partition with task={names[not has_pairs]}"
+            f" choose task={other}, or partition with task={name}"
         )
-    if directory.meta is not None and not has_pairs:
+    found = _node_task_of(directory)
+    if not has_pairs and found not in (None, name):
+        kind = "numbers" if found == "node_regression" else "classes"
+        raise InputError(
+            f"{directory.path}: its labels are {kind}; choose task={found}, or partition with"
+            f" task={name}"
+        )
+    if directory.meta is not None and name == "node_classification":
         is_multilabel = directory.meta.task == "multilabel"
         check_objective(settings, directory.meta.num_classes, multilabel=is_multilabel)
     if check_model(settings.model).reads_relations and not (
@@ -61,6 +77,13 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
             f"model={settings.model.name}: {directory.path} has no relations; choose another model,"
             " or partition a heterogeneous graph with task=link_prediction task.relation="
         )
+
+
+def _node_task_of(directory: PartitionDirectory) -> str | None:
+    """The task that the labels of a directory are for; None where it has none, or does not say."""
+    if directory.stated_task is None or not directory.stated_classes:
+        return None
+    return "node_regression" if directory.stated_task == "regression" else "node_classification"
 
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
@@ -192,6 +215,17 @@ def load_graph(
     return graph
 
 
+def task_of_checkpoint(checkpoint: Checkpoint) -> NodeTask:
+    """The task of a model for nodes, with what validation chose."""
+    task = task_of_model(
+        checkpoint.architecture.num_classes,
+        multilabel=checkpoint.multilabel,
+        targets=checkpoint.targets,
+        class_names=checkpoint.class_names,
+    )
+    return task.with_choices(checkpoint.heads)
+
+
 def make_inference_context(
     settings: TrainSettings,
     checkpoint: Checkpoint,
@@ -224,6 +258,5 @@ def make_inference_context(
             stages[0].conv,
             clock=clock,
             use=use,
-            class_names=checkpoint.class_names,
-            trains=False,
+            trained=task_of_checkpoint(checkpoint),
         )

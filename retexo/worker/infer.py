@@ -100,12 +100,11 @@ def run(
                     "some predictions are NaN or infinite; look for very large values in the"
                     " features"
                 )
-            task = context.task.with_choices(job.checkpoint.heads)
             found = Predictions.of(
                 graph.partition.node_ids,
                 inferred.logits,
                 inferred.embeddings,
-                task.predict(inferred.logits),
+                context.task.predict(inferred.logits),
             )
             names = job.directory.node_names(rank)
             found = found.named(

@@ -19,6 +19,7 @@ from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import PLAIN_NODE, Schema
+from retexo.models.target_scale import TargetScale
 from retexo.results.checkpoint import save_layer
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo
@@ -27,12 +28,15 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.resolve_halo import resolve_halo
 from retexo.tasks.link_prediction import LinkPrediction
 from retexo.tasks.node_classification import NodeClassification
+from retexo.tasks.node_regression import NodeRegression
 from retexo.trainers.checks import refuse_edge_data
 from retexo.trainers.context import Clock, Context, NodeType, edge_means
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.trainers.link_objective import make_link_objective
 from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
 from retexo.worker.process import choose_device
+
+NodeTask = NodeClassification | NodeRegression
 
 
 def make_context(
@@ -49,7 +53,7 @@ def make_context(
     use: Use = "train",
     recovery: Recovery | None = None,
     class_names: Sequence[Any] = (),
-    trains: bool = True,
+    trained: NodeTask | None = None,
 ) -> Context:
     """Make the exchange plans and everything else that a trainer needs; all workers call it.
 
@@ -66,7 +70,7 @@ def make_context(
         use: of the exchange plans.
         recovery: where rounds are saved.
         class_names: of the directory or the checkpoint.
-        trains: whether the settings of the loss and of stopping are used.
+        trained: the task of a trained model; None to make it by the settings, which trains.
     """
     settled: dict[str, Any]
     if isinstance(part, HeteroPartition):
@@ -75,14 +79,14 @@ def make_context(
         refuse_edge_data(settings, conv, graph_info)
         settled = _settle_plain(settings, part, graph_info, comm, conv, dtype, use)
     labelled: Partition = settled.pop("partition")
-    labels = labelled.labels.to(dtype) if labelled.multilabel else labelled.labels
+    task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
     return Context(
         settings=settings,
         partition=replace(labelled, features=labelled.features[:0].clone(), halo_features=None),
-        labels=labels.to(device),
+        labels=task.make_targets(labelled.labels, dtype).to(device),
         graph_info=graph_info,
-        task=_make_task(settings, labelled, graph_info, comm, class_names, trains=trains),
+        task=task,
         comm=comm,
         is_heterogeneous=conv.relational,
         device=device,
@@ -91,7 +95,7 @@ def make_context(
         recovery=recovery,
         clock=clock,
         make_objective=make_link_objective
-        if trains and use == "train" and settings.task.links
+        if trained is None and use == "train" and settings.task.links
         else None,
         **settled,
     )
@@ -104,19 +108,33 @@ def _make_task(
     comm: Communicator,
     class_names: Sequence[Any],
     *,
-    trains: bool,
-) -> LinkPrediction | NodeClassification:
+    trained: NodeTask | None,
+) -> LinkPrediction | NodeTask:
     links = task_of(settings)
     if links is not None:
         return links
-    if not trains:
-        return NodeClassification(info.num_classes, info.multilabel, class_names=class_names)
-    return NodeClassification.of(settings, labelled, info, comm, class_names)
+    if trained is not None:
+        return trained
+    kind = NodeRegression if settings.task.regression else NodeClassification
+    return kind.of(settings, labelled, info, comm, class_names)
 
 
 def task_of(settings: TrainSettings) -> LinkPrediction | None:
-    """None for node classification, whose classes follow from the labels."""
+    """None for tasks of nodes, which depend on the labels."""
     return LinkPrediction(settings.task.dim) if settings.task.links else None
+
+
+def task_of_model(
+    num_classes: int,
+    *,
+    multilabel: bool = False,
+    targets: TargetScale | None = None,
+    class_names: Sequence[Any] = (),
+) -> NodeTask:
+    """The task of a trained model for nodes; targets: of a regression."""
+    if targets is not None:
+        return NodeRegression(targets, class_names)
+    return NodeClassification(num_classes, multilabel, class_names=class_names)
 
 
 def make_layer_saver(

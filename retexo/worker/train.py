@@ -19,7 +19,6 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.sites.secure_sums import hide_shares
-from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
@@ -112,13 +111,13 @@ def run(
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
-            _save_model(job, architecture, trainer, heads, multilabel=graph_info.multilabel)
+            _save_model(job, architecture, trainer, heads, context.task.describe())
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         for warning in scores.warnings if rank == 0 else ():
             logger.warning("%s", warning)
         return {
             **scores.to_json(),
-            "chosen": _choices(context.task, heads),
+            "chosen": context.task.choices(heads),
             "rounds": trained.rounds,
             "resumed": resumed,
             **measurements(comm, clock, (resident, private), seconds, settings.model.num_layers),
@@ -158,35 +157,15 @@ def _open_recovery(
     return recovery, first
 
 
-def _choices(task: Any, heads: OutputHeads) -> dict[str, Any]:
-    """What validation looked at, and what it chose."""
-    if not isinstance(task, NodeClassification):
-        return {"metric": task.make_round_metric().name}
-    chosen = {"metric": task.metric_name, "temperature": heads.temperature}
-    chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
-    if task.weights is not None:
-        having, lacking = task.weights.tolist()
-        chosen["class_weights"] = [having, lacking] if task.multilabel else having
-    if heads.offset_share:
-        chosen["offset_share"] = heads.offset_share
-    if task.has_ranking:
-        chosen["threshold"] = heads.threshold
-    if task.is_binary:
-        names = task.class_names
-        chosen["positive_class"] = names[heads.positive] if names else heads.positive
-    return chosen
-
-
 def _save_model(
     job: TrainJob,
     architecture: AnyArchitecture,
     trainer: Trainer,
     heads: OutputHeads,
-    *,
-    multilabel: bool,
+    of_task: dict[str, Any],
 ) -> None:
     """Write the checkpoint's description beside the layers, which are already there."""
-    about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
+    about = {"partition_digest": job.directory.digest(), **of_task}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
     about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}

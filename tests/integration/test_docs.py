@@ -211,7 +211,7 @@ def resolves(dotted: str) -> bool:
         return True
     module, _, name = dotted.rpartition(".")
     if dotted.startswith("retexo.metrics."):  # the published `task._target_`
-        return name in ("NodeClassification", "LinkPrediction")
+        return name in ("NodeClassification", "NodeRegression", "LinkPrediction")
     try:
         return hasattr(importlib.import_module(module), name)
     except ImportError:

@@ -73,11 +73,9 @@ class Batches:
         batch = self._nodes[self._step * self.share.size :][: self.share.size]
         if not len(batch):
             return None
-        labels, weight = (
-            self.client.rows("label", batch).to(self.share.val_labels),
-            self.share.weights[self._step],
-        )
-        loss: Tensor = self.share.task.loss_sum(self._logits(batch), labels) * weight
+        task, like = self.share.task, self.share.val_labels
+        labels = task.make_targets(self.client.rows("label", batch), like.dtype).to(like)
+        loss: Tensor = task.loss_sum(self._logits(batch), labels) * self.share.weights[self._step]
         return loss
 
     @torch.no_grad()

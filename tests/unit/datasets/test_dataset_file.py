@@ -91,7 +91,7 @@ def test_multilabel(tmp_path):
     label = np.array([[0, 1], [np.nan, np.nan], [1, np.nan], [0, 0]])
     np.savez(tmp_path / "toy.npz", **(arrays() | {"label": label}))
     graph = load(tmp_path / "toy.npz")
-    assert graph.multilabel
+    assert graph.label_kind == "multilabel"
     assert graph.num_classes == 2
     assert graph.labels.dtype == np.float32
     assert graph.labelled.tolist() == [True, False, True, True]

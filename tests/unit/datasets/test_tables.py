@@ -158,7 +158,7 @@ def test_one_hot_labels(tmp_path, caplog):
     folder = write(
         tmp_path / "toy", features="x\n1\n2\n3\n", labels="u,v\n1,0\n0,1\n1,0\n", edges="0,1\n"
     )
-    assert load(folder).multilabel
+    assert load(folder).label_kind == "multilabel"
     assert "a single 1 in every row" in caplog.text
     assert load(folder, labels="multiclass").labels.tolist() == [0, 1, 0]
     write(folder, labels="u,v\n1,0\n1,1\n1,0\n")

@@ -215,7 +215,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
         {},
         r"no folder of site north \(rank 0\), only of east \(rank 1\); set node_rank",
     ),
-    "task": ({"task": "regression"}, {}, "task=regression: choose one of"),
+    "task": ({"task": "ranking"}, {}, "task=ranking: choose one of"),
     "classes": ({"num_classes": 0}, {}, r"num_classes is 0; expected an integer in \[1"),
     "many-classes": (
         {"num_classes": 10**9},

@@ -1,0 +1,133 @@
+"""Node regression as users run it: tables, training, plan, evaluation, prediction, report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import retexo
+from partitioning.errors import InputError
+from retexo.apps import evaluate, plan, predict, report, train
+from retexo.settings.compose import compose
+
+PARTS, HOUSES = 3, 240
+SETTINGS = [
+    "dataset_name=file",
+    "dataset_file=houses",
+    "columns.label=[price,age]",
+    "symmetrize=true",
+    f"num_partitions={PARTS}",
+    "device=cpu",
+    "cluster.threads=1",
+]
+SPLIT = ["split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25"]
+TRAINED = ["task=node_regression", "hidden_dim=32", "num_rounds=[100]", "stopping=none"]
+SAGE = "node_classification_sage"
+
+
+def write_houses(folder: Path) -> pd.DataFrame:
+    """Prices depend on the house's size and its neighbours' condition; a tenth is unknown."""
+    rng = np.random.default_rng(0)
+    size, condition = rng.normal(size=(2, HOUSES))
+    src = np.repeat(np.arange(HOUSES), 2)
+    dst = (src + np.tile([1, 7], HOUSES)) % HOUSES
+    around = np.zeros(HOUSES)
+    np.add.at(around, src, condition[dst] / 4)
+    np.add.at(around, dst, condition[src] / 4)
+    houses = pd.DataFrame({"id": [f"h{row:03d}" for row in range(HOUSES)], "size": size})
+    houses = houses.assign(condition=condition, price=3e5 + 4e4 * size + 1e5 * around)
+    houses = houses.assign(age=30 - 5 * size + 5 * condition)
+    houses.loc[rng.random(HOUSES) < 0.1, "price"] = np.nan
+    folder.mkdir()
+    houses.to_csv(folder / "nodes.csv", index=False)
+    names = houses["id"].to_numpy()
+    pd.DataFrame({"src": names[src], "dst": names[dst]}).to_csv(folder / "edges.csv", index=False)
+    return houses
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("secure", [False, True])
+def test_tables_from_training_to_predictions(
+    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    houses = write_houses(Path("houses"))
+    if secure:
+        pytest.importorskip("cryptography")
+    masks = ["gradient.secure=true", "gradient.precision=fp32", "distributed.backend=sockets"]
+    given = [*SETTINGS, *SPLIT, *TRAINED, *(masks if secure else [])]
+    run = train.run(compose(given, SAGE), Path("run"))
+    assert run["chosen"]["metric"] == "loss"
+    assert [row["target"] for row in run["targets"]["test"]] == ["price", "age"]
+    assert min(row["r2"] for row in run["targets"]["test"]) > 0.8
+    assert run["test"]["r2"] == np.mean([row["r2"] for row in run["targets"]["test"]])
+    _check_planned_bytes(given, run)
+
+    found = evaluate.run(compose([*given, "checkpoint_dir=run"], SAGE), Path("evaluated"))
+    for split in ("train", "val", "test"):
+        assert found["targets"][split] == run["targets"][split]
+    if secure:
+        return
+    _check_predictions(houses)
+    report.run(compose(["app=report", "report.runs=run"]), Path("reported"))
+    assert "| test R2" in Path("reported/report.md").read_text(encoding="utf-8")
+
+
+def _check_planned_bytes(given: list[str], run: dict[str, Any]) -> None:
+    entries = plan.run(compose([*given, "app=plan"], SAGE), Path("plan"))["entries"]
+    for kind in ("setup", "metrics", "gradients"):
+        exact = [each for each in entries if each["kind"] == kind]
+        rounds = [run["rounds"][each["layer"]] if kind == "gradients" else 1 for each in exact]
+        planned = sum(each["num_bytes"] * times for each, times in zip(exact, rounds, strict=True))
+        assert planned == run["bytes"]["by_kind"][kind], kind
+
+
+def _check_predictions(houses: pd.DataFrame) -> None:
+    """Of the same houses without prices, with one process of each partition and from Python."""
+    Path("unknown").mkdir()
+    houses.drop(columns=["price", "age"]).to_csv("unknown/nodes.csv", index=False)
+    Path("unknown/edges.csv").write_text(
+        Path("houses/edges.csv").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    given = [each.replace("dataset_file=houses", "dataset_file=unknown") for each in SETTINGS]
+    given = [each for each in given if "columns.label" not in each]
+    given += ["checkpoint_dir=run", "predict.format=csv"]
+    predict.run(compose(given), Path("predicted"))
+    table = pd.read_csv("predicted/predictions.csv")
+    assert list(table.columns) == ["id", "value_price", "value_age"]
+    assert (table["id"] == houses["id"]).all()
+    known = houses["price"].notna()
+    errors = (table["value_price"] - houses["price"])[known]
+    assert 1 - (errors**2).sum() / (houses["price"][known].var() * (known.sum() - 1)) > 0.8
+    (directory,) = Path("data/partitions").glob("unknown*")
+    asked = retexo.load_run("run").predict(directory, node_ids=["h007", "h003"])
+    wanted = table.set_index("id").loc[["h007", "h003"], ["value_price", "value_age"]]
+    np.testing.assert_allclose(asked.values, wanted.to_numpy(), rtol=1e-4)
+    scores = json.loads(Path("predicted/predictions.json").read_text(encoding="utf-8"))
+    assert scores["test"]["r2"] is None  # nothing is known there
+
+
+@pytest.mark.timeout(300)
+def test_houses_in_towns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heterogeneous graph: the price depends on the town's wealth."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    size, wealth, town = rng.normal(size=300), rng.normal(size=20), rng.integers(20, size=300)
+    for name in ("nodes", "edges"):
+        Path("places", name).mkdir(parents=True)
+    price = 100 + 10 * size + 20 * wealth[town]
+    houses = pd.DataFrame({"id": np.arange(300), "size": size, "price": price})
+    houses.to_parquet("places/nodes/house.parquet")
+    pd.DataFrame({"id": np.arange(20), "wealth": wealth}).to_parquet("places/nodes/town.parquet")
+    ends = pd.DataFrame({"src": np.arange(300), "dst": town})
+    ends.to_parquet("places/edges/house__in__town.parquet")
+    given = [*SETTINGS, *SPLIT, *TRAINED, "dataset_file=places", "columns.label=price"]
+    given = [each for each in given if each != "symmetrize=true"]
+    run = train.run(compose(given, "node_classification_hetero_sage"), Path("run"))
+    assert run["test"]["r2"] > 0.8
+    refused = compose([*given, "task=node_classification"], "node_classification_hetero_sage")
+    with pytest.raises(InputError, match="expected a class"):
+        train.run(refused, Path("refused"))
