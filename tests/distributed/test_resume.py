@@ -43,6 +43,13 @@ DEFAULTS = (
     "stopping=none",
     "num_layers=auto",
     "max_layers=4",
+)
+PLATEAU = (
+    "base=published",
+    "checkpoint.every=1",
+    "stopping=none",
+    "num_rounds=[2,9]",
+    "stopping.min_delta=0.9",  # no round improves, so every other one lowers the learning rate
     "scheduler=plateau",
     "scheduler_rounds=1",
     "max_grad_norm=0.1",
@@ -136,7 +143,7 @@ def whole_runs(
 ) -> dict[tuple[str, ...], Path]:
     """Runs that nothing happened to."""
     runs = {}
-    for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS, *([SECURE] if HAS_KEYS else [])):
+    for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS, PLATEAU, *([SECURE] if HAS_KEYS else [])):
         runs[options] = tmp_path_factory.mktemp("whole")
         train.run(settings(parts, *options), runs[options])
     return runs
@@ -149,6 +156,7 @@ def whole_runs(
         (LOCAL, 18),
         (OPTIMIZER, 17),
         (DEFAULTS, 38),
+        (PLATEAU, 37),
         pytest.param(
             SECURE,
             30,
@@ -173,6 +181,7 @@ def test_a_death_at_any_message_changes_nothing(
             train.run(settings(parts, *options), tmp_path)
     resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
     assert options != DEFAULTS or resumed["layer"] == 1
+    assert options != PLATEAU or (resumed["layer"], resumed["round"]) == (1, 8)
     assert_same_run(tmp_path, whole_runs[options])
 
 
