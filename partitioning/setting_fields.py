@@ -37,10 +37,11 @@ def at_least(least: float) -> Check:
     return Check(lambda value: value >= least, f"must be at least {least}")
 
 
-def number_or(word: str, least: float) -> Check:
+def number_or(word: str, least: float, most: float = math.inf) -> Check:
+    limits = f"at least {least}" if most == math.inf else f"in [{least}, {most}]"
     return Check(
-        lambda value: value == word if isinstance(value, str) else value >= least,
-        f"must be at least {least}, or {word}",
+        lambda value: value == word if isinstance(value, str) else least <= value <= most,
+        f"must be {limits}, or {word}",
     )
 
 

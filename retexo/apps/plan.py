@@ -18,6 +18,7 @@ from retexo.apps.find_partitions import open_directory, with_found_parts
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
+    ROW_KINDS,
     TrafficEstimate,
     architecture_of,
     estimate_by_gradient,
@@ -211,7 +212,7 @@ def _smoothing(
     return {
         reach: {
             "nodes": found.answered,
-            "rows": found.total(rounds, ["features", "embeddings"]),
+            "rows": found.total(rounds, ROW_KINDS),
             "predictions": found.total(rounds, ["predictions"]),
             "all": found.total(rounds),
         }
@@ -228,7 +229,7 @@ def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSetti
     """Return settings with changed values, in all layers for lists per layer."""
     made = {}
     for group, values in new.items():
-        own, layers = getattr(settings, group), settings.model.num_layers
+        own, layers = getattr(settings, group), settings.model.depth
         lists = {
             name: (value,) * layers
             for name, value in values.items()

@@ -26,8 +26,10 @@ KINDS = (
     "predictions",
     "structure",
     "labels",
+    "aggregates",
 )
-"""structure, labels: neighbours and labels that trainer=sampled fetches from other partitions."""
+"""structure, labels: neighbours and labels that trainer=sampled fetches from other partitions;
+aggregates: those of boundary nodes, sent once per layer with model.lookahead."""
 ROUND_KINDS = ("gradients", "metrics")
 """Kinds that the rounds of a layer send."""
 WHOLE_RUN = -1

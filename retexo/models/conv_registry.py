@@ -66,20 +66,14 @@ def check_model(model: ModelSettings) -> Convolution:
 
 
 def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
-    """Return model settings with one head, no dropout, and the model's own defaults."""
+    """Return model settings with one head, no dropout, no skip connections, and the model's own
+    defaults."""
     own: Any = find_options_class(name)
     options = {field.name: field.metadata["setting"].default for field in fields(own)}
-    return ModelSettings(
-        name=name,
-        num_layers=num_layers,
-        hidden_dim=hidden_dim,
-        heads=1,
-        dropout=0.0,
-        input_dropout=None,
-        norm="layer",
-        activation="relu",
-        self_weight=False,
-        input_skip=False,
-        output="activation",
-        options=options,
-    )
+    shared = {
+        field.name: field.metadata["setting"].before
+        for field in fields(ModelSettings)
+        if field.name != "options"
+    }
+    given = {"name": name, "num_layers": num_layers, "hidden_dim": hidden_dim}
+    return ModelSettings(**{**shared, **given, "heads": 1, "dropout": 0.0}, options=options)

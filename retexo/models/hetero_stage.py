@@ -216,7 +216,7 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
     stages: list[Any] = []
     rows = {name: width for name, width in architecture.schema.widths.items() if width}
     with torch.random.fork_rng(devices=[]):
-        for layer in range(architecture.model.num_layers):
+        for layer in range(architecture.model.depth):
             torch.manual_seed(seed * 1_000 + layer)
             if architecture.model.input_skip:
                 stages.append(_build_stage(architecture, layer, rows))
@@ -232,9 +232,9 @@ def _build_typed(
 ) -> TypedLayer:
     """rows: widths of the types that the layer before computes, or that have features."""
     schema, model, made = architecture.schema, architecture.model, {}
-    last = layer == model.num_layers - 1
+    last = layer == model.depth - 1
     width = architecture.num_classes if last else model.hidden_dim
-    computed = schema.types_within_hops(model.num_layers - 1 - layer)
+    computed = schema.types_within_hops(model.depth - 1 - layer)
     for name in schema.widths:
         rate = model.dropout if layer else model.features_dropout
         group = tuple(

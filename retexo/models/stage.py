@@ -182,6 +182,15 @@ class Stage(nn.Module):
         """The weights [F, D] of Inputs.matrices and Inputs.skips, in that order."""
         return *self.conv.first_weights, *self.skips.values()
 
+    def hidden(self, inputs: Inputs) -> Tensor:
+        """[N_dst, H] the input of the head."""
+        with self._precision(inputs):
+            return self._to_parameter_dtype(self._hidden(inputs))
+
+    def classify(self, hidden: Tensor) -> Tensor:
+        """[n, C] from `hidden`, [n, H]."""
+        return self._logits(hidden)
+
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
         with self._precision(inputs):
@@ -315,7 +324,7 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
     stages: list[Stage] = []
     kind = check_model(architecture.model)
     with torch.random.fork_rng(devices=[]):
-        for layer in range(architecture.model.num_layers):
+        for layer in range(architecture.model.depth):
             torch.manual_seed(seed * 1_000 + layer)
             stages.append(
                 _build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None)
@@ -332,7 +341,7 @@ def _build_stage(
     first."""
     model, num_features = architecture.model, architecture.num_features
     num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
-    is_last = layer == model.num_layers - 1
+    is_last = layer == model.depth - 1
     num_in = num_features if num_in is None else num_in
     conv_settings = model if layer else replace(model, dropout=model.features_dropout)
     skips = _skips(model, layer, linear=kind.linear_aggregation)
@@ -358,7 +367,9 @@ def _build_stage(
         },
         features=not layer,
         is_last=is_last,
-        outputs_aggregate=model.output == "aggregate" and kind.linear_aggregation and not is_last,
+        outputs_aggregate=model.output == "aggregate"
+        and kind.linear_aggregation
+        and not (is_last or model.lookahead),
     )
 
 
@@ -366,4 +377,6 @@ def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...
     """The skip connections of a stage."""
     if layer == 0 or not model.input_skip:
         return ("rows",) if model.self_weight else ()
+    if model.lookahead and model.self_weight:
+        return ("rows", "features", "aggregate")
     return ("features", "aggregate") if linear else ("features", "rows")

@@ -41,8 +41,9 @@ from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
-from retexo.trainers.layerwise import LayerInput
-from retexo.trainers.relational_layers import RelationalInput
+from retexo.trainers.layerwise import LayerOutput
+from retexo.trainers.lazy import first_input
+from retexo.trainers.relational_layers import RelationalOutput
 from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import (
     NodeTask,
@@ -54,6 +55,7 @@ from retexo.worker.make_context import (
 )
 from retexo.worker.measure import measurements
 
+ROW_KINDS = ("features", "embeddings", "aggregates")
 PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
 
 
@@ -277,8 +279,7 @@ def _dry_run_layers(
     Yields:
         Logits without zeros, [I, C].
     """
-    kind = RelationalInput if context.is_heterogeneous else LayerInput
-    given: Any = kind.first(context, stages)
+    given = first_input(context, stages)
     for layer, stage in enumerate(stages):
         exchanges = given.open_exchanges(context, layer, stage)
         received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
@@ -289,22 +290,27 @@ def _dry_run_layers(
             exchanges = given.open_exchanges(context, layer, stage)
         for each in exchanges.values():
             each.run(INFER_PHASE)
-        rows, num_logits = _rows_without_zeros(context, layer, stage, given)
+        output, num_logits = _output_without_zeros(context, layer, stage, given)
         yield _no_zeros(len(context.labels), num_logits)
-        given = replace(given, rows=rows)
+        given = given.next_layer(output)
 
 
-def _rows_without_zeros(context: Context, layer: int, stage: Stage, given: Any) -> tuple[Any, int]:
-    """Rows without zeros of a layer's output width, and the width of its logits."""
+def _output_without_zeros(
+    context: Context, layer: int, stage: Stage, given: Any
+) -> tuple[Any, int]:
+    """A layer's output, whose rows have no zeros, and the width of its logits."""
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
-        return _no_zeros(len(given.rows), width), num_logits
-    schema, num_layers = context.schema, context.settings.model.num_layers
+        halo = _no_zeros(context.plan.num_halo, width)
+        return LayerOutput(_no_zeros(len(given.rows), width), None, halo), num_logits
+    schema, num_layers = context.schema, context.settings.model.depth
     widths = {name: rows.shape[1] for name, rows in given.rows.items()}
     passed = schema.passed_widths(layer, widths, projected_width(stage))
     types = schema.passing_types(layer, num_layers)
     required = context.required_layers
-    return {name: _no_zeros(len(required[name]), passed[name]) for name in types}, num_logits
+    rows = {name: _no_zeros(len(required[name]), passed[name]) for name in types}
+    nothing = _no_zeros(0, 0)
+    return RelationalOutput(rows, nothing, nothing), num_logits
 
 
 def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
@@ -342,13 +348,14 @@ def _entries(
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
-        phase = PHASE_NAMES[tag.phase] if kind in ("features", "embeddings") else None
+        phase = PHASE_NAMES[tag.phase] if kind in ROW_KINDS else None
         times = (
             max_count_messages(settings, layer, validates=validates)
             if kind == "metrics" and layer is not None
             else 1
         )
-        values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
+        of_training = kind == "embeddings" or (kind == "aggregates" and layer != 0)
+        values_of_training = of_training and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
         return Entry(layer, phase, kind, rank, receiver, num_bytes * times, not made_in_training)
 
@@ -362,7 +369,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     `patience` on. See retexo.rounds.training_loop.run_rounds.
     """
     patience, limit = (
-        settings.stopping.patience_of(layer, settings.model.num_layers),
+        settings.stopping.patience_of(layer, settings.model.depth),
         settings.num_rounds[layer],
     )
     if patience is None:

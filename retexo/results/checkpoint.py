@@ -39,6 +39,13 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
         unfinished.write_bytes(save(tensors))
 
 
+def remove_layers(directory: Path, num_layers: int) -> None:
+    """Remove the layers that the final network does not read."""
+    for path in directory.glob("layer*.safetensors"):
+        if int(path.stem.removeprefix("layer")) >= num_layers:
+            path.unlink()
+
+
 def save_model(directory: Path, architecture: AnyArchitecture, described: dict[str, Any]) -> None:
     """Write model.json, which completes a checkpoint, after all layers.
 
@@ -131,9 +138,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
             bool(content["multilabel"]),
             str(content["partition_digest"]),
             OutputHeads.from_json(
-                content.get("answer"), architecture.model.num_layers, architecture.num_classes
+                content.get("answer"), architecture.model.depth, architecture.num_classes
             ),
-            _exchange(content.get("exchange_precision"), architecture.model.num_layers),
+            _exchange(content.get("exchange_precision"), architecture.model.depth),
             content.get("trainer"),
             names,
             content.get("features", {}),
@@ -170,9 +177,7 @@ def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
 def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
     """Load the trained stages in evaluation mode; InputError for a damaged file."""
     content, architecture = _read_model(directory)
-    paths = [
-        directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)
-    ]
+    paths = [directory / f"layer{layer}.safetensors" for layer in range(architecture.model.depth)]
     for path in paths:
         _check_layer(path, content["checksums"])
     try:
@@ -224,6 +229,8 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
         check_types(architecture)
         check_types(architecture.model)
         check_model(architecture.model)
+        if architecture.model.grows:
+            raise ValueError("num_layers is no number")
         content["checksums"].items()
     except (*UNREADABLE, InputError) as error:
         raise InputError(f"{path}: damaged: {_first_line(error)}") from error

@@ -14,12 +14,17 @@ STATE = ("best_round", "best_metric", "best_loss", "last_improvement", "least_lo
 class EarlyStopping:
     """Tracks the best round by a metric to maximise. Ties go to the earlier round."""
 
-    def __init__(self, patience: int | None, min_delta: float) -> None:
+    def __init__(
+        self, patience: int | None, min_delta: float, *, starts_trained: bool = False
+    ) -> None:
         """Args:
         patience: number of rounds without improvement after which a layer ends; None: no
             early end.
         min_delta: smallest increase of the metric that counts as improvement.
+        starts_trained: whether the parameters before the first round count; untrained ones never
+            do, and round 1 always does.
         """
+        self.first_round = 0 if starts_trained else 1
         self.patience, self.min_delta = patience, min_delta
         self.best_round, self.best_metric, self.best_loss = 0, -math.inf, math.inf
         """Of the best round."""
@@ -33,7 +38,7 @@ class EarlyStopping:
     def is_best(self, number: int, metric: float, loss: float) -> bool:
         """Record the metric and the loss after `number` rounds; return whether it is the best
         round so far."""
-        if number == 0:  # untrained parameters never count; round 1 always does
+        if number < self.first_round:
             return False
         if self.improves(metric, loss):
             self.last_improvement = number

@@ -52,7 +52,7 @@ def choose_patience(settings: TrainSettings, objective: "Objective") -> int | No
     batch_size=auto needs more patience, because its steps are noisier. An end-to-end network has
     the last layer's patience.
     """
-    num_layers, total = settings.model.num_layers, objective.graph_info.num_train
+    num_layers, total = settings.model.depth, objective.graph_info.num_train
     layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
     factor = math.sqrt(total / AUTO_BATCH_SIZE) if _uses_auto_batches(settings, total) else 1
     return settings.stopping.patience_of(layer, num_layers, factor)
@@ -113,6 +113,10 @@ class Objective(Protocol):
     @property
     def exchanges_rows(self) -> bool:
         """Whether `losses` and `validate` communicate, so that all workers have to call them."""
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the parameters before the first round may be the best ones."""
 
     def begin_round(self, number: int) -> None:
         """Prepare a round; random draws may depend on its number."""
@@ -177,6 +181,7 @@ class LayerObjective:
     """Training nodes per step; None for all."""
     val_stride: int = 1
     """See choose_val_stride."""
+    starts_trained: bool = False
     exchanges_rows = False
 
     @property

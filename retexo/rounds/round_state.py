@@ -42,6 +42,7 @@ class RoundState:
             "random": torch.get_rng_state(),  # used by dropout
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             "sent": self.message.comm.meter.entries_of(self.layer, ROUND_KINDS),
+            "stopping": self.stopping.state_dict(),
         }
 
     def load_finished_state(self, saved: dict[str, Any]) -> None:
@@ -51,6 +52,8 @@ class RoundState:
         torch.set_rng_state(saved["random"])
         if saved["random_cuda"] is not None:
             torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
+        if "stopping" in saved:  # states written before 0.1.0 lack it
+            self.stopping.load_state_dict(saved["stopping"])
         self.message.comm.meter.restore(self.layer, saved["sent"])
         # raises for unknown peers and kinds
         self.message.comm.meter.table(self.layer + 1)
@@ -60,7 +63,6 @@ class RoundState:
         return {
             **self.finished_state(),
             "best": self.best,
-            "stopping": self.stopping.state_dict(),
             "schedule": self.schedule.state_dict(),
             "metric": self.message.metric.state(),
             "optimizer": self.local.optimizer.state_dict()["state"],
@@ -71,7 +73,8 @@ class RoundState:
         """Load the state between two rounds."""
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
-        self.stopping.load_state_dict(saved["stopping"] if "stopping" in saved else _former(saved))
+        if "stopping" not in saved:
+            self.stopping.load_state_dict(_former(saved))
         if "schedule" in saved:
             self.schedule.load_state_dict(saved["schedule"])
         if "metric" in saved:

@@ -7,6 +7,7 @@ validation metric needs no message of its own, and all workers stop after the sa
 """
 
 import logging
+from dataclasses import dataclass
 
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
@@ -30,14 +31,25 @@ from retexo.settings.run_settings import TrainSettings
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class RoundsResult:
+    """How the rounds of a layer ended."""
+
+    num_rounds: int
+    metric: float
+    """Validation metric of the best round."""
+    loss: float
+    """Validation loss of the best round; NaN or infinite where it is not used."""
+
+
 def run_rounds(
     objective: Objective,
     settings: TrainSettings,
     comm: Communicator,
     log: RunLog,
     recovery: Recovery | None = None,
-) -> int:
-    """Train a stage or network to convergence or its limit; return the number of rounds.
+) -> RoundsResult:
+    """Train a stage or network to convergence or its limit.
 
     The module ends with the parameters of the best validation round, equal on every worker.
 
@@ -58,13 +70,17 @@ def run_rounds(
         layer,
         LocalOptimizer(flat, optimizer, objective, settings.optimizer.max_grad_norm),
         build_message(objective, settings, comm, flat),
-        EarlyStopping(choose_patience(settings, objective), settings.stopping.min_delta),
+        EarlyStopping(
+            choose_patience(settings, objective),
+            settings.stopping.min_delta,
+            starts_trained=objective.starts_trained,
+        ),
         Schedule(settings.optimizer, settings.num_rounds[layer]),
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished_state):
         check_same_result(comm, objective)
-        return round_state.number
+        return _result_of(round_state)
     if recovery:
         recovery.load_round(layer, round_state.load_state_dict)
     _run_until_end(round_state, objective, settings, log, recovery)
@@ -84,7 +100,12 @@ def run_rounds(
         )
     if recovery:
         recovery.save_layer(layer, round_state.finished_state())
-    return round_state.number
+    return _result_of(round_state)
+
+
+def _result_of(round_state: RoundState) -> RoundsResult:
+    stopping = round_state.stopping
+    return RoundsResult(round_state.number, stopping.best_metric, stopping.best_loss)
 
 
 def _run_until_end(

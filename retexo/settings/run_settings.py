@@ -19,6 +19,7 @@ from partitioning.setting_fields import (
     one_of,
     setting,
     settings_dataclass,
+    within,
 )
 from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
@@ -26,6 +27,7 @@ from retexo.settings.communication_settings import ExchangeSettings, GradientSet
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
+AUTO = "auto"
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
 REACHES = ("computed", "hops")
@@ -48,7 +50,21 @@ class ModelSettings(Checked):
         "convolution; --config-name=node_classification_NAME sets it, too",
         is_group=True,
     )
-    num_layers: int = setting("num_layers", 2, "number of layers", at_least(1), at_most(MAX_LAYERS))
+    num_layers: int | str = setting(
+        "num_layers",
+        2,
+        "number of layers; auto: layers are added until two in a row have not improved validation, "
+        "at most max_layers",
+        number_or(AUTO, 1, MAX_LAYERS),
+    )
+    max_layers: int = setting(
+        "max_layers",
+        8,
+        "num_layers=auto: largest number of layers",
+        at_least(1),
+        at_most(MAX_LAYERS),
+        earlier=8,
+    )
     hidden_dim: int = setting(
         "hidden_dim",
         256,
@@ -105,7 +121,26 @@ class ModelSettings(Checked):
         one_of("activation", "aggregate"),
         earlier="activation",
     )
+    lookahead: int = setting(
+        "model.lookahead",
+        0,
+        "1: a layer trains together with the next one, whose output head validates both; for that, "
+        "aggregates of boundary nodes are sent once per layer, and output=activation; 0: each layer "
+        "trains alone",
+        within(0, 1),
+        earlier=0,
+    )
     options: dict[str, Any] = setting("model.*", {}, "settings of one model only, listed below")
+
+    @property
+    def grows(self) -> bool:
+        """Whether validation chooses the number of layers."""
+        return self.num_layers == AUTO
+
+    @property
+    def depth(self) -> int:
+        """The number of layers that plan and network are made for."""
+        return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
 
     @property
     def features_dropout(self) -> float:
@@ -295,6 +330,13 @@ class TrainSettings(Checked):
         per_node=True,
         compared=False,
     )
+    share_aggregates: bool = setting(
+        "sites.share_aggregates",
+        False,
+        "allow model.lookahead with dataset_name=parts: the sites send each other aggregates of "
+        "boundary nodes, which sum up rows of nodes that no other site needs",
+        compared=False,
+    )
     resume: str | None = setting(
         "resume",
         None,
@@ -372,7 +414,7 @@ class TrainSettings(Checked):
                     f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of"
                     " them out"
                 )
-        if self.model.num_layers + self.smoothing.steps > MAX_LAYERS:
+        if self.model.depth + self.smoothing.steps > MAX_LAYERS:
             raise InputError(
                 f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most"
                 f" {MAX_LAYERS}"

@@ -14,7 +14,7 @@ from partitioning.errors import InputError
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import Setting, definitions
 from retexo.settings.flatten import nest
-from retexo.settings.run_settings import Settings
+from retexo.settings.run_settings import AUTO, Settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_DIR = next(
@@ -188,7 +188,8 @@ def _convert_value(defined: Setting, values: Mapping[str, Any]) -> Any:
         raise InputError(f"{defined.key}={value}: each entry must be a number or a word")
     if not defined.per_layer:
         return tuple(value)
-    return tuple(value[min(layer, len(value) - 1)] for layer in range(values["num_layers"]))
+    num_layers = values["max_layers" if values["num_layers"] == AUTO else "num_layers"]
+    return tuple(value[min(layer, len(value) - 1)] for layer in range(num_layers))
 
 
 def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:

@@ -20,6 +20,8 @@ class Disclosure:
     """Names by rank; empty where the partitions have no owners."""
     num_nodes_disclosed: list[int] = field(default_factory=list)
     """By rank; empty until the other sites have asked for rows."""
+    num_aggregates: list[tuple[int, int]] = field(default_factory=list)
+    """By rank, see Context.num_aggregates_disclosed; empty without look-ahead."""
 
     def content(self, rendezvous: Rendezvous) -> dict[str, Any]:
         """The content of the file."""
@@ -29,6 +31,10 @@ class Disclosure:
             for peer, name in enumerate(self.sites)
             if peer != self.comm.rank
         }
+        for peer, (all_nodes, of_few_rows) in enumerate(self.num_aggregates):
+            if peer != self.comm.rank:
+                to[self.sites[peer]]["nodes_with_aggregates"] = all_nodes
+                to[self.sites[peer]]["nodes_with_aggregates_of_fewer_than_5_rows"] = of_few_rows
         for (tag, peer), num_bytes in self.comm.meter.entries.items():
             kinds = to[self.sites[peer]]["bytes"].setdefault(tag.kind, {})
             layer = "run" if tag.layer < 0 else f"layer {tag.layer}"

@@ -45,7 +45,7 @@ def choose_heads(
 
     logits: [I, C] of each stage, or of the last ones.
     """
-    smoothing, num_layers = context.settings.smoothing, context.settings.model.num_layers
+    smoothing, num_layers = context.settings.smoothing, context.settings.model.depth
     stages = range(num_layers - len(logits), num_layers)
     candidates = [OutputHeads((num_layers - 1,))]
     if context.settings.output_heads == "validation" and context.graph_info.num_val:

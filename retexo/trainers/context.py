@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from retexo.tasks.task_context import TaskContext
 from retexo.trainers.out_edges import OutEdges, RelationMeans
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
+FEW_IN_NEIGHBOURS = 5
+"""An aggregate of fewer rows counts as a disclosed row."""
 PHASE_LABELS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
 """Phases that the parent reports by another word."""
 
@@ -131,6 +133,16 @@ class Context(TaskContext):
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
     @property
+    def num_aggregates_disclosed(self) -> list[tuple[int, int]]:
+        """By rank, of how many of this site's nodes it may get aggregates, and how many of these
+        sum up fewer than FEW_IN_NEIGHBOURS rows; empty without sites or look-ahead."""
+        if not self.settings.model.lookahead:
+            return []
+        nodes = self.target.out_edges.partition.asked_for or ()
+        is_few = self.edges.row_ptr.diff() < FEW_IN_NEIGHBOURS
+        return [(len(each), int(is_few[each].sum())) for each in nodes]
+
+    @property
     def batch_size(self) -> int | None:
         """Training nodes of this worker in one step; None for all."""
         return choose_batch_size(
@@ -145,7 +157,12 @@ class Context(TaskContext):
     @property
     def computed(self) -> Tensor:
         """The labelled type's nodes whose logits are computed, bool [I]."""
-        return self.target.required_layers >= self.settings.model.num_layers
+        return self.target.required_layers >= self.settings.model.depth
+
+    def at_depth(self, num_layers: int) -> Self:
+        """The same for a network of the first layers, of which the others were not trained."""
+        model = replace(self.settings.model, num_layers=num_layers)
+        return replace(self, settings=replace(self.settings, model=model))
 
     def release_features(self) -> None:
         """Free the features, which later layers do not read from here."""

@@ -52,6 +52,7 @@ class NetworkObjective:
     exchanges_rows: bool
     layer: int = 0
     traffic_layer: int = WHOLE_RUN
+    starts_trained = False
 
     @cached_property
     def metric(self) -> Any:
@@ -115,9 +116,9 @@ def fit(
         exchanges_rows=exchanges_rows,
     )
     with context.phase("rounds"):
-        rounds = run_rounds(wrap(objective), context.settings, context.comm, context.log)
+        found = run_rounds(wrap(objective), context.settings, context.comm, context.log)
     module.eval()
-    return [rounds]
+    return [found.num_rounds]
 
 
 def fit_stages(

@@ -109,7 +109,7 @@ def _halo_of_second_layer(context: Context, required: Tensor) -> Tensor:
     """The halo nodes that the second layer reads, bool [H]; required: uint8 [I]."""
     partition = context.partition
     halo = torch.zeros(partition.num_halo, dtype=torch.bool)
-    if context.settings.model.num_layers > 1:
+    if context.settings.model.depth > 1:
         src = partition.src[required[partition.dst] > 1]
         halo[src[src >= partition.num_inner] - partition.num_inner] = True
     return halo

@@ -87,7 +87,7 @@ def _plan_has_all_edges(context: Context) -> bool:
 
 def _plan_hops(context: Context) -> ExchangePlan:
     """The network's plan, which goes on for K layers; one with partial sums where that has none."""
-    plan, first = context.plan, context.settings.model.num_layers
+    plan, first = context.plan, context.settings.model.depth
     if plan.partial_sums or plan.all_halo_rows:
         return plan.merge_phases()
     required_layers = plan.required_layers.clamp(first, plan.num_layers) - first

@@ -20,7 +20,7 @@ from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
 from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import NumberedEdges, Sources, gather_source_rows
-from retexo.models.convolution import Inputs
+from retexo.models.convolution import Convolution, Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
@@ -41,8 +41,7 @@ PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int
 
 
 class AnyLayerInput(Protocol):
-    """A layer's input on this worker, in a plain or a heterogeneous graph; a dataclass with
-    `rows`."""
+    """A layer's input on this worker, in a plain or a heterogeneous graph."""
 
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
@@ -66,6 +65,9 @@ class AnyLayerInput(Protocol):
 
         Returns an output with `rows`, the next layer's input, and `logits`.
         """
+
+    def next_layer(self, output: Any) -> Self:
+        """The input of the next layer; output: of embed_nodes."""
 
 
 def run_layer(
@@ -123,6 +125,8 @@ class LayerOutput:
     """[I, D] the next layer's input; of the last layer the logits."""
     logits: Tensor | None
     """[I, C]; None where they are not needed."""
+    halo: Tensor | None = None
+    """[H, D] with look-ahead, the same of the halo nodes."""
 
 
 @dataclass(eq=False)
@@ -215,6 +219,10 @@ class LayerInput:
                     output.numpy()[some.numpy()] = values.cpu().numpy()
         return LayerOutput(outputs[0], outputs[-1] if logits else None)
 
+    def next_layer(self, output: LayerOutput) -> Self:
+        """See AnyLayerInput."""
+        return replace(self, rows=output.rows)
+
 
 def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
     """The exchange of one layer's input."""
@@ -267,26 +275,53 @@ def layer_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
 ) -> Inputs:
     """The input of a stage at some inner nodes, at least one."""
-    conv, rows = stage.conv, given.rows
-    if isinstance(conv, LinearConvolution) and not (
-        context.device.type == "cpu" and given.has_sparse_rows
-    ):
+    rows, is_sparse = given.rows, given.has_sparse_rows
+    inputs = aggregate(context, stage.conv, nodes, rows, sources, is_sparse=is_sparse)
+    return _complete(context, stage, nodes, given, inputs)
+
+
+def aggregate(
+    context: Context,
+    conv: Convolution,
+    nodes: Tensor,
+    rows: Tensor,
+    sources: Sources,
+    *,
+    is_sparse: bool,
+) -> Inputs:
+    """The input of a convolution at some inner nodes, at least one.
+
+    Args:
+        context: of this worker.
+        conv: the convolution.
+        nodes: int64 [n]
+        rows: [I, F] of this worker's inner nodes.
+        sources: received vectors.
+        is_sparse: whether the rows are sparse.
+    """
+    if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and is_sparse):
         accumulator = AggregateAccumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
-        return _complete(context, stage, nodes, given, accumulator.inputs())
-    return _block_inputs(context, stage, nodes, given, context.edges.number_sources(sources))
+        return accumulator.inputs()
+    return _aggregate_block(context, conv, nodes, rows, context.edges.number_sources(sources))
+
+
+def _aggregate_block(
+    context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, edges: NumberedEdges
+) -> Inputs:
+    """The same from the in-edges of the nodes, as a block."""
+    block = edges.cut_block(nodes)
+    unprojected, projected = (
+        vectors.to(context.device) for vectors in gather_source_rows(block, rows, edges.sources)
+    )
+    return conv.prepare(block.to(context.device), unprojected, projected)
 
 
 def _block_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
 ) -> Inputs:
-    """The same from the in-edges of the nodes, as a block."""
-    block = edges.cut_block(nodes)
-    unprojected, projected = (
-        vectors.to(context.device)
-        for vectors in gather_source_rows(block, given.rows, edges.sources)
-    )
-    inputs = stage.conv.prepare(block.to(context.device), unprojected, projected)
+    """The input of a stage at some inner nodes, from a block."""
+    inputs = _aggregate_block(context, stage.conv, nodes, given.rows, edges)
     return _complete(context, stage, nodes, given, inputs)
 
 

@@ -15,17 +15,21 @@ from torch import Tensor
 from retexo.exchange.exchange_plan import Use
 from retexo.models.hetero_stage import TypedLayer
 from retexo.models.stage import OutputHeads, Stage
+from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.objective import LayerObjective
-from retexo.rounds.training_loop import run_rounds
+from retexo.rounds.training_loop import RoundsResult, run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import apply_heads
 from retexo.trainers import end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import Fit, LayerInput, run_layer
+from retexo.trainers.look_ahead import LookAheadInput
 from retexo.trainers.relational_layers import RelationalInput
 
 USE: Use = "train"
+LAYER_PATIENCE = 2
+"""num_layers=auto: layers in a row that do not improve validation, after which no layer is added."""
 OWN_MODEL = False
 RESUMES = True
 HETEROGENEOUS = True
@@ -37,24 +41,32 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other; each ends with its best validation round's
-    parameters."""
-    rounds: list[int] = []
+    parameters.
+
+    With num_layers=auto the last of them are left out, where layers have not improved validation.
+    """
+    results: list[RoundsResult] = []
     logits: list[Tensor] = []
+    of_layers = EarlyStopping(LAYER_PATIENCE, context.settings.stopping.min_delta)
 
     def fit(objective: LayerObjective) -> None:
         with context.phase("rounds"):
-            rounds.append(
+            results.append(
                 run_rounds(objective, context.settings, context.comm, context.log, context.recovery)
             )
 
     # Without enumerate, which would keep the output before.
     for output in each_layer(context, stages, fit, heads=context.settings.output_heads):
         context.release_features()  # later layers read them from the first layer's input
-        context.save_layer(len(rounds) - 1, stages[len(rounds) - 1])
+        depth = len(results)
+        context.save_layer(depth - 1, stages[depth - 1])
         if output.logits is not None:
             logits.append(output.logits)
         del output
-    return TrainResult(rounds, logits)
+        of_layers.is_best(depth, results[-1].metric, results[-1].loss)
+        if context.settings.model.grows and of_layers.out_of_patience(depth):
+            break
+    return TrainResult([each.num_rounds for each in results], logits)
 
 
 def each_layer(
@@ -66,15 +78,23 @@ def each_layer(
 ) -> Iterator[Any]:
     """The outputs of the stages, one after the other; heads="last" computes the last one's logits
     only."""
-    kind = RelationalInput if context.is_heterogeneous else LayerInput
-    given: Any = kind.first(context, stages)
+    given = first_input(context, stages)
     for layer, stage in enumerate(stages):
         output = run_layer(
             context, layer, stage, given, fit, logits=heads != "last" or stage.is_last
         )
-        given = replace(given, rows=output.rows)
+        given = given.next_layer(output)
         yield output
         del output  # its logits may be freed while the next one is computed
+
+
+def first_input(context: Context, stages: Sequence[Stage]) -> Any:
+    """The input of the first layer."""
+    if context.is_heterogeneous:
+        return RelationalInput.first(context, stages)
+    if context.settings.model.lookahead:
+        return LookAheadInput.first(context, stages)
+    return LayerInput.first(context, stages)
 
 
 @dataclass(frozen=True, eq=False)

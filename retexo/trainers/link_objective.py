@@ -330,7 +330,7 @@ def make_link_network_objective(
 
     stage: the last one.
     """
-    endpoints, layer = find_endpoints(context, linear=True), context.settings.model.num_layers - 1
+    endpoints, layer = find_endpoints(context, linear=True), context.settings.model.depth - 1
     exchange = make_halo_exchange(
         endpoints.plan, layer, None, context.features.new_zeros(0, device=context.device)
     )

@@ -147,7 +147,7 @@ class Pass:
 def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
     """What a pass for some of the labelled type's nodes, bool [I], computes; comm: None for a pass
     within the partition."""
-    num_layers = context.settings.model.num_layers
+    num_layers = context.settings.model.depth
     required = {name: torch.zeros_like(each) for name, each in context.required_layers.items()}
     if comm and context.settings.exchange.mode == "plain":
         return {name: torch.full_like(each, num_layers + 1) for name, each in required.items()}

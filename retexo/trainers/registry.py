@@ -65,6 +65,7 @@ ONLY_LAZY: dict[str, Any] = {
     "model.self_weight": False,
     "model.input_skip": False,
     "model.output": "activation",
+    "model.lookahead": 0,
     "smoothing.reach": "computed",
 }
 """The only values of these settings that other trainers support."""
@@ -72,6 +73,7 @@ HETEROGENEOUS_LAZY: dict[str, Any] = {
     "model.self_weight": True,
     "model.input_skip": True,
     "model.output": "aggregate",
+    "model.lookahead": 0,
 }
 """The only values that trainer=lazy supports on a heterogeneous graph."""
 HETEROGENEOUS_OTHERS = {
@@ -110,6 +112,7 @@ def check(settings: TrainSettings) -> None:
             " focal"
         )
     _check_saves(settings, trainer)
+    _check_growth(settings, trainer)
     if heterogeneous:
         _check_heterogeneous(settings, trainer)
     else:
@@ -136,8 +139,26 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name};"
                 " leave it out"
             )
+    if settings.model.lookahead:
+        _check_lookahead(settings)
     if settings.task.links:
         _check_links(settings, trainer)
+
+
+def _check_lookahead(settings: TrainSettings) -> None:
+    """Refuse look-ahead where a halo node's output does not follow from one aggregate."""
+    if not check_model(settings.model).linear_aggregation:
+        aggregator = settings.model.options.get("aggregator")
+        raise InputError(
+            f"model.lookahead=1: model={settings.model.name}"
+            f"{f' with model.aggregator={aggregator}' if aggregator else ''} does not sum rows, so "
+            "a boundary node needs the rows of all its neighbours; set model.lookahead=0, or "
+            "choose model=sage, gcn or gin"
+        )
+    if settings.task.links:
+        raise InputError(
+            "model.lookahead=1: task=link_prediction trains each layer alone; leave it out"
+        )
 
 
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
@@ -171,6 +192,25 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
             f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of"
             " an end, which are not sent; set task.cut_edges=skip"
         )
+
+
+def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
+    """Refuse num_layers=auto where layers are not trained one after the other, or validation does
+    not choose among their heads."""
+    if not settings.model.grows:
+        return
+    skips = settings.model.input_skip or settings.model.self_weight
+    reason = (
+        (trainer is not lazy and f"trainer={settings.trainer.name} trains all layers at once")
+        or (settings.task.links and "the ends of links are sent for a given last layer")
+        or (settings.output_heads == "last" and "output_heads=last does not ask validation")
+        or (not settings.best_val_model and "best_val_model=false does not ask validation")
+        or (
+            not skips and "without model.input_skip or model.self_weight the last layer has no head"
+        )
+    )
+    if reason:
+        raise InputError(f"num_layers=auto: {reason}; give a number of layers")
 
 
 def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:

@@ -10,7 +10,7 @@ classes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Self
 
@@ -86,7 +86,7 @@ class RelationalInput:
         exchanges = {}
         for name, rows in self.rows.items():
             local = LocalRows.unprojected(rows, None, precision)
-            if name in unread and context.settings.model.num_layers > 1:
+            if name in unread and context.settings.model.depth > 1:
 
                 def project(rows: Matrix, name: str = name) -> Tensor:
                     return matmul(rows, projections(stage, schema, layer)[name].cpu())
@@ -101,7 +101,7 @@ class RelationalInput:
         """See AnyLayerInput."""
         target, batch_size = context.schema.target, context.batch_size
         edges = _number_edges(context, stage, received)
-        is_required = context.target.required_layers > context.settings.model.num_layers
+        is_required = context.target.required_layers > context.settings.model.depth
 
         def inputs_of(nodes: Tensor) -> Inputs:
             means: Means = {}
@@ -167,6 +167,10 @@ class RelationalInput:
                     passed = passed.to(of_head).cpu()
                     rows[target][some, : passed.shape[1]] = passed
         return RelationalOutput(rows, hidden, of_head)
+
+    def next_layer(self, output: RelationalOutput) -> Self:
+        """See AnyLayerInput."""
+        return replace(self, rows=output.rows)
 
 
 def _number_edges(
@@ -260,7 +264,7 @@ def _exchange_rest(
         For attention, by type all rows that were received.
     """
     layer, target, schema = objective.layer, context.schema.target, context.schema
-    types = schema.passing_types(layer, context.settings.model.num_layers)
+    types = schema.passing_types(layer, context.settings.model.depth)
     required = context.required_layers
     passing = {name: (required[name] > layer).nonzero()[:, 0] for name in types if name != target}
     widths = {name: rows.shape[1] for name, rows in given.rows.items()}

@@ -110,7 +110,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             in_steps = replace(
                 settings, num_rounds=limits, stopping=replace(stopping, patience=patience)
             )
-            rounds = run_rounds(objective, in_steps, context.comm, context.log)
+            rounds = run_rounds(objective, in_steps, context.comm, context.log).num_rounds
     for layer, stage in enumerate(stages):
         stage.eval()
         context.save_layer(layer, stage)

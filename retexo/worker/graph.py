@@ -44,6 +44,12 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
     on."""
     _check_task(settings, directory)
     _check_kind_of_graph(settings, directory)
+    if settings.model.lookahead and directory.sites and not settings.share_aggregates:
+        raise InputError(
+            "model.lookahead=1: the sites would send aggregates of boundary nodes, which sum up "
+            "rows of nodes that no other site needs, and with one in-neighbour are its row; "
+            "set sites.share_aggregates=true at every site to allow that, or model.lookahead=0"
+        )
     check_of_trainer = getattr(find_trainer(settings), "check_directory", None)
     if check_of_trainer is not None:
         check_of_trainer(settings, directory)

@@ -86,6 +86,7 @@ def run(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
+        disclosure.num_aggregates = context.num_aggregates_disclosed
         inferred = infer(
             context, [stage.to(context.device) for stage in stages], job.checkpoint.heads
         )

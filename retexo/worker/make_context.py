@@ -164,10 +164,10 @@ def _settle_plain(
 ) -> dict[str, Any]:
     """The fields of a Context that depend on the kind of graph, of a plain one."""
     options = PlanOptions(
-        num_layers=settings.model.num_layers + settings.smoothing.hops,
+        num_layers=settings.model.depth + settings.smoothing.hops,
         part_sizes=graph_info.part_sizes,
         all_nodes=graph_info.all_nodes_used or settings.task.links,
-        partial_sums=conv.linear_aggregation,
+        partial_sums=conv.linear_aggregation and not settings.model.lookahead,
         all_halo_rows=settings.exchange.mode == "plain",
         use=use,
     )
@@ -298,7 +298,7 @@ def _settle_heterogeneous(
     out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
     options = {
         name: PlanOptions(
-            num_layers=settings.model.num_layers,
+            num_layers=settings.model.depth,
             part_sizes=sizes[name],
             all_nodes=False,
             partial_sums=conv.linear_aggregation,
@@ -309,7 +309,7 @@ def _settle_heterogeneous(
     }
     required = _require_labelled(settings, part, use)
     if use != "nothing" and settings.exchange.mode != "plain":
-        extend_required_layers(out_edges, sizes, required, settings.model.num_layers, comm)
+        extend_required_layers(out_edges, sizes, required, settings.model.depth, comm)
     types = {
         name: NodeType(
             features=nodes.features.to(dtype),
@@ -345,7 +345,7 @@ def _require_labelled(
 ) -> dict[str, Tensor]:
     """Required layers of the labelled type's nodes; all are, where label propagation starts from
     all."""
-    last = settings.model.num_layers
+    last = settings.model.depth
     everything = use == "predict" or settings.smoothing.hops > 0
     in_rounds = part.train_mask | part.val_mask
     required = {

@@ -2,18 +2,19 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
 from retexo.models.stage import OutputHeads
-from retexo.results.checkpoint import save_model
+from retexo.results.checkpoint import remove_layers, save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
@@ -98,29 +99,40 @@ def run(
             )
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
+        disclosure.num_aggregates = context.num_aggregates_disclosed
         del graph  # the context has all of it, and may release the features
+        if graph_info.num_val == 0 and settings.model.grows:
+            raise InputError(
+                "num_layers=auto: the graph has no validation nodes to choose by; give a number"
+            )
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
                 "no validation nodes: every layer keeps its last round, and the last head predicts"
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
+        if settings.model.grows:
+            context = context.at_depth(len(trained.rounds))
         with clock.phase("evaluate"):
             heads, scores = choose_and_score(
                 context, stages, trained.logits, partial(propagate, context)
             )
         seconds = time.perf_counter() - start
+        depth = max(heads.stages) + 1 if settings.model.grows else settings.model.depth
+        grown = {"num_layers": depth} if settings.model.grows else {}
         if rank == 0:
             clock.progress.enter("checkpoint")
+            model = replace(settings.model, num_layers=depth)
+            architecture = replace(architecture, model=model)
             _save_model(job, architecture, trainer, heads, context.task.describe())
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         for warning in scores.warnings if rank == 0 else ():
             logger.warning("%s", warning)
         return {
             **scores.to_json(),
-            "chosen": context.task.choices(heads),
+            "chosen": {**context.task.choices(heads), **grown},
             "rounds": trained.rounds,
             "resumed": resumed,
-            **measurements(comm, clock, (resident, private), seconds, settings.model.num_layers),
+            **measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
 
 
@@ -169,5 +181,8 @@ def _save_model(
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
     about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}
-    about |= {"answer": asdict(heads), "exchange_precision": job.settings.exchange.precision}
+    num_layers = architecture.model.depth
+    precision = job.settings.exchange.precision[:num_layers]
+    about |= {"answer": asdict(heads), "exchange_precision": precision}
+    remove_layers(job.run_dir / "checkpoint", num_layers)
     save_model(job.run_dir / "checkpoint", architecture, about)

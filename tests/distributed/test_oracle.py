@@ -30,7 +30,7 @@ from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
-from retexo.trainers import layerwise, lazy
+from retexo.trainers import layerwise, lazy, look_ahead
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
 from retexo.worker.make_context import make_context
@@ -56,6 +56,7 @@ CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPA
 MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
 LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
+AHEAD = "model.lookahead=1"
 POWERSGD = "gradient.compression=powersgd"
 SKIPS = (
     "model.self_weight=true",
@@ -104,6 +105,13 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
         "third",
         (*MODELS["gat-mean"], *SKIPS, "task.loss=focal", "stopping.metric=macro_f1"),
     ),
+    "gcn-ahead": ("dense", (*MODELS["gcn"], AHEAD)),
+    "gcn-ahead-skips-sparse": ("sparse", (*MODELS["gcn"], *SKIPS, AHEAD, "batch_size=60")),
+    "sage-mean-ahead-skips": ("third", (*MODELS["sage-mean"], *SKIPS, AHEAD, "num_layers=5")),
+    "sage-mean-ahead-rows": ("third", (*MODELS["sage-mean"], "model.self_weight=true", AHEAD)),
+    "sage-mean-ahead": ("dense", (*MODELS["sage-mean"], AHEAD)),
+    "sage-mean-ahead-plain": ("dense", (*MODELS["sage-mean"], AHEAD, "exchange=plain")),
+    "gin-ahead-hops": ("third", (*MODELS["gin"], *SKIPS, AHEAD, "smoothing.reach=hops")),
     **{
         f"gcn-skips-{loss}": (
             "values",
@@ -216,9 +224,12 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
     gives.
     """
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
-    noting = _noted(layerwise.LayerInput.embed_nodes, embeddings)
-    noted = unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", noting)
-    with unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2]), noted:
+    with contextlib.ExitStack() as patches:
+        edges = unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2])
+        patches.enter_context(edges)
+        for kind in (layerwise.LayerInput, look_ahead.LookAheadInput):
+            noting = _noted(kind.embed_nodes, embeddings)
+            patches.enter_context(unittest.mock.patch.object(kind, "embed_nodes", noting))
         yield embeddings
 
 
@@ -264,9 +275,12 @@ def _train(
     )
     context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)
+    stages = stages[: len(trained.rounds)]
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
+    context = context.at_depth(len(stages))
     embeddings = noted[comm.rank]
-    np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
+    if not settings.model.grows:  # then the last layer passes on its logits
+        np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
         answer = choose_heads(context, trained.logits, partial(propagate, context))
         embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
@@ -393,6 +407,27 @@ def assert_same(got: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("case", MARKED)
 def test_parts_equal_one_part(trained: Any, num_parts: int, case: tuple[str, str]) -> None:
     assert_same(trained(num_parts, case), trained(1, case))
+
+
+def test_a_grown_network_is_that_of_as_many_layers(tmp_path: Path) -> None:
+    """The first layer is the best by far, so two more are tried."""
+    graph, masks = oracle_graph("third"), oracle_masks("third")
+    directory = write_partitions(tmp_path, graph, masks, assignment(2), 2)
+    never_better = ("stopping.min_delta=1", "stopping.use_loss=false")
+
+    def train(*depth: str) -> Any:
+        settings = settings_of(2, *MODELS["gcn"], *SKIPS, *never_better, *depth)
+        return joined(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
+
+    grown, fixed = train("num_layers=auto", "max_layers=6"), train("num_layers=3")
+    assert [line[:2] for line in grown[0]] == [line[:2] for line in fixed[0]]
+    last_output = 2  # the last layer of a fixed network passes nothing on
+    for place, (rows, expected) in enumerate(zip(grown[1], fixed[1], strict=True)):
+        needed = ~np.isnan(expected)  # a network that may grow needs more nodes
+        if place != last_output:
+            np.testing.assert_allclose(rows[needed], expected[needed], rtol=1e-8, atol=1e-11)
+    for values, expected in zip(grown[2], fixed[2], strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
@@ -531,7 +566,7 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
 
 @pytest.mark.parametrize("num_parts", SOME_PARTS)
 @pytest.mark.parametrize(
-    "case", [name for name in FEW if "-skips" in name or name == "gcn-own-half"]
+    "case", [name for name in FEW if "-skips" in name or "-ahead" in name or name == "gcn-own-half"]
 )
 def test_skips_and_answers_of_parts_equal_those_of_one(
     trained: Any, num_parts: int, case: str
@@ -539,6 +574,33 @@ def test_skips_and_answers_of_parts_equal_those_of_one(
     wanted = trained(1, case.removesuffix("-plain"))
     assert_same(trained(num_parts, case), wanted)
     assert np.isfinite(wanted[1][-1]).any()
+
+
+def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
+    """The first stage, with one dense adjacency: the head of the second layer trains both, that of
+    the first layer only itself.
+    """
+    graph, settings = oracle_graph("dense"), settings_of(1, *FEW["gcn-ahead"][1])
+    adjacency, labels = normalized(graph), torch.from_numpy(graph.labels)
+    stages = [stage.double() for stage in build_stages(_architecture(settings), settings.seed)]
+    total = adjacency @ torch.from_numpy(graph.features).double()
+    train = torch.from_numpy(oracle_masks()["train_mask"])
+    parameters = [*stages[0].parameters(), *stages[1].parameters()]
+    rate = settings.learning_rate[0]
+    optimizer = torch.optim.SGD(parameters, lr=rate, weight_decay=0.01)
+    for _ in range(FEW_ROUNDS):
+        hidden = stages[0].hidden(Inputs((total,), 60, NO_PROJECTED_ROWS))
+        logits = stages[1].logits(Inputs((adjacency @ hidden,), 60, NO_PROJECTED_ROWS))
+        own_logits = stages[0].classify(hidden.detach())
+        loss = sum(
+            torch.nn.functional.cross_entropy(each[train], labels[train])
+            for each in (logits, own_logits)
+        )
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[union-attr]
+        optimizer.step()
+    wanted = stages[0].hidden(Inputs((total,), 60, NO_PROJECTED_ROWS)).detach().numpy()
+    np.testing.assert_allclose(trained(4, "gcn-ahead")[1][0], wanted, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7])

@@ -22,13 +22,12 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
+from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag
 from retexo.exchange import layer_exchange
-from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
 from retexo.models.stage import Stage
-from retexo.plan.traffic import PHASE_NAMES, Entry, TrafficEstimate, estimate_traffic
+from retexo.plan.traffic import PHASE_NAMES, ROW_KINDS, Entry, TrafficEstimate, estimate_traffic
 from retexo.rounds import training_loop
 from retexo.rounds.parameters import FlatParameters
 from retexo.settings.run_settings import TrainSettings
@@ -94,11 +93,14 @@ class Case:
     """Layers after the first are sent in four bits."""
     edges: bool = False
     """Whether edges have weights and features."""
+    ahead: bool = False
+    """Whether layers look ahead."""
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
         options += (SKIPS if self.skips else ()) + (("smoothing.reach=hops",) if self.hops else ())
         options += ("exchange.precision=[int8,int4]",) if self.int4 else ()
+        options += ("model.lookahead=1",) if self.ahead else ()
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
@@ -117,7 +119,8 @@ class Case:
             made_by,
             self.masks,
         )
-        return "-".join(names) + "-skips" * self.skips + "-hops" * self.hops + "-edges" * self.edges
+        flags = "-skips" * self.skips + "-hops" * self.hops + "-edges" * self.edges
+        return "-".join(names) + flags + "-ahead" * self.ahead
 
 
 def make_case(model: int, exchange: int) -> Case:
@@ -203,6 +206,10 @@ CASES.append(
     )
 )
 """The last has what are the defaults."""
+CASES += [
+    replace(CASES[-1], ahead=True, num_layers=4, hops=True, int4=True),
+    replace(CASES[-1], ahead=True, num_layers=3, model="sage-mean", exchange="plain", edges=True),
+]
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
 HIDDEN = replace(EARLY, exchange="fp32")
@@ -279,8 +286,6 @@ class Outcome:
     summary: dict[str, Any]
     """Of worker 0."""
     sent: Counter[Key]
-    again: Counter[Key]
-    """Embeddings, sent once more after the run."""
     embeddings: list[np.ndarray]
     """[I, D] a layer."""
     everything_used: list[bool]
@@ -344,21 +349,12 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     noted.comm = comm
     job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64)  # type: ignore[arg-type]
     summary = train.run(comm.rank, job, None)
-    context, stages = noted.contexts[0]
+    context, _ = noted.contexts[0]
     sent = account(context.comm)
-    context.comm.meter = TrafficMeter(WORLD)
-    embeddings = [output.rows for output in noted.outputs]
-    for layer, rows in enumerate(embeddings[:-1], 1):
-        exchange = layerwise.open_exchange(
-            context, layer, stages[layer], layerwise.LayerInput(rows)
-        )
-        exchange.run(TRAIN_PHASE)
-        exchange.run(INFER_PHASE)
-    rows = [each.numpy() for each in embeddings]
+    rows = [output.rows.numpy() for output in noted.outputs]
     return Outcome(
         summary,
         sent,
-        account(context.comm),
         rows,
         [each.used_entries() is None for each in noted.flat],
     )
@@ -377,7 +373,7 @@ def _noting(function: Any, note: Any) -> Any:
 
 def account(comm: Communicator) -> Counter[Key]:
     def key(tag: MessageTag, receiver: int) -> Key:
-        phase = PHASE_NAMES[tag.phase] if tag.kind in ("features", "embeddings") else None
+        phase = PHASE_NAMES[tag.phase] if tag.kind in ROW_KINDS else None
         layer = None if tag.layer == WHOLE_RUN else tag.layer
         return tag.kind, layer, phase, comm.rank, receiver
 
@@ -477,7 +473,12 @@ def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], cas
         (entry.kind, entry.layer) for entry in measured[case].estimated.entries if not entry.exact
     }
     later = range(1, case.num_layers)
-    rows = {("embeddings", layer) for layer in later if case.exchange != "plain"}
+    trained = (
+        [("aggregates", layer) for layer in later[:-1]]
+        if case.ahead
+        else [("embeddings", layer) for layer in later]
+    )
+    rows = set(trained) if case.exchange != "plain" else set()
     assert bounds == rows | {("gradients", layer) for layer in later}
 
 

@@ -263,6 +263,24 @@ def test_three_sites_that_encrypt_and_hide_their_shares(tmp_path: Path) -> None:
                     )
 
 
+def test_aggregates_leave_a_site_only_where_it_allows_them(tmp_path: Path) -> None:
+    """Each node asked for sends its own; those of fewer than five edges are counted apart."""
+    graph, parts = random_graph(), np.asarray(PARTS)
+    write_sites(tmp_path / "sites", graph, thirds(40), PARTS, NAMES[:3])
+    ahead = (*COMMON, "num_partitions=3", *by_sites(tmp_path), "model.lookahead=1", "num_layers=3")
+    with pytest.raises(InputError, match=r"set sites\.share_aggregates=true at every site"):
+        train.run(compose(ahead), tmp_path / "refused")
+    train.run(compose([*ahead, "sites.share_aggregates=true"]), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "disclosure-0.json").read_text())["to"]
+    in_edges = np.bincount(graph.dst, minlength=40)
+    for peer in (1, 2):
+        asked = np.unique(graph.src[(parts[graph.dst] == peer) & (parts[graph.src] == 0)])
+        found = told[NAMES[peer]]
+        assert found["nodes_with_aggregates"] == len(asked)
+        assert found["nodes_with_aggregates_of_fewer_than_5_rows"] == (in_edges[asked] < 5).sum()
+        assert found["bytes"]["aggregates"].keys() == {"layer 0", "layer 1"}
+
+
 def test_a_site_gives_no_more_rows_than_it_allows(tmp_path: Path) -> None:
     """Nothing is sent, and what was asked for is not taken down as given."""
     write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])

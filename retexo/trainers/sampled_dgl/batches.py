@@ -128,7 +128,7 @@ class Batches:
 class BatchObjective:
     """Objective of a network on one batch per trainer of this partition and round."""
 
-    layer, traffic_layer, exchanges_rows = 0, WHOLE_RUN, True
+    layer, traffic_layer, exchanges_rows, starts_trained = 0, WHOLE_RUN, True, False
 
     def __init__(
         self, context: Context, stages: Sequence[Stage], engine: Engine, fanout: Sequence[int]

@@ -105,7 +105,7 @@ def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int =
         train = labelled(comm.rank, (2, 3, 0)[comm.rank])
         sizes = graph_info(num_train=5, num_val=num_val, untrained_ranks=frozenset({2}))
         objective = LayerObjective(0, stage, Scripted(metrics), train, val, sizes)
-        seen.rounds = run_rounds(objective, settings, comm, SeenLog(seen, stage))
+        seen.rounds = run_rounds(objective, settings, comm, SeenLog(seen, stage)).num_rounds
         seen.final = flattened(stage)
         seen.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
         return seen

@@ -1,0 +1,381 @@
+"""Look-ahead training: a layer trains together with the next one (model.lookahead).
+
+A layer that trains for its own output head alone forgets what deeper layers need. So the loss of
+layer l + 1 also trains layer l, whose own head reads a copy without gradient. Then layer l is
+frozen, and layer l + 1 starts the next stage from its weights; the last layer ends by training
+alone. With two layers the first stage is end-to-end training.
+
+The next layer sums the outputs h of layer l over in-edges, of which some come from halo nodes. Their
+output is computed here, in each round, from the *aggregate* A h of the layer before, which its owner
+sends once per layer, before the rounds. So a layer costs one row for each halo node, as without
+look-ahead; the first one costs two, the features and their aggregate.
+
+I inner nodes, H halo nodes of this worker; n labelled nodes, and m nodes that these read, themselves
+first; F input width, D hidden width, C classes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
+from retexo.exchange.coding.columns import choose_exponents
+from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
+from retexo.exchange.message_selection import LocalRows
+from retexo.models.block import Block, HaloRows, Sources
+from retexo.models.convolution import Inputs
+from retexo.models.hetero_stage import PLAIN_NODE
+from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
+from retexo.models.matrix import Matrix, as_matrix, is_sparse, take_rows, to_dense
+from retexo.models.stage import Stage
+from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation, measure
+from retexo.trainers import layerwise
+from retexo.trainers.context import Context
+from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, LayerOutput
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """What two layers read at some labelled nodes."""
+
+    block: Block
+    """The in-edges of the n nodes; its sources are the m nodes."""
+    inputs: Inputs
+    """Of the first of the two layers, at the m nodes."""
+    skips: Mapping[str, Matrix]
+    """Of the second one, at the n nodes, but for its own rows."""
+    labels: Tensor
+    """[n] or [n, C]"""
+
+
+@dataclass(frozen=True, eq=False)
+class PairObjective:
+    """Two layers on this worker's labelled nodes."""
+
+    layer: int
+    stage: Stage
+    following: Stage
+    task: Any
+    graph_info: GraphInfo
+    given: "LookAheadInput"
+    train_nodes: Tensor
+    """int64 [n]"""
+    val_nodes: Tensor
+    """int64 [n] those that score the rounds."""
+    batch_size: int | None
+    """Training nodes per step; None for all."""
+    val_factor: int
+    """How many validation nodes one of `val_nodes` stands for."""
+    exchanges_rows = False
+    starts_trained = False
+
+    @property
+    def traffic_layer(self) -> int:
+        return self.layer
+
+    @cached_property
+    def module(self) -> nn.Module:
+        return nn.ModuleList((self.stage, self.following))
+
+    @cached_property
+    def metric(self) -> Any:
+        """The validation metric of these rounds."""
+        return self.task.make_round_metric()
+
+    @property
+    def num_train(self) -> int:
+        return len(self.train_nodes)
+
+    @cached_property
+    def _train(self) -> Pair:
+        return self.given.make_pair(self.stage, self.following, self.train_nodes)
+
+    @cached_property
+    def _val(self) -> Pair:
+        return self.given.make_pair(self.stage, self.following, self.val_nodes)
+
+    def begin_round(self, number: int) -> None:
+        """Does nothing: batches are drawn from torch's generator, whose state is saved."""
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        weights = [*self.stage.first_weights]
+        weights += [weight for name, weight in self.following.skips.items() if name != "rows"]
+        if not self.num_train:
+            return weights, []
+        inputs = self._train.inputs
+        return weights, [(*inputs.matrices, *inputs.skips, *self._train.skips.values())]
+
+    def losses(self) -> Iterator[Tensor]:
+        """Yield the loss of both heads, on all training nodes or a random batch."""
+        if not self.num_train:
+            return
+        self.module.train()
+        pair, factor = self._train, 1.0
+        if self.batch_size is not None and self.batch_size < self.num_train:
+            chosen = torch.randperm(self.num_train)[: self.batch_size].sort().values
+            pair = self.given.make_pair(self.stage, self.following, self.train_nodes[chosen])
+            factor = self.num_train / self.batch_size
+        for logits in self._logits(pair):
+            yield self.task.loss_sum(logits, pair.labels) * factor
+
+    @torch.no_grad()
+    def validate(self) -> Validation:
+        """Count and measure the predictions of the second layer."""
+        if not len(self.val_nodes):
+            return measure(self.task, self.metric, [])
+        self.module.eval()
+        logits, _ = self._logits(self._val)
+        return measure(self.task, self.metric, [(logits, self._val.labels)], self.val_factor)
+
+    def _logits(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """[n, C] of the second layer, and of the first one without a gradient of its rows."""
+        hidden = self.stage.hidden(pair.inputs)
+        own = hidden[: pair.block.num_dst]
+        # A copy, because sums may scale the rows in place.
+        inputs = self.following.conv.prepare(pair.block, hidden.clone(), NO_PROJECTED_ROWS)
+        skips = tuple(own if name == "rows" else pair.skips[name] for name in self.following.skips)
+        inputs = replace(inputs, skips=skips)
+        if pair.inputs.bf16:
+            inputs = inputs.to_bf16()
+        return self.following.logits(inputs), self.stage.classify(own.detach())
+
+
+@dataclass(eq=False)
+class LookAheadInput:
+    """A layer's input at this worker's inner and halo nodes."""
+
+    context: Context
+    stages: Sequence[Stage]
+    rows: Tensor
+    """[I, F]"""
+    halo: Tensor
+    """[H, F]; 0 where no worker needs it."""
+    skips: dict[str, Matrix]
+    """[I + H, ...] by name, the inputs of skip connections that all layers share: features, their
+    aggregate, means of edge features."""
+    aggregates: Tensor | None = None
+    """[I + H, F] the aggregate of the rows, once it is known."""
+
+    @classmethod
+    def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
+        """The input of the first layer: receives the features, and edge features where skips read
+        them."""
+        settings, plan, rows = context.settings, context.plan, context.features
+        local = LocalRows.unprojected(rows, None, PRECISIONS[settings.exchange.precision[0]])
+        if context.halo_features is None:
+            exchange = LayerExchange(plan, 0, local, context.comm)
+        else:
+            exchange = KnownHaloExchange(plan, 0, local, context.comm, context.halo_features)
+        given = cls(context, stages, rows, _receive_all(context, exchange), {})
+        names = {name for stage in stages for name in stage.skips}
+        if "features" in names:
+            given.skips["features"] = as_matrix(torch.cat((rows, given.halo)))
+        if "edges" in names:
+            assert context.edge_means is not None
+            means = context.edge_means
+            local = LocalRows.unprojected(means, None, PRECISIONS[settings.exchange.precision[0]])
+            exchange = LayerExchange(plan, 1, local, context.comm, "features", traffic_layer=0)
+            given.skips["edges"] = torch.cat((means, _receive_all(context, exchange)))
+        return given
+
+    def open_exchanges(
+        self, context: Context, layer: int, stage: Stage
+    ) -> dict[str, LayerExchange]:
+        """Sum the rows of the nodes that the layer computes, which other workers then receive."""
+        with context.phase("aggregate"), torch.no_grad():
+            inner = self._aggregate_inner(layer, stage)
+        self.aggregates = torch.cat((inner, torch.zeros(len(self.halo), inner.shape[1])))
+        if stage.is_last:
+            return {}
+        precision = PRECISIONS[context.settings.exchange.precision[layer]]
+        local = LocalRows.unprojected(inner, None, precision)
+        if layer == 0 and not context.plan.all_halo_rows:
+            local.exponents = choose_exponents(inner, precision)
+        exchange = LayerExchange(
+            context.plan, layer + 1, local, context.comm, "aggregates", traffic_layer=layer
+        )
+        return {PLAIN_NODE: exchange}
+
+    def _aggregate_inner(self, layer: int, stage: Stage) -> Tensor:
+        """[I, F]; 0 at nodes that the layer does not compute."""
+        found = torch.zeros_like(self.rows)
+        nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
+        if len(nodes):
+            none = HaloRows.empty(len(self.halo), self.rows.shape[1], self.rows.dtype)
+            received = replace(none, values=self.halo, halo=torch.arange(len(self.halo)))
+            inputs = layerwise.aggregate(
+                self.context,
+                stage.conv,
+                nodes,
+                self.rows,
+                Sources(received, none),
+                is_sparse=is_sparse(self.rows),
+            )
+            found[nodes] = to_dense(inputs.matrices[-1]).cpu()
+        return found
+
+    def _receive(self, received: Sources) -> None:
+        """Keep the aggregates of halo nodes."""
+        assert self.aggregates is not None
+        self.aggregates[len(self.rows) :] = _rows_of_halo(received)
+
+    def make_objective(
+        self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
+    ) -> PairObjective | LayerObjective:
+        """Two layers on the labelled nodes; the last layer alone."""
+        for each in received.values():
+            self._receive(each)
+        if layer == 0 and any("aggregate" in each.skips for each in self.stages):
+            self._keep_aggregate()
+        in_rounds = context.plan.required_layers > context.plan.num_layers
+        partition, stride = context.partition, context.val_stride
+        train, val = (
+            (mask & in_rounds).nonzero()[:, 0]
+            for mask in (partition.train_mask, partition.val_mask)
+        )
+        if stage.is_last:
+            return self._last_objective(layer, stage, train, val)
+        return PairObjective(
+            layer,
+            stage,
+            self.stages[layer + 1],
+            context.task,
+            context.graph_info,
+            self,
+            train,
+            val[::stride],
+            context.batch_size,
+            stride,
+        )
+
+    def _keep_aggregate(self) -> None:
+        """Keep the aggregate of the features, which skip connections read."""
+        assert self.aggregates is not None
+        self.skips["aggregate"] = as_matrix(self.aggregates.clone())
+
+    def _last_objective(
+        self, layer: int, stage: Stage, train: Tensor, val: Tensor
+    ) -> LayerObjective:
+        context, size = self.context, self.context.batch_size
+
+        def labelled(nodes: Tensor) -> LabelledNodes:
+            inputs = self.inputs_at(stage, nodes) if len(nodes) else None
+            return LabelledNodes.from_inputs(nodes, context.labels[nodes], inputs, size)
+
+        return LayerObjective(
+            layer=layer,
+            stage=stage,
+            task=context.task,
+            train=labelled(train),
+            val=labelled(val),
+            graph_info=context.graph_info,
+            batch_size=size,
+            val_stride=context.val_stride,
+            starts_trained=layer > 0,
+        )
+
+    def inputs_at(self, stage: Stage, nodes: Tensor) -> Inputs:
+        """The input of a stage at nodes by local id, int64 [n]: inner ones, then halo nodes."""
+        conv, device = stage.conv, self.context.device
+        assert self.aggregates is not None
+        assert isinstance(conv, LinearConvolution)
+        own = None
+        if conv.root_weight or "rows" in stage.skips:
+            own = torch.cat((self.rows, self.halo))[nodes].to(device)
+        aggregates = as_matrix(self.aggregates[nodes].to(device))
+        inputs = conv.inputs(own if conv.root_weight else None, aggregates, NO_PROJECTED_ROWS)
+        skips = tuple(
+            as_matrix(own) if name == "rows" and own is not None else self._skip(name, nodes)
+            for name in stage.skips
+        )
+        inputs = replace(inputs, skips=skips)
+        return inputs.to_bf16() if self.context.settings.compute.precision == "bf16" else inputs
+
+    def _skip(self, name: str, nodes: Tensor) -> Matrix:
+        rows = take_rows(self.skips[name], nodes)
+        return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
+
+    def make_pair(self, stage: Stage, following: Stage, nodes: Tensor) -> Pair:
+        """What two layers read at labelled nodes, int64 [n], at least one, ascending."""
+        context = self.context
+        without_values = HaloRows.empty(len(self.halo), 0, self.rows.dtype)
+        all_halo = replace(
+            without_values,
+            values=self.halo[:, :0],
+            halo=torch.arange(len(self.halo)),
+        )
+        block = context.edges.cut_block(nodes, Sources(all_halo, without_values))
+        skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
+        return Pair(
+            block.to(context.device),
+            self.inputs_at(stage, block.nodes),
+            skips,
+            context.labels[nodes],
+        )
+
+    @torch.no_grad()
+    def embed_nodes(
+        self,
+        context: Context,
+        objective: PairObjective | LayerObjective,
+        exchanges: Mapping[str, LayerExchange],
+        *,
+        logits: bool,
+    ) -> LayerOutput:
+        """Receive the other aggregates, and run the stage over all nodes that are needed."""
+        layer, stage = objective.layer, objective.stage.eval()
+        needed = context.plan.required_layers > layer
+        halo_needed = torch.zeros(len(self.halo), dtype=torch.bool)
+        for each in exchanges.values():
+            with context.phase("exchange"):
+                received = each.run(INFER_PHASE)
+            self._receive(received)
+            halo_needed = received.unprojected.halo >= 0
+        if layer == 0 and "aggregate" in self.skips:
+            self._keep_aggregate()
+        with context.phase("embed"):
+            num_inner = len(self.rows)
+            rows = self.rows.new_zeros(num_inner + len(self.halo), stage.output_dim)
+            found = self.rows.new_full((num_inner, stage.output_widths[1]), torch.nan)
+            for nodes in torch.split(
+                torch.cat((needed, halo_needed)).nonzero()[:, 0], NODES_PER_STEP
+            ):
+                inputs = self.inputs_at(stage, nodes)
+                inner = nodes[nodes < num_inner]
+                if stage.is_last:
+                    found[inner] = stage.logits(inputs).cpu()
+                    continue
+                hidden = stage.hidden(inputs)
+                rows[nodes] = hidden.cpu()
+                if logits:
+                    found[inner] = stage.classify(hidden[: len(inner)]).cpu()
+            output = found if stage.is_last else rows[:num_inner]
+            output[~needed] = torch.nan
+        return LayerOutput(output, found if logits else None, rows[num_inner:])
+
+    def next_layer(self, output: LayerOutput) -> Self:
+        """The input of the next layer."""
+        halo = output.halo
+        assert halo is not None
+        return replace(self, rows=output.rows, halo=halo, aggregates=None)
+
+
+def _receive_all(context: Context, exchange: LayerExchange) -> Tensor:
+    """The rows of halo nodes, [H, F], in both phases; 0 where no worker needs them."""
+    with context.phase("exchange"):
+        exchange.run(TRAIN_PHASE)
+        return _rows_of_halo(exchange.run(INFER_PHASE))
+
+
+def _rows_of_halo(received: Sources) -> Tensor:
+    """[H, F]; 0 where a row was not received."""
+    rows = received.unprojected
+    found = rows.values.new_zeros(len(rows.halo), rows.values.shape[1])
+    known = rows.halo >= 0
+    found[known] = rows.values[rows.halo[known]]
+    return found
