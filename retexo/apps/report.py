@@ -93,7 +93,12 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
 
 
 def _tables(data: DataSet) -> list[Table]:
-    found = [tables.results_table(data), tables.bytes_table(data), tables.comparison_table(data)]
+    found = [
+        tables.results_table(data),
+        tables.class_table(data),
+        tables.bytes_table(data),
+        tables.comparison_table(data),
+    ]
     return [table for table in found if table is not None]
 
 

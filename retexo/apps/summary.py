@@ -73,6 +73,9 @@ def node_rows(summary: dict[str, Any]) -> dict[str, str]:
     chosen = summary.get("chosen", {})
     rows |= ranking_rows(val, test) | {"log loss (validation, test)": line("log_loss")}
     rows |= {"best round by": chosen["metric"]} if "metric" in chosen else {}
+    weights = chosen.get("class_weights")
+    if weights is not None and len(weights) <= MAX_CLASS_ROWS and not isinstance(weights[0], list):
+        rows["class weights in the loss"] = ", ".join(f"{each:.4g}" for each in weights)
     if "threshold" in chosen:
         of_class = f" of class {chosen['positive_class']}" if "positive_class" in chosen else ""
         rows["predicted from probability"] = f"{chosen['threshold']:.4f}{of_class}"

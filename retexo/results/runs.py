@@ -28,6 +28,12 @@ SCORES = {
     "test micro F1": "test.micro_f1",
     "test macro F1": "test.macro_f1",
 }
+SOME_SCORES = {
+    "test ROC AUC": "test.roc_auc",
+    "test average precision": "test.average_precision",
+}
+"""Scores of two classes and of several labels per node; other and former runs lack them."""
+CLASS_SCORES = ("precision", "recall", "f1", "support")
 VALUE_SCORES = {
     "test R2": "test.r2",
     "val R2": "val.r2",
@@ -78,6 +84,8 @@ class Run:
     """Settings by dotted name, as in config.json."""
     measures: dict[str, float | None] = field(default_factory=dict)
     """Name -> value; None for a ratio without data."""
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Class -> CLASS_SCORES of the test nodes; empty for links and former runs."""
     bytes_by_kind: dict[str, int] = field(default_factory=dict)
     bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
     """One entry per layer and one for the whole run; empty for old runs."""
@@ -175,6 +183,10 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     if "baselines" in summary:
         scores = {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
     measures = {name: _read_number(summary, key) for name, key in {**scores, **MEASURES}.items()}
+    test = summary["test"] if isinstance(summary.get("test"), dict) else {}
+    for name, key in SOME_SCORES.items():
+        if key.partition(".")[2] in test:
+            measures[name] = _read_number(summary, key)
     measures["rounds"] = sum(_read_numbers(summary, "rounds"))
     measures["memory"] = max(_read_numbers(summary, "peak_memory_bytes"), default=None)
     measures["private memory"] = max(_read_numbers(summary, "peak_private_bytes"), default=None)
@@ -193,10 +205,22 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     _check_counts([dict(enumerate(row)) for row in by_peer], "bytes.by_peer")
     return {
         "measures": measures,
+        "classes": _read_classes(summary),
         "bytes_by_kind": by_kind,
         "bytes_by_peer": by_peer,
         "bytes_by_layer_and_kind": by_layer,
     }
+
+
+def _read_classes(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    splits = _read_field({"classes": {}, **summary}, "classes", dict)
+    found = {}
+    for row in _read_field({"test": [], **splits}, "test", list):
+        if not isinstance(row, dict) or not all(_is_number(row.get(name)) for name in CLASS_SCORES):
+            raise ValueError(f"classes.test has {_shorten(repr(row))}")
+        name = _shorten(str(row.get("class")))
+        found[name] = {score: row[score] for score in CLASS_SCORES}
+    return found
 
 
 def _read_field(summary: dict[str, Any], key: str, kind: type) -> Any:

@@ -7,9 +7,18 @@ from itertools import combinations
 from pathlib import Path
 
 from retexo.results.groups import DataSet, Method
-from retexo.results.runs import LINK_SCORES, SCORES, VALUE_SCORES, Run
+from retexo.results.runs import (
+    CLASS_SCORES,
+    LINK_SCORES,
+    SCORES,
+    SOME_SCORES,
+    VALUE_SCORES,
+    Run,
+)
 from retexo.results.statistics import Difference, Sample, compare_pairs, correct_by_holm, summarize
 
+MAX_CLASSES = 20
+"""Most classes that a report lists."""
 NO_VALUE = "-"
 """Cell without a value."""
 Cell = str | int | float | None
@@ -78,6 +87,8 @@ MEASURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "test accuracy": ("test accuracy", lambda value: f"{value:.4f}"),
     "val accuracy": ("validation accuracy", lambda value: f"{value:.4f}"),
     "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
+    "test ROC AUC": ("test ROC AUC", lambda value: f"{value:.4f}"),
+    "test average precision": ("test average precision", lambda value: f"{value:.4f}"),
     "test R2": ("test R2", lambda value: f"{value:.4f}"),
     "val R2": ("validation R2", lambda value: f"{value:.4f}"),
     "test MAE": ("test MAE", lambda value: f"{value:.6g}"),
@@ -127,6 +138,7 @@ def format_runs(method: Method) -> str:
 
 def results_table(data: DataSet) -> Table:
     without = {"test micro F1"} if not _has_own_f1(data) else set()
+    without |= SOME_SCORES.keys() - data.measures
     kinds = (SCORES, VALUE_SCORES, LINK_SCORES)
     others = {name for kind in kinds if data.headline not in kind for name in kind}
     shown = {name: shown for name, shown in MEASURES.items() if name not in without | others}
@@ -145,6 +157,25 @@ def results_table(data: DataSet) -> Table:
         "Rounds: sum over layers. Training: from the start of the process group to the test"
         " metric.",
     )
+
+
+def class_table(data: DataSet) -> Table | None:
+    """One row per method and class; None without classes, or with more than MAX_CLASSES."""
+    rows = []
+    for method in data.methods:
+        names = dict.fromkeys(name for run in method.done for name in run.classes)
+        for name in names if len(names) <= MAX_CLASSES else ():
+            samples = [_summarize_class(method, name, score) for score in CLASS_SCORES]
+            cells = [format_sample(each, lambda value: f"{value:.4f}") for each in samples[:-1]]
+            rows.append([method.name, name, *cells, format_sample(samples[-1], format_count)])
+    columns = ["method", "class", "precision", "recall", "F1", "support"]
+    note = "On the test nodes; support is the number of nodes of the class."
+    return Table("Classes", columns, rows, note) if rows else None
+
+
+def _summarize_class(method: Method, name: str, score: str) -> Sample:
+    draws = method.by_draw(lambda run: run.classes.get(name, {}).get(score))
+    return summarize(list(draws.values()))
 
 
 def bytes_table(data: DataSet) -> Table | None:

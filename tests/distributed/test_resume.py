@@ -44,9 +44,6 @@ DEFAULTS = (
     "num_layers=auto",
     "max_layers=4",
     "model.lookahead=1",
-    "scheduler=plateau",
-    "scheduler_rounds=1",
-    "max_grad_norm=0.1",
 )
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
 SECURE = (
@@ -56,7 +53,19 @@ SECURE = (
     "gradient.compression=powersgd",
 )
 HAS_KEYS = importlib.util.find_spec("cryptography") is not None
-OPTIMIZER = ("base=published", "checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
+OPTIMIZER = (
+    "base=published",
+    "checkpoint.every=1",
+    "stopping=none",
+    "stopping.min_delta=0.9",  # no round improves, so every other one lowers the learning rate
+    "num_rounds=[2,9]",
+    "scheduler=plateau",
+    "scheduler_rounds=1",
+    "max_grad_norm=0.1",
+    *MOMENTUM,
+    "model=gat",
+    "heads=2",
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +157,7 @@ def whole_runs(
     [
         *((SYNC, message) for message in (0, 20)),
         (LOCAL, 18),
-        (OPTIMIZER, 17),
+        (OPTIMIZER, 37),
         (DEFAULTS, 38),
         pytest.param(
             SECURE,
@@ -174,6 +183,7 @@ def test_a_death_at_any_message_changes_nothing(
             train.run(settings(parts, *options), tmp_path)
     resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
     assert options != DEFAULTS or resumed["layer"] == 1
+    assert options != OPTIMIZER or (resumed["layer"], resumed["round"]) == (1, 8)
     assert_same_run(tmp_path, whole_runs[options])
 
 

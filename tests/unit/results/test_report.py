@@ -24,7 +24,7 @@ from retexo.results import runs as report_runs
 from retexo.results.groups import DataSet, group
 from retexo.results.runs import read_run, read_runs
 from retexo.results.statistics import compare_pairs, correct_by_holm, summarize
-from retexo.results.tables import comparison_table, format_bytes, unfinished_table
+from retexo.results.tables import comparison_table, format_bytes, results_table, unfinished_table
 from retexo.settings.compose import compose
 
 BYTES = {
@@ -78,7 +78,7 @@ def write_run(
             "bytes": BYTES,
         }
     for name, value in changes.items():
-        (summary if name in (*summary, "error") else settings)[name] = value
+        (summary if name in (*summary, "error", "classes") else settings)[name] = value
     path.mkdir(parents=True)
     (path / "summary.json").write_text(
         json.dumps({**summary, "settings": summary.get("settings", settings)})
@@ -174,6 +174,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "vast integer": ({"rounds": [10**400]}, "rounds is [1000"),
     "vast bytes": ({"bytes": {**BYTES, "by_kind": {"setup": 1e308}}}, "bytes.by_kind"),
     "long kind": ({"bytes": {**BYTES, "by_kind": {"x" * 10**5: 1}}}, "bytes.by_kind"),
+    "classes": ({"classes": {"test": [{"class": 0, "precision": "1"}]}}, "classes.test has"),
     "surrogates": ({"versions": {"torch": "\ud800"}}, "surrogates not allowed"),
 }
 
@@ -367,7 +368,15 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("report")
     for seed, accuracy in enumerate([0.5, 0.6, 0.7]):
-        write_run(folder / "runs" / f"a{seed}", seed=seed, accuracy=accuracy)
+        row = {
+            "class": "<b>",
+            "precision": accuracy,
+            "recall": 1.0,
+            "f1": 0.5,
+            "support": 30 + seed,
+        }
+        classes = {"val": [], "test": [row]}
+        write_run(folder / "runs" / f"a{seed}", seed=seed, accuracy=accuracy, classes=classes)
     write_run(folder / "runs" / "b", model={"name": "gat"}, accuracy=0.8)
     write_run(
         folder / "runs" / "c",
@@ -404,6 +413,22 @@ def test_one_draw_has_no_spread_and_a_failed_run_is_shown_as_failed(reported: Pa
     rows = {line.split(" | ")[0]: line for line in results.splitlines()}
     assert "| 1 | 0.8000 | 0.8000 | 1.5 kB |" in rows["| gat"]
     assert "| 0 (1 failed) | - | - |" in rows["| <script>"]
+
+
+def test_each_class_has_a_row_of_means(reported: Path) -> None:
+    text = (reported / "report.md").read_text()
+    row = "| gcn | <b> | 0.6000 ± 0.1000 | 1.0000 ± 0.0000 | 0.5000 ± 0.0000 | 31 ± 1 |"
+    assert [line for line in text.splitlines() if "<b>" in line] == [row]
+    assert "<b>" in Page((reported / "report.html").read_text()).words
+
+
+def test_ranking_scores_have_columns_where_there_are_any(tmp_path: Path) -> None:
+    scores = {"accuracy": 0.97, "micro_f1": 0.97, "macro_f1": 0.5}
+    write_run(tmp_path / "a", test={**scores, "roc_auc": 0.7, "average_precision": None})
+    write_run(tmp_path / "b", model={"name": "gat"}, test=scores)
+    table = results_table(only(tmp_path))
+    place = table.columns.index("test ROC AUC")
+    assert [row[place] for row in table.rows] == ["0.7000", "-"]
 
 
 def test_csv_has_plain_numbers(reported: Path) -> None:
