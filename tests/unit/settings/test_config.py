@@ -1,6 +1,7 @@
 """Every check of a setting: what is wrong is named, with its value and a remedy."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -459,6 +460,34 @@ def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str
         assert settings_in(changed, choice, *given) == own
     said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
     assert {*said, "gradient.mode"} == {*PUBLISHED}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "words"),
+    [
+        (
+            "node_classification_gcn",
+            "num_layers=auto trainer=sign",
+            "trainer=sign trains all layers",
+        ),
+        ("node_classification_gcn", "num_layers=auto output_heads=last", "output_heads=last"),
+        (
+            "node_classification_gcn",
+            "num_layers=auto model.input_skip=false model.self_weight=false",
+            "has no head",
+        ),
+        ("link_prediction_gcn", "num_layers=auto", "give a number of layers"),
+        ("node_classification_gat", "model.lookahead=1", "choose model=sage, gcn or gin"),
+        ("node_classification_rgcn", "model.lookahead=1", "on a heterogeneous graph"),
+        ("node_classification_gcn", "model.lookahead=1 trainer=bns", "only trainer=lazy"),
+        ("link_prediction_gcn", "model.lookahead=1", "trains each layer alone"),
+    ],
+)
+def test_depth_by_validation_and_look_ahead_are_refused_where_they_do_not_apply(
+    name: str, overrides: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        registry.check(compose(overrides.split(), name).train)
 
 
 def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) -> None:
