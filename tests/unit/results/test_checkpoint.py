@@ -1,5 +1,6 @@
 """A checkpoint holds all that inference needs: convolution, norm and head of every layer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 import torch
 
 from partitioning.errors import InputError
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.results.checkpoint import load_model, open_checkpoint, save_layer, save_model
-from retexo.settings.run_settings import ModelSettings
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gcn", {}),
@@ -21,8 +22,14 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 
 def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
-    model = ModelSettings(
-        name, 2, 8, 2, 0.5, 0.1, norm, "gelu", False, False, "activation", options
+    model = replace(
+        default_model_settings(name, 2, 8),
+        heads=2,
+        dropout=0.5,
+        input_dropout=0.1,
+        norm=norm,
+        activation="gelu",
+        options=options,
     )
     return Architecture(model, num_features=5, num_classes=3)
 
