@@ -462,6 +462,14 @@ def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str
     assert {*said, "gradient.mode"} == {*PUBLISHED}
 
 
+def test_regression_has_defaults_of_its_own_and_some_by_model() -> None:
+    for name, sums_own_row in (("sage", True), ("gcn", False), ("rgcn", False)):
+        model = compose(["task=node_regression"], f"node_classification_{name}").train.model
+        assert (model.norm, model.dropout, model.self_weight) == ("none", 0.0, not sums_own_row)
+    given = compose(["task=node_regression", "model.self_weight=true"], "node_classification_sage")
+    assert given.train.model.self_weight
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
