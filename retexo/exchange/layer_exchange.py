@@ -387,8 +387,7 @@ class KnownHaloExchange(LayerExchange):
     ) -> None:
         """Use halo rows that this worker already has, [H, F]."""
         super().__init__(plan, layer, local, comm)
-        known = replace(self._no_sources.unprojected, values=halo, halo=torch.arange(len(halo)))
-        self._sources = replace(self._no_sources, unprojected=known)
+        self._sources = replace(self._no_sources, unprojected=HaloRows.of_all(halo))
 
     def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
         return iter(())

@@ -62,6 +62,12 @@ class HaloRows:
             torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing
         )
 
+    @classmethod
+    def of_all(cls, values: Tensor) -> Self:
+        """Return the rows of all halo nodes, [H, F]."""
+        none = cls.empty(len(values), values.shape[1], values.dtype)
+        return replace(none, values=values, halo=torch.arange(len(values)))
+
     def append(self, messages: Sequence[ReceivedMessage]) -> "HaloRows":
         """Return the rows with the vectors of some messages appended."""
         if not messages:

@@ -29,7 +29,7 @@ from retexo.trainers.relational_layers import RelationalInput
 
 USE: Use = "train"
 LAYER_PATIENCE = 2
-"""num_layers=auto: layers in a row that do not improve validation, after which no layer is added."""
+"""num_layers=auto: number of layers in a row without better validation that ends the growth."""
 OWN_MODEL = False
 RESUMES = True
 HETEROGENEOUS = True

@@ -5,13 +5,13 @@ layer l + 1 also trains layer l, whose own head reads a copy without gradient. T
 frozen, and layer l + 1 starts the next stage from its weights; the last layer ends by training
 alone. With two layers the first stage is end-to-end training.
 
-The next layer sums the outputs h of layer l over in-edges, of which some come from halo nodes. Their
-output is computed here, in each round, from the *aggregate* A h of the layer before, which its owner
-sends once per layer, before the rounds. So a layer costs one row for each halo node, as without
-look-ahead; the first one costs two, the features and their aggregate.
+The next layer sums the outputs h of layer l over in-edges, of which some come from halo nodes. This
+worker computes their output itself, in each round, from the *aggregate* A h of the layer before,
+which its owner sends once per layer, before the rounds. So a layer costs one row for each halo node,
+as without look-ahead; the first one costs two, the features and their aggregate.
 
-I inner nodes, H halo nodes of this worker; n labelled nodes, and m nodes that these read, themselves
-first; F input width, D hidden width, C classes.
+I inner nodes, H halo nodes of this worker; n labelled nodes, and m nodes that these read, of which
+they are the first; F input width, D hidden width, C classes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
+from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.coding.columns import choose_exponents
-from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
+from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.message_selection import LocalRows
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
@@ -36,6 +36,7 @@ from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation, measure
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
+from retexo.trainers.end_to_end import exchange_rows
 from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, LayerOutput
 
 
@@ -165,22 +166,18 @@ class LookAheadInput:
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
         """The input of the first layer: receives the features, and edge features where skips read
         them."""
-        settings, plan, rows = context.settings, context.plan, context.features
-        local = LocalRows.unprojected(rows, None, PRECISIONS[settings.exchange.precision[0]])
-        if context.halo_features is None:
-            exchange = LayerExchange(plan, 0, local, context.comm)
-        else:
-            exchange = KnownHaloExchange(plan, 0, local, context.comm, context.halo_features)
-        given = cls(context, stages, rows, _receive_all(context, exchange), {})
+        plan, rows, halo = context.plan, context.features, context.halo_features
+        if halo is None:
+            halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
+        given = cls(context, stages, rows, halo, {})
         names = {name for stage in stages for name in stage.skips}
         if "features" in names:
             given.skips["features"] = as_matrix(torch.cat((rows, given.halo)))
         if "edges" in names:
             assert context.edge_means is not None
             means = context.edge_means
-            local = LocalRows.unprojected(means, None, PRECISIONS[settings.exchange.precision[0]])
-            exchange = LayerExchange(plan, 1, local, context.comm, "features", traffic_layer=0)
-            given.skips["edges"] = torch.cat((means, _receive_all(context, exchange)))
+            received = exchange_rows(context, plan, 1, means, None, traffic_layer=0)
+            given.skips["edges"] = torch.cat((means, _rows_of_halo(received)))
         return given
 
     def open_exchanges(
@@ -206,14 +203,12 @@ class LookAheadInput:
         found = torch.zeros_like(self.rows)
         nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
-            none = HaloRows.empty(len(self.halo), self.rows.shape[1], self.rows.dtype)
-            received = replace(none, values=self.halo, halo=torch.arange(len(self.halo)))
             inputs = layerwise.aggregate(
                 self.context,
                 stage.conv,
                 nodes,
                 self.rows,
-                Sources(received, none),
+                _all_halo(self.halo),
                 is_sparse=is_sparse(self.rows),
             )
             found[nodes] = to_dense(inputs.matrices[-1]).cpu()
@@ -232,14 +227,9 @@ class LookAheadInput:
             self._receive(each)
         if layer == 0 and any("aggregate" in each.skips for each in self.stages):
             self._keep_aggregate()
-        in_rounds = context.plan.required_layers > context.plan.num_layers
-        partition, stride = context.partition, context.val_stride
-        train, val = (
-            (mask & in_rounds).nonzero()[:, 0]
-            for mask in (partition.train_mask, partition.val_mask)
-        )
         if stage.is_last:
-            return self._last_objective(layer, stage, train, val)
+            return self._last_objective(layer, stage)
+        stride = context.val_stride
         return PairObjective(
             layer,
             stage,
@@ -247,8 +237,8 @@ class LookAheadInput:
             context.task,
             context.graph_info,
             self,
-            train,
-            val[::stride],
+            self._nodes_in_rounds(context.partition.train_mask),
+            self._nodes_in_rounds(context.partition.val_mask)[::stride],
             context.batch_size,
             stride,
         )
@@ -256,28 +246,25 @@ class LookAheadInput:
     def _keep_aggregate(self) -> None:
         """Keep the aggregate of the features, which skip connections read."""
         assert self.aggregates is not None
-        self.skips["aggregate"] = as_matrix(self.aggregates.clone())
+        self.skips["aggregate"] = as_matrix(self.aggregates)
 
-    def _last_objective(
-        self, layer: int, stage: Stage, train: Tensor, val: Tensor
-    ) -> LayerObjective:
-        context, size = self.context, self.context.batch_size
+    def _nodes_in_rounds(self, mask: Tensor) -> Tensor:
+        """int64 [n] the nodes of a mask, bool [I], that rounds use."""
+        plan = self.context.plan
+        return (mask & (plan.required_layers > plan.num_layers)).nonzero()[:, 0]
 
-        def labelled(nodes: Tensor) -> LabelledNodes:
+    def _last_objective(self, layer: int, stage: Stage) -> LayerObjective:
+        """The last layer alone; in a deeper network its stage before has trained it."""
+        context = self.context
+
+        def labelled(mask: Tensor) -> LabelledNodes:
+            nodes = self._nodes_in_rounds(mask)
             inputs = self.inputs_at(stage, nodes) if len(nodes) else None
-            return LabelledNodes.from_inputs(nodes, context.labels[nodes], inputs, size)
+            labels = context.labels[nodes]
+            return LabelledNodes.from_inputs(nodes, labels, inputs, context.batch_size)
 
-        return LayerObjective(
-            layer=layer,
-            stage=stage,
-            task=context.task,
-            train=labelled(train),
-            val=labelled(val),
-            graph_info=context.graph_info,
-            batch_size=size,
-            val_stride=context.val_stride,
-            starts_trained=layer > 0,
-        )
+        alone = layerwise.make_layer_objective(context, layer, stage, labelled)
+        return replace(alone, starts_trained=layer > 0)
 
     def inputs_at(self, stage: Stage, nodes: Tensor) -> Inputs:
         """The input of a stage at nodes by local id, int64 [n]: inner ones, then halo nodes."""
@@ -303,13 +290,7 @@ class LookAheadInput:
     def make_pair(self, stage: Stage, following: Stage, nodes: Tensor) -> Pair:
         """What two layers read at labelled nodes, int64 [n], at least one, ascending."""
         context = self.context
-        without_values = HaloRows.empty(len(self.halo), 0, self.rows.dtype)
-        all_halo = replace(
-            without_values,
-            values=self.halo[:, :0],
-            halo=torch.arange(len(self.halo)),
-        )
-        block = context.edges.cut_block(nodes, Sources(all_halo, without_values))
+        block = context.edges.cut_block(nodes, _all_halo(self.halo[:, :0]))
         skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
         return Pair(
             block.to(context.device),
@@ -365,11 +346,10 @@ class LookAheadInput:
         return replace(self, rows=output.rows, halo=halo, aggregates=None)
 
 
-def _receive_all(context: Context, exchange: LayerExchange) -> Tensor:
-    """The rows of halo nodes, [H, F], in both phases; 0 where no worker needs them."""
-    with context.phase("exchange"):
-        exchange.run(TRAIN_PHASE)
-        return _rows_of_halo(exchange.run(INFER_PHASE))
+def _all_halo(rows: Tensor) -> Sources:
+    """Rows of all halo nodes, [H, F], as if they had been received."""
+    none = HaloRows.empty(len(rows), rows.shape[1], rows.dtype)
+    return Sources(HaloRows.of_all(rows), none)
 
 
 def _rows_of_halo(received: Sources) -> Tensor:
