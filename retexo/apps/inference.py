@@ -104,7 +104,6 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
                 f"{key}={wanted[key]}: the model of {checkpoint.directory} has"
                 f" {key}={has.get(key)}; leave it out"
             )
-    scorer = getattr(checkpoint.architecture, "scorer", "")
     settings = _with_task_of(checkpoint, settings)
     exchange = settings.train.exchange
     named = settings.given & {"exchange", "exchange.precision"}
@@ -125,18 +124,16 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
     del has["model"]  # the group's short name for model.name
     resolved = {**settings.resolved, **nest(has), "exchange": asdict(exchange)}
     task = settings.train.task
-    if scorer:
-        task = replace(task, scorer=scorer, dim=checkpoint.architecture.num_classes)
+    if checkpoint.scorer:
+        task = replace(task, scorer=checkpoint.scorer, dim=checkpoint.architecture.num_classes)
     train = replace(settings.train, model=checkpoint.model, exchange=exchange, task=task)
     return replace(settings, train=train, resolved=resolved)
 
 
 def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     """Settings with the checkpoint's task; InputError where the command line names another one."""
-    task, name = settings.train.task, settings.train.task.name
-    trained = "node_classification" if checkpoint.targets is None else "node_regression"
-    trained = "link_prediction" if getattr(checkpoint.architecture, "scorer", "") else trained
-    if name == trained:
+    task, trained = settings.train.task, checkpoint.task_name
+    if task.name == trained:
         return settings
     if trained == "node_regression" and not settings.given & {"task", "task._target_"}:
         dataset = replace(settings.partition.dataset, task=REGRESSION)
@@ -144,7 +141,7 @@ def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         train = replace(settings.train, task=replace(task, learns=REGRESSION))
         return replace(settings, train=train, partition=partition)
     raise InputError(
-        f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+        f"task={task.name}: the model of {checkpoint.directory} is for task={trained}; set that task"
     )
 
 

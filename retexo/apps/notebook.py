@@ -149,8 +149,10 @@ class Run:
     def _open(
         self, directory: str | Path | PartitionDirectory, *, links: bool
     ) -> tuple[PartitionDirectory, list[Graph]]:
-        if links != bool(self._scorer):
-            kind, method = ("links", "score") if self._scorer else ("classes of nodes", "predict")
+        if links != bool(self.checkpoint.scorer):
+            kind, method = (
+                ("links", "score") if self.checkpoint.scorer else ("classes of nodes", "predict")
+            )
             raise InputError(f"{self.checkpoint.directory}: its model is for {kind}; call {method}")
         opened = (
             directory
@@ -200,16 +202,10 @@ class Run:
         )
         return context, infer(context, self.stages, self.checkpoint.heads)
 
-    @property
-    def _scorer(self) -> str:
-        """Link prediction scores; empty for other models."""
-        return getattr(self.checkpoint.architecture, "scorer", "")
-
     def _settings(self, num_parts: int) -> TrainSettings:
-        task = "link_prediction" if self._scorer else "node_classification"
-        task = task if self.checkpoint.targets is None else "node_regression"
-        train = compose([f"num_partitions={num_parts}", "device=cpu", f"task={task}"]).train
-        dim = self.checkpoint.architecture.num_classes if self._scorer else train.task.dim
+        task = f"task={self.checkpoint.task_name}"
+        train = compose([f"num_partitions={num_parts}", "device=cpu", task]).train
+        dim = self.checkpoint.architecture.num_classes if self.checkpoint.scorer else train.task.dim
         return replace(
             train,
             model=self.checkpoint.model,

@@ -101,6 +101,18 @@ class Checkpoint:
     def model(self) -> ModelSettings:
         return self.architecture.model
 
+    @property
+    def scorer(self) -> str:
+        """Of link prediction; empty for tasks of nodes."""
+        return getattr(self.architecture, "scorer", "")
+
+    @property
+    def task_name(self) -> str:
+        """The task as the command line names it."""
+        if self.scorer:
+            return "link_prediction"
+        return "node_classification" if self.targets is None else "node_regression"
+
     def stages(self) -> list[Stage]:
         """Return the trained stages in evaluation mode; InputError for a damaged file."""
         return load_model(self.directory)[1]

@@ -63,16 +63,6 @@ class ClassificationScores:
     """By split int64 [4, C], see NodeClassification.count_by_class."""
 
 
-def split_masks(context: TaskContext) -> dict[str, tuple[Tensor, int]]:
-    """By split its nodes, bool [I], and how many all workers have."""
-    part, info = context.partition, context.graph_info
-    return {
-        "train": (part.train_mask, info.num_train),
-        "val": (part.val_mask, info.num_val),
-        "test": (part.test_mask, info.num_test),
-    }
-
-
 def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]:
     """Histograms of the validation and test nodes; none for more than two classes.
 
@@ -86,7 +76,7 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
     num_bins = min(context.settings.histogram_bins, enough)
     scored = {
         name: task.scores(logits[mask], labels[mask])
-        for name, (mask, size) in split_masks(context).items()
+        for name, (mask, size) in context.split_masks.items()
         if size and name != "train"
     }
     edges = spread_edges(num_bins)
@@ -194,7 +184,7 @@ def score_splits(
     context = replace(context, task=task)
     if histograms is None:
         histograms = sum_histograms(context, logits)
-    predicted, labels, splits = task.predict(logits), context.labels.cpu(), split_masks(context)
+    predicted, labels, splits = task.predict(logits), context.labels.cpu(), context.split_masks
     counts = torch.stack(
         [task.count_by_class(predicted[mask], labels[mask]) for mask, _ in splits.values()]
     )

@@ -1,8 +1,8 @@
 """Node regression: targets in training units, the loss, the predicted values, and the scores.
 
-Targets are standardised by the mean and the deviation of the training nodes of all workers. A target
-that is unknown at a node (NaN) has no part in loss and scores. No target leaves its owner: workers
-add up sums.
+Targets are standardised by the mean and the deviation of the training nodes of all workers. A
+target that is unknown at a node (NaN) has no part in loss and scores. No target leaves its owner:
+workers add up sums.
 
 N nodes, I inner nodes, n nodes of a split, T targets.
 """
@@ -129,8 +129,8 @@ class NodeRegression:
         return {"multilabel": False, "targets": asdict(self.scale)}
 
     def sum_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sums over n nodes, float64 [5, T]: known targets, absolute errors, squared errors, targets
-        and their squares, in training units."""
+        """Sums over n nodes, float64 [5, T]: known targets, absolute errors, squared errors,
+        targets and their squares, in training units."""
         targets = targets.cpu().double()
         known = ~targets.isnan()
         targets = torch.where(known, targets, 0)
@@ -156,7 +156,7 @@ class NodeRegression:
             row = {"target": name, "mae": absolute / size * deviation}
             row |= {"rmse": math.sqrt(squared / size) * deviation}
             row |= {"r2": 1 - squared / variation if varies else math.nan, "support": int(count)}
-            rows.append(row if count else row | dict.fromkeys(("mae", "rmse", "r2"), math.nan))
+            rows.append(row if count else row | dict.fromkeys(_NAMES, math.nan))
         return rows
 
     def _mean_and_deviation(self) -> tuple[Tensor, Tensor]:
@@ -181,12 +181,12 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
 
     outputs: [I, T] of this worker's nodes.
     """
-    part, task = context.partition, context.task
-    masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
-    labels = context.labels.cpu()
-    sums = torch.stack([task.sum_errors(outputs[mask], labels[mask]) for mask in masks.values()])
+    splits, task, labels = context.split_masks, context.task, context.labels.cpu()
+    sums = torch.stack(
+        [task.sum_errors(outputs[mask], labels[mask]) for mask, _ in splits.values()]
+    )
     context.comm.all_reduce([ReduceInput(sums.view(-1))], METRICS)
-    rows = {name: task.compute_rows(each) for name, each in zip(masks, sums, strict=True)}
+    rows = {name: task.compute_rows(each) for name, each in zip(splits, sums, strict=True)}
     scores = {name: _mean_scores(each) for name, each in rows.items()}
     warnings = [
         f"the test R2 of {row['target']}, {row['r2']:.4f}, is not above 0: the mean predicts as well"
@@ -234,8 +234,8 @@ def agree_on_scale(labels: Tensor, names: Sequence[Any], comm: Communicator) -> 
 def _sum_exactly(values: Tensor, comm: Communicator) -> Tensor:
     """Sum float64 values over all workers, whatever their size.
 
-    They are sent as integers of 41 bits each, because masks hide integers only (retexo.sites.masks),
-    and fixed point of 64 bits is too short for some units.
+    They are sent as integers of 41 bits each, because masks hide integers only
+    (retexo.sites.masks), and fixed point of 64 bits is too short for some units.
     """
     limbs, rest = [], values
     for exponent in LIMB_EXPONENTS:

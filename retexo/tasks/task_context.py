@@ -31,3 +31,13 @@ class TaskContext:
         """Training, validation and test nodes, bool [I]."""
         partition = self.partition
         return partition.train_mask | partition.val_mask | partition.test_mask
+
+    @property
+    def split_masks(self) -> dict[str, tuple[Tensor, int]]:
+        """By split its nodes, bool [I], and how many all workers have."""
+        part, info = self.partition, self.graph_info
+        return {
+            "train": (part.train_mask, info.num_train),
+            "val": (part.val_mask, info.num_val),
+            "test": (part.test_mask, info.num_test),
+        }
