@@ -111,7 +111,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     context.save_layer(0, network)
     shape = partition.num_inner, network.head.out_features
     logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
-    used = context.in_a_split
+    used = context.in_a_split | context.computed
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
     return TrainResult(rounds, [logits])
