@@ -68,16 +68,19 @@ def encode_tables(
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Settings by which a later table is read for the stored states: each column in its stored
-    role, unless tables have columns of one name in several.
+    role, or left out as then, unless tables have columns of one name in several roles.
     """
     roles: dict[str, set[str]] = {}
     for state in states.values():
         for column in state["columns"]:
             roles.setdefault(column["name"], set()).add(column["role"])
+        for name in state["ignored"]:
+            roles.setdefault(name, set()).add("ignore")
     known: Any = {
         role: tuple(glob.escape(name) for name in roles if roles[name] == {role}) or None
-        for role in STORED_ROLES
+        for role in (*STORED_ROLES, "ignore")
     }
+    known["ignore"] = (*(columns.ignore or ()), *(known["ignore"] or ())) or None
     return replace(columns, embedding=None, **known)
 
 
