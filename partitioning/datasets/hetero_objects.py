@@ -1,4 +1,6 @@
-"""Converts heterogeneous graphs of PyG and DGL to the arrays of file.py, form (a), and writes them."""
+"""Converts heterogeneous graphs of PyG and DGL to the arrays of file.py, form (a), and writes
+them.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping

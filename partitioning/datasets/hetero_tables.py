@@ -3,7 +3,8 @@
 
     nodes/TYPE.{parquet,csv}    columns id, label and masks; the others are features
     nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
-    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of file.py
+    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of
+                                file.py
     nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
     edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight, features;
                                                                  npy: [E, 2]

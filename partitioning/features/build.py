@@ -1,4 +1,6 @@
-"""From a loaded graph to its features: encodes its tables, then adds the kinds of `features.kind`."""
+"""From a loaded graph to its features: encodes its tables, then adds the kinds of
+`features.kind`.
+"""
 
 import glob
 import logging
@@ -234,7 +236,9 @@ def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None
 
 
 def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) -> Any:
-    """Features that are encoded when they are read; as they are where the pipeline changes nothing."""
+    """Features that are encoded when they are read; as they are where the pipeline changes
+    nothing.
+    """
     if not isinstance(features, np.ndarray) or not schema.columns:
         return features
     if is_identity(state, schema) and not _has_blanks(features):

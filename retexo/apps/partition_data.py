@@ -99,10 +99,8 @@ def verify(settings: PartitionSettings) -> None:
         print_report(meta, path)
     if damages:
         raise InputError("; ".join(damages.values()))
-    print(
-        f"{path}: all parts"
-        f" {'match meta.json' if meta else 'can be read; there is no meta.json to compare them with'}"
-    )
+    found = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
+    print(f"{path}: all parts {found}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,8 +103,8 @@ def check(settings: TrainSettings) -> None:
         node_regression.check_settings(settings)
     elif settings.task.loss in LOSSES["node_regression"]:
         raise InputError(
-            f"task.loss={settings.task.loss}: only for task=node_regression; choose cross_entropy or"
-            " focal"
+            f"task.loss={settings.task.loss}: only for task=node_regression; choose cross_entropy"
+            " or focal"
         )
     _check_saves(settings, trainer)
     _check_growth(settings, trainer)
