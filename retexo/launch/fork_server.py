@@ -41,7 +41,8 @@ def warm_up() -> None:
     shorten_socket_paths()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
-        resource_tracker.ensure_running()  # unblocks SIGINT, so it is started before that is blocked
+        # It unblocks SIGINT, so it is started before SIGINT is blocked.
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         multiprocessing.forkserver.ensure_running()
     finally:

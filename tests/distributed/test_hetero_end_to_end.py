@@ -180,7 +180,9 @@ def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
 
 
 def test_plain_bytes_are_those_by_hand() -> None:
-    """Of persons, studios and sequels one layer's rows forth and back; the parameters' gradients."""
+    """Of persons, studios and sequels one layer's rows forth and back; the parameters'
+    gradients.
+    """
     settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
     found = outcome(settings)
     assert_equal(found, whole("sage"))

@@ -447,6 +447,38 @@ def test_sign_equals_one_process(tmp_path: Path, model: str, kind: str) -> None:
     assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("trainer=full_graph", "model=gcn"),
+        ("trainer=bns", "bns.p=1", "model=gat"),
+        ("trainer=fedgcn", "fedgcn.hops=2", "model=sage"),
+        ("trainer=sign", "model=gcn"),
+    ],
+    ids=lambda more: more[0],
+)
+def test_smoothing_starts_from_the_logits_of_all_nodes_within_reach(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """With two steps these are the nodes within two hops of the sparse masks' nodes."""
+    settings = settings_of(4, *more, "num_layers=2", "smoothing.steps=2")
+    graph, whole = oracle_graph("third"), whole_edges(oracle_graph("third"))
+    outcomes = trained(parts_of(tmp_path, 4, "third", "third"), settings)
+    if settings.trainer.name == "sign":
+        wanted = sign_alone(settings, graph, "third")
+    else:
+        edges = [whole] * 2
+        wanted = alone(settings, graph, [edges] * EPOCHS, edges, "third")
+    assert_close(outcomes, wanted, "third")
+    logits = joined_logits(outcomes)
+    in_a_split = np.logical_or.reduce(list(oracle_masks("third").values()))
+    near = torch.linalg.matrix_power(whole.weight + torch.eye(60), 2).numpy()
+    reached = near[in_a_split].any(axis=0)
+    assert in_a_split.sum() < reached.sum() < 60
+    assert np.isfinite(logits).all(axis=1).tolist() == reached.tolist()
+    np.testing.assert_allclose(logits[reached], wanted.logits[reached], rtol=1e-7, atol=1e-9)
+
+
 def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
     edges, rows = whole_edges(graph), torch.from_numpy(graph.features).double()
     if settings.model.name == "gcn":
@@ -454,10 +486,11 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
         operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]
     else:
         operator = edges.weight / edges.in_degree.clamp(min=1)[:, None]
-    hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(LAYERS + 1)]
+    num_hops = settings.model.depth + 1
+    hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(num_hops)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed * 1000)
-        network = sign.SIGN([graph.features.shape[1]] * (LAYERS + 1), 4, settings.model).double()
+        network = sign.SIGN([graph.features.shape[1]] * num_hops, 4, settings.model).double()
     logits = lambda: network(hops)  # noqa: E731
     return descend(list(network.parameters()), settings, graph, [logits] * EPOCHS, logits, masks)
 

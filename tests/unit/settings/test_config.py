@@ -396,7 +396,6 @@ PUBLISHED = {
     "dropout": 0.6,
     "output_heads": "last",
     "smoothing.steps": 0,
-    "smoothing.reach": "computed",
     "learning_rate": [0.003] * 3,
     "num_rounds": [200] * 3,
     "stopping.patience": 30,
@@ -414,7 +413,6 @@ CHANGED = {
     "dropout": 0.2,
     "output_heads": "validation",
     "smoothing.steps": 7,
-    "smoothing.reach": "hops",
     "learning_rate": [0.01],
     "num_rounds": [90],
     "stopping.patience": 20,
@@ -535,7 +533,6 @@ def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) 
         "model.input_skip=True",
         "model.output=aggregate",
         "batch_size=9",
-        "smoothing.reach=hops",
         "compute.precision=bf16",
     ],
 )
