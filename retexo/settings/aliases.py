@@ -57,7 +57,7 @@ MEANT: dict[str, str] = {
     ),
     **dict.fromkeys(
         ("num_workers", "workers", "world_size", "nproc"),
-        "num_partitions=N: every partition has a worker; cluster.threads is the CPU threads of each",
+        "num_partitions=N: every partition has a worker; cluster.threads is the threads of each",
     ),
     **dict.fromkeys(("layers", "n_layers", "depth"), "did you mean num_layers?"),
     **dict.fromkeys(("hidden", "hidden_size", "units"), "did you mean hidden_dim?"),
