@@ -395,15 +395,22 @@ class TrainSettings(Checked):
         "simulated network latency: seconds added to every sequential message",
         *seconds(0),
     )
-    logger: str | None = setting(
+    logger: tuple[str, ...] | None = setting(
         "logger",
         None,
-        "tensorboard: write its files besides metrics.jsonl",
-        Check(
-            lambda value: value == "tensorboard",
-            "choose tensorboard, or leave it out",
-            ("tensorboard",),
-        ),
+        "trackers that get the metrics of a run besides metrics.jsonl, one or a list; mlflow and "
+        "wandb read their own environment variables (docs/experiments.md)",
+        one_of("csv", "tensorboard", "mlflow", "wandb"),
+        per_node=True,
+        compared=False,
+    )
+    progress: str = setting(
+        "progress",
+        "auto",
+        "how rounds are shown: a bar, lines, or none of them; auto: a bar on a terminal and in "
+        "notebooks, lines elsewhere",
+        one_of("auto", "bar", "lines", "none"),
+        per_node=True,
         compared=False,
     )
 
