@@ -99,8 +99,9 @@ def observing(
         callbacks: of users: a Callback, or a function of a round.
     """
     given = [each if isinstance(each, Callback) else RoundCallback(each) for each in callbacks]
-    trackers = dict(zip(settings.logger or (), make_trackers(settings.logger or ()), strict=True))
-    kind = choose_progress(settings.progress)
+    names = settings.display.logger or ()
+    trackers = dict(zip(names, make_trackers(names), strict=True))
+    kind = choose_progress(settings.display.progress)
     if kind == "bar":
         by_layer = settings.trainer.name == "lazy"
         limits = settings.num_rounds if by_layer else settings.num_rounds[:1]

@@ -21,7 +21,7 @@ from partitioning.setting_fields import (
     settings_dataclass,
     within,
 )
-from retexo.settings.app_settings import PredictSettings, ReportSettings
+from retexo.settings.app_settings import DisplaySettings, PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
@@ -395,24 +395,7 @@ class TrainSettings(Checked):
         "simulated network latency: seconds added to every sequential message",
         *seconds(0),
     )
-    logger: tuple[str, ...] | None = setting(
-        "logger",
-        None,
-        "trackers that get the metrics of a run besides metrics.jsonl, one or a list; mlflow and "
-        "wandb read their own environment variables (docs/experiments.md)",
-        one_of("csv", "tensorboard", "mlflow", "wandb"),
-        per_node=True,
-        compared=False,
-    )
-    progress: str = setting(
-        "progress",
-        "auto",
-        "how rounds are shown: a bar, lines, or none of them; auto: a bar on a terminal and in "
-        "notebooks, lines elsewhere",
-        one_of("auto", "bar", "lines", "none"),
-        per_node=True,
-        compared=False,
-    )
+    display: DisplaySettings
 
     def __post_init__(self) -> None:
         super().__post_init__()
