@@ -84,11 +84,15 @@ def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
         # Workers would import __main__, a user's script, and run it again. They do not need it.
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
+        # Workers take over the default start method, and know none of joblib's, which runs sweeps.
+        method = multiprocessing.get_start_method(allow_none=True)
+        multiprocessing.set_start_method("forkserver", force=True)
         try:
             for process in processes:
                 process.start()
         finally:
             sys.modules["__main__"] = main
+            multiprocessing.set_start_method(method, force=True)
 
     ticker.doing = "starting the workers"
     with ThreadPoolExecutor(1) as pool:

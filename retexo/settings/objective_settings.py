@@ -41,7 +41,8 @@ BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 def _is_class_weight(value: Any) -> bool:
     if isinstance(value, str):
         return value in ("auto", "none", "balanced")
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value > 0
 
 
 @settings_dataclass
@@ -136,9 +137,11 @@ class TaskSettings(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = self.class_weights
-        if not isinstance(given, str) and any(isinstance(each, str) for each in given):
+        if isinstance(given, str):
+            return
+        if not isinstance(given, tuple | list) or any(isinstance(each, str) for each in given):
             raise InputError(
-                f"task.class_weights={list(given)}: must be auto, none, balanced, or a list of"
+                f"task.class_weights={given}: must be auto, none, balanced, or a list of"
                 " positive numbers"
             )
 

@@ -25,6 +25,7 @@ from retexo.settings.app_settings import PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
+from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 AUTO = "auto"
@@ -444,6 +445,13 @@ class Settings(Checked):
         *SEED,
         compared=False,
     )
+    objective: tuple[str, ...] | None = setting(
+        "objective",
+        None,
+        "number of summary.json that a run returns to a sweeper of Hydra, such as val.roc_auc, or "
+        "a list of numbers; null: the validation metric that stopping looks at, R2 for regression",
+        compared=False,
+    )
     plan_rounds: tuple[int, ...] | None = setting(
         "plan.rounds",
         None,
@@ -481,6 +489,9 @@ class Settings(Checked):
                 " of app=train"
             )
         self._check_seeds()
+        for name in self.objective or ():
+            check_objective_name(name, of_links=self.train.task.links)
+            IS_OBJECTIVE("objective", name)
         trainer = self.train.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(

@@ -277,6 +277,24 @@ def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str, nearest
     assert f"did you mean {nearest}?" in message
 
 
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("+epochs=5", "num_rounds=[N]"),
+        ("+auc=true", "stopping.metric"),
+        ("+gpus=2", "device=cuda"),
+        ("+dataset=cora", "dataset_name=NAME"),
+        ("scheduler.step_size=3", "scheduler_rounds"),
+        ("scheduler=StepLR", "none, cosine, plateau, step"),
+        ("optimizer=adam", "optimizer._target_=torch.optim."),
+        ("class_weights=true", "task.class_weights=True: must be"),
+        ("class_weights=2", "task.class_weights=2: must be"),
+    ],
+)
+def test_what_users_of_other_programs_type_leads_to_the_setting(given: str, remedy: str) -> None:
+    assert remedy in refused(given)
+
+
 def test_where_no_name_of_a_group_is_near_all_are_named() -> None:
     assert "distributed.size: no such setting; distributed has " in refused("+distributed.size=2")
 
