@@ -44,9 +44,7 @@ BACKENDS = ("gloo", "sockets", "tls")
 USUAL = {
     ("kill", "rendezvous", "tls"),
     ("stop", "plan", "sockets"),
-    ("full disk", "exchange", "tls"),
     ("terminate", "round", "gloo"),
-    ("kill", "evaluation", "sockets"),
     ("full disk", "checkpoint", "gloo"),
     ("kill", "embedding", "tls"),
 }

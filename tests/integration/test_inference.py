@@ -140,6 +140,7 @@ MODELS = {
         "model.output=aggregate",
         "output_heads=validation",
         "smoothing.steps=3",
+        "smoothing.reach=computed",
         "smoothing.alphas=[0.3]",
     ),
     "hops": (
