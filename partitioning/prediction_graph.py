@@ -105,7 +105,11 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
         graph = _read(given, settings)
     except MissingColumn as error:
         if stored and error.role in STORED_ROLES:
-            raise InputError(f"{error}; the model was trained with this column") from error
+            what = f"{error}".removeprefix(f"columns.{error.role}=")
+            raise InputError(
+                f"graph: no column `{what.partition(':')[0]}`, which the model was trained with;"
+                f" {what.partition('column: ')[2]}"
+            ) from error
         raise
     encoded: Any
     encoded, _ = encode_tables(graph, settings.features, None, stored)
@@ -149,29 +153,68 @@ def _dense(graph: Any) -> Any:
 
 def _read(given: Any, settings: DatasetSettings) -> AnyGraph:
     name = type(given).__name__
+    if isinstance(given, DatasetSettings):
+        return datasets.read_graph(settings)
+    if _has_types(given) and settings.target is None and not settings.links:
+        raise InputError(
+            "graph: a heterogeneous graph; the model is for a plain graph, without types"
+        )
     if isinstance(given, str | Path):
         return datasets.read_graph(replace(settings, name="file", file=str(given)))
     if hasattr(given, "node_types") or (hasattr(given, "ntypes") and len(given.etypes) != 1):
-        arrays = (hetero_objects.of_pyg if hasattr(given, "node_types") else hetero_objects.of_dgl)(
-            given
+        make = hetero_objects.of_pyg if hasattr(given, "node_types") else hetero_objects.of_dgl
+        types, relations = make(given)
+        # In the order of the files that `retexo.from_pyg` writes, which numbers relations.
+        graph: AnyGraph = hetero_tables.from_arrays(
+            Path(name),
+            {each: types[each] for each in sorted(types, key="{}.npz".format)},
+            {each: relations[each] for each in sorted(relations, key=SEPARATOR.join)},
+            settings,
         )
-        graph: AnyGraph = hetero_tables.from_arrays(Path(name), *arrays, settings)
         return datasets.add_reverse(graph, settings)
     if isinstance(given, tuple | list) and len(given) == 2:
-        with _as_files(*given) as folder:
+        with _as_files(*given) as folder, _named_as_given(folder):
             return datasets.read_graph(replace(settings, name="file", file=str(folder)))
-    for attribute, make in (
+    for attribute, convert in (
         ("edge_index", objects.pyg_arrays),
         ("ntypes", objects.dgl_arrays),
         ("is_directed", objects.networkx_arrays),
     ):
         if hasattr(given, attribute):
-            found = {key: value for key, value in make(given).items() if "mask" not in key}
+            found = {key: value for key, value in convert(given).items() if "mask" not in key}
             found |= {"label": None}
             return datasets.add_reverse(
                 file.from_arrays(name, as_arrays(found), settings), settings
             )
     raise InputError(f"graph: {name}: expected {FORMS}")
+
+
+def _has_types(given: Any) -> bool:
+    if isinstance(given, str | Path):
+        return hetero_tables.is_folder(Path(given))
+    is_pair_of_types = isinstance(given, tuple | list) and all(
+        isinstance(each, Mapping) for each in given
+    )
+    return is_pair_of_types or hasattr(given, "node_types")
+
+
+@contextlib.contextmanager
+def _named_as_given(folder: Path) -> Iterator[None]:
+    """Name `nodes` in messages, not the file nodes.parquet of a temporary folder."""
+    try:
+        yield
+    except MissingColumn as error:
+        raise MissingColumn(error.role, _without_files(str(error), folder)) from None
+    except InputError as error:
+        raise InputError(_without_files(str(error), folder)) from None
+
+
+def _without_files(message: str, folder: Path) -> str:
+    return (
+        message.replace(f"dataset_file={folder}", "graph")
+        .replace(f"{folder}/", "")
+        .replace(".parquet", "")
+    )
 
 
 @contextlib.contextmanager

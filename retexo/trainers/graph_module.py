@@ -256,7 +256,7 @@ class PlainGraphModule(GraphModule):
 
 def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
     """[N, K] weighted means of the in-edges' features; 0 without in-edges."""
-    weight = block.src.new_ones(len(feat)).to(feat) if block.weight is None else block.weight
+    weight = feat.new_ones(feat.shape[0]) if block.weight is None else block.weight
     weight = weight if block.scale is None else weight * block.scale
     total = feat.new_zeros(block.num_dst, feat.shape[1])
     total = total.index_add(0, block.dst, feat * weight[:, None])

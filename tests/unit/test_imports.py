@@ -21,7 +21,7 @@ FLOORS = (
     ("worker",),
     ("plan",),
     ("held_graph", "partitioned_run"),
-    ("held_links",),
+    ("held_links", "exporting"),
     ("predictor",),
     ("apps",),
     ("__main__",),
