@@ -4,8 +4,8 @@
         --methods default num_layers=auto +experiment=deep
 
 DIR holds NAME.npz and splits/NAME/0 ... (docs/reproduce.md). A method is a list of settings,
-separated by commas. Each graph has its published splits and four random partitions; the score is the
-one that training stops by. MB counts the bytes of all workers.
+separated by commas. Each graph has its published splits and four random partitions; the score is
+the one that training stops by. MB counts the bytes of all workers.
 """
 
 import tempfile

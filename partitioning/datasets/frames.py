@@ -56,7 +56,9 @@ def stem_of(path: Path) -> str:
 
 
 def column_names(path: Path, header: bool | None = None) -> list[str]:
-    """Return the column names; "0", "1", ... if a csv has no header. For `header` see read_frames."""
+    """Return the column names; "0", "1", ... if a csv has no header. For `header` see
+    read_frames.
+    """
     with _explain_errors(path):
         first, *others = (_names(part, header) for part in _parts(path))
     for part, names in zip(_parts(path)[1:], others, strict=True):
@@ -201,7 +203,9 @@ def numbers(
 
 
 def _parse_numbers(cells: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return the cells as one numeric series: integers if all are, else float64, NaN for no number."""
+    """Return the cells as one numeric series: integers if all are, else float64, NaN for no
+    number.
+    """
     import pandas as pd
 
     try:

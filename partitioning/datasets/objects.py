@@ -37,7 +37,7 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
 
     It takes edge_index, x, y, the masks ([N], or [N, K] for `split.index`), train_idx, val_idx and
     test_idx, node_id, edge_weight and edge_attr, which become edge features. A HeteroData is
-    written as a folder, by type and relation, without edge features.
+    written as a folder, by type and relation.
     """
     if isinstance(data, list | tuple):
         raise InputError(
@@ -95,7 +95,7 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     """Write a DGLGraph as an npz, and return its path.
 
     It takes ndata feat, label, node_id and the masks, and edata weight and feat (edge features). A
-    heterograph is written as a folder, by type and relation, without edge features.
+    heterograph is written as a folder, by type and relation.
     """
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
         return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))

@@ -128,12 +128,16 @@ class PartitionDirectory:
 
     @property
     def feature_pipelines(self) -> dict[str, Any]:
-        """The fitted pipelines that encoded the features, by table; empty where they are as given."""
+        """The fitted pipelines that encoded the features, by table; empty where they are as
+        given.
+        """
         return {} if self.meta is None else self.meta.features
 
     @property
     def graph_settings(self) -> dict[str, Any]:
-        """Settings that changed edges or features, by name: a model needs the same at prediction."""
+        """Settings that changed edges or features, by name: a model needs the same at
+        prediction.
+        """
         request = {} if self.meta is None else self.meta.request
         return {name: request[name] for name in GRAPH_SETTINGS if name in request}
 

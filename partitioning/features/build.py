@@ -1,4 +1,6 @@
-"""From a loaded graph to its features: encodes its tables, then adds the kinds of `features.kind`."""
+"""From a loaded graph to its features: encodes its tables, then adds the kinds of
+`features.kind`.
+"""
 
 import glob
 import logging
@@ -68,16 +70,19 @@ def encode_tables(
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Settings by which a later table is read for the stored states: each column in its stored
-    role, unless tables have columns of one name in several.
+    role, or left out as then, unless tables have columns of one name in several roles.
     """
     roles: dict[str, set[str]] = {}
     for state in states.values():
         for column in state["columns"]:
             roles.setdefault(column["name"], set()).add(column["role"])
+        for name in state["ignored"]:
+            roles.setdefault(name, set()).add("ignore")
     known: Any = {
         role: tuple(glob.escape(name) for name in roles if roles[name] == {role}) or None
-        for role in STORED_ROLES
+        for role in (*STORED_ROLES, "ignore")
     }
+    known["ignore"] = (*(columns.ignore or ()), *(known["ignore"] or ())) or None
     return replace(columns, embedding=None, **known)
 
 
@@ -231,7 +236,9 @@ def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None
 
 
 def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) -> Any:
-    """Features that are encoded when they are read; as they are where the pipeline changes nothing."""
+    """Features that are encoded when they are read; as they are where the pipeline changes
+    nothing.
+    """
     if not isinstance(features, np.ndarray) or not schema.columns:
         return features
     if is_identity(state, schema) and not _has_blanks(features):

@@ -124,7 +124,9 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
 
 
 def _fit_categories(table: Statistics, column: Column, max_categories: int) -> State:
-    """The most frequent categories, ties in the order of their names; the others share one column."""
+    """The most frequent categories, ties in the order of their names; the others share one
+    column.
+    """
     counts, num_blank = table.count_categories(column)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     return _column_state(
@@ -160,7 +162,9 @@ def _choose_scale(column: Column, moments: Moments, wanted: str) -> str:
 
 
 def _merge_indicators(table: Statistics, schema: Schema, columns: list[State]) -> None:
-    """Keep one indicator of several columns that are blank in the same rows, such as joined ones."""
+    """Keep one indicator of several columns that are blank in the same rows, such as joined
+    ones.
+    """
     seen: set[Hashable] = set()
     for column, state in zip(schema.columns, columns, strict=True):
         if state["indicator"]:

@@ -133,7 +133,8 @@ def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         train = replace(settings.train, task=replace(task, learns=REGRESSION))
         return replace(settings, train=train, partition=partition)
     raise InputError(
-        f"task={task.name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+        f"task={task.name}: the model of {checkpoint.directory} is for task={trained}; set that"
+        " task"
     )
 
 

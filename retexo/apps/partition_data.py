@@ -44,7 +44,7 @@ from partitioning.links.link_split import (
     split_links,
     to_graph_of_relation,
 )
-from partitioning.partition_settings import PartitionSettings
+from partitioning.partition_settings import DatasetSettings, PartitionSettings
 from retexo import __version__
 from retexo.apps.partition_report import COVER_LIMIT, print_report
 from retexo.apps.partition_request import (
@@ -99,10 +99,8 @@ def verify(settings: PartitionSettings) -> None:
         print_report(meta, path)
     if damages:
         raise InputError("; ".join(damages.values()))
-    print(
-        f"{path}: all parts"
-        f" {'match meta.json' if meta else 'can be read; there is no meta.json to compare them with'}"
-    )
+    found = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
+    print(f"{path}: all parts {found}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,12 +121,9 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     seconds: dict[str, float] = {}
     num_parts, dataset = settings.num_partitions, settings.dataset
     stored = {} if dataset.features.spec is None else read_spec(dataset.features)
-    if stored:
-        columns = stored_columns(stored, dataset.columns)
-        settings = replace(settings, dataset=replace(dataset, columns=columns))
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = _read_graph(settings, stored)
+            graph = _read_graph(dataset, stored)
         with _timed(seconds, "split"):
             if settings.dataset.links:
                 graph, states = encode_tables(graph, settings.dataset.features, None, stored)
@@ -175,17 +170,25 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     return meta
 
 
-def _read_graph(settings: PartitionSettings, stored: States) -> AnyGraph:
-    try:
-        return datasets.read_graph(settings.dataset)
-    except MissingColumn as error:
-        spec = settings.dataset.features.spec
-        if stored and error.role in STORED_ROLES:
-            raise InputError(
-                f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
-                " this column"
-            ) from error
-        raise
+def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
+    """Read the graph; with stored pipelines a column has the role that it has there."""
+    columns = stored_columns(stored, dataset.columns) if stored else dataset.columns
+    given = dataset.columns.ignore or ()
+    while True:
+        try:
+            return datasets.read_graph(replace(dataset, columns=columns))
+        except MissingColumn as error:
+            if error.role == "ignore" and error.pattern not in given:  # and may be missing now
+                kept = [name for name in columns.ignore or () if name != error.pattern]
+                columns = replace(columns, ignore=tuple(kept) or None)
+                continue
+            spec = dataset.features.spec
+            if stored and error.role in STORED_ROLES:
+                raise InputError(
+                    f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
+                    " this column"
+                ) from error
+            raise
 
 
 def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:

@@ -43,7 +43,9 @@ class ReduceInput:
 
 
 class Communicator:
-    """The collectives of this worker, over any transport. Tensors on a GPU are copied to the host."""
+    """The collectives of this worker, over any transport. Tensors on a GPU are copied to the
+    host.
+    """
 
     def __init__(
         self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False

@@ -2,7 +2,7 @@
 
 A collective counts the bytes that its algorithm sends. W workers, N bytes from each:
     all-to-all         the message to each peer
-    all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (see collectives.py)
+    all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (collectives.py)
     all-gather         N to each peer
     gather             N to rank 0
 Headers of gloo, TLS, TCP or IP are not counted.

@@ -76,7 +76,9 @@ def _oom_kills() -> int:
 
 
 class NodeMonitor:
-    """The loop of a parent. It reads its workers' and the other nodes' messages and sends its own."""
+    """The loop of a parent. It reads its workers' and the other nodes' messages and sends its
+    own.
+    """
 
     def __init__(
         self, workers: dict[int, Worker], node: Node, *, may_restart: bool = False

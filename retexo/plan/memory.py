@@ -167,7 +167,9 @@ class LayerWork:
 
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, linear: bool) -> Self:
-        """Return the work of any layer on a partition. linear: the convolution allows partial sums."""
+        """Return the work of any layer on a partition. linear: the convolution allows partial
+        sums.
+        """
         plain = settings.exchange.mode == "plain"
         sums = linear and not plain
         train, val = partition.train_mask.numpy(), partition.val_mask.numpy()

@@ -120,7 +120,9 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is none."""
+    """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is
+    none.
+    """
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():
             content, architecture = _read_model(directory)

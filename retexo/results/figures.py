@@ -302,7 +302,8 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
 FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
     "accuracy-bytes": (
         (
-            "Test accuracy, R2 or MRR against bytes sent. Mark: mean; bars: standard deviations; dots:"
+            "Test accuracy, R2 or MRR against bytes sent. Mark: mean; bars: standard deviations;"
+            " dots:"
             " runs."
         ),
         partial(plot_accuracy, measure="bytes total", label="bytes sent by all workers (log)"),

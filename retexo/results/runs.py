@@ -264,7 +264,9 @@ def _check_counts(tables: list[Any], key: str) -> None:
 
 
 def _read_curve(path: Path) -> list[Point]:
-    """Read the validation metrics up to the first damaged line: a killed run ends in half a line."""
+    """Read the validation metrics up to the first damaged line: a killed run ends in half a
+    line.
+    """
     points = []
     try:
         lines = read_text(path).splitlines()

@@ -189,7 +189,8 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
     rows = {name: task.compute_rows(each) for name, each in zip(splits, sums, strict=True)}
     scores = {name: _mean_scores(each) for name, each in rows.items()}
     warnings = [
-        f"the test R2 of {row['target']}, {row['r2']:.4f}, is not above 0: the mean predicts as well"
+        f"the test R2 of {row['target']}, {row['r2']:.4f}, is not above 0: the mean predicts as"
+        " well"
         for row in rows["test"]
         if row["r2"] <= 0
     ]

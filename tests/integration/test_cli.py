@@ -164,7 +164,9 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
-    """How each command ended, and the port that was taken meanwhile; one is a process of its own."""
+    """How each command ended, and the port that was taken meanwhile; one is a process of its
+    own.
+    """
     _spoil(place)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -423,7 +425,9 @@ def two_nodes(
 
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
-    """And record one run id. They send over sockets, encrypted where that can be, the one by gloo."""
+    """And record one run id. They send over sockets, encrypted where that can be, the one by
+    gloo.
+    """
     with_tls = importlib.util.find_spec("cryptography") is not None
     folders = make_credentials(tmp_path / "keys", "a", "b") if with_tls else ()
     each = [(f"distributed.credentials={folder}",) for folder in folders] or [

@@ -1,4 +1,6 @@
-"""The imports run one way, as docs/architecture.md says: read from the source, no module is loaded."""
+"""The imports run one way, as docs/architecture.md says: read from the source, no module is
+loaded.
+"""
 
 import ast
 from itertools import chain
