@@ -33,6 +33,7 @@ from partitioning.features.build import (
     States,
     add_kinds,
     encode_tables,
+    read_as_fitted,
     stored_columns,
 )
 from partitioning.features.encoder import EncodedFeatures, apply
@@ -102,15 +103,20 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     if stored:
         settings = replace(settings, columns=_named_columns(stored, settings.columns))
     try:
-        graph = _read(given, settings)
+        graph = read_as_fitted(
+            lambda columns: _read(given, replace(settings, columns=columns)),
+            settings.columns,
+            stored,
+        )
     except MissingColumn as error:
         if stored and error.role in STORED_ROLES:
-            what = f"{error}".removeprefix(f"columns.{error.role}=")
             raise InputError(
-                f"graph: no column `{what.partition(':')[0]}`, which the model was trained with;"
-                f" {what.partition('column: ')[2]}"
+                f"graph: no column `{error.pattern}`, which the model was trained with;"
+                f" {str(error).partition('column: ')[2]}"
             ) from error
         raise
+    if stored:
+        settings = replace(settings, columns=stored_columns(stored, settings.columns))
     encoded: Any
     encoded, _ = encode_tables(graph, settings.features, None, stored)
     if not settings.links:
@@ -125,7 +131,7 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
 
 
 def _named_columns(stored: States, columns: ColumnSettings) -> ColumnSettings:
-    """Columns in their stored roles, also those of ids and ends, unless settings name them."""
+    """The columns of ids, ends and weights as stored, unless settings name them."""
     known = {
         role: [name for state in stored.values() for name in state["roles"].get(role, [])]
         for role in ID_ROLES
@@ -135,7 +141,7 @@ def _named_columns(stored: States, columns: ColumnSettings) -> ColumnSettings:
         for role, found in known.items()
         if len(set(found)) == 1 and getattr(columns, role) is None
     }
-    return replace(stored_columns(stored, columns), **names)
+    return replace(columns, **names)
 
 
 def _dense(graph: Any) -> Any:
@@ -204,7 +210,7 @@ def _named_as_given(folder: Path) -> Iterator[None]:
     try:
         yield
     except MissingColumn as error:
-        raise MissingColumn(error.role, _without_files(str(error), folder)) from None
+        raise MissingColumn(error.role, error.pattern, _without_files(str(error), folder)) from None
     except InputError as error:
         raise InputError(_without_files(str(error), folder)) from None
 
