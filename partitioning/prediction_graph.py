@@ -1,9 +1,9 @@
 """Reads a graph to predict into memory, from a file or an object, and adds new nodes to it.
 
 Columns are encoded by the pipeline that a model was trained with. A graph is a path (as
-dataset_file), a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and edges: two
-data frames, or for several types two dictionaries, {TYPE: frame} and {(SOURCE, RELATION,
-DESTINATION): frame}.
+dataset_file), a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and
+edges: two data frames, or for several types two dictionaries, {TYPE: frame} and {(SOURCE,
+RELATION, DESTINATION): frame}.
 
 N nodes, E edges, n new nodes.
 """
@@ -61,8 +61,8 @@ from partitioning.partition_settings import ColumnSettings, DatasetSettings
 from partitioning.reverse_relations import REVERSE
 
 FORMS = (
-    "a path, a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and edges"
-    " (two data frames, or two dictionaries of them by type)"
+    "a path, a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and"
+    " edges (two data frames, or two dictionaries of them by type)"
 )
 ID_ROLES = ("id", "src", "dst", "weight")
 

@@ -89,8 +89,8 @@ def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) ->
     if not torch.allclose(found, wanted, rtol=0, atol=TOLERANCE):
         difference = float((found - wanted).abs().max())
         raise InputError(
-            f"export.format=onnx: onnxruntime's logits differ by {difference:.3g}; export.format=pt2"
-            " is exact"
+            f"export.format=onnx: onnxruntime's logits differ by {difference:.3g};"
+            " export.format=pt2 is exact"
         )
     content.write(model)
 

@@ -11,7 +11,10 @@ from retexo.settings.flatten import flatten
 
 
 def run(
-    settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None
+    settings: Mapping[str, Any] | Sequence[str],
+    config_name: str,
+    config_dir: str | None,
+    callbacks: Sequence[Any] = (),
 ) -> Any:
     """Run an app and return its result; see `retexo.run`."""
     overrides = (
@@ -19,7 +22,7 @@ def run(
         if isinstance(settings, Mapping)
         else settings
     )
-    return apps.run(*compose_run(list(overrides), config_name, config_dir))
+    return apps.run(*compose_run(list(overrides), config_name, config_dir), callbacks)
 
 
 def _text(value: Any) -> str:

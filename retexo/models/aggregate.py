@@ -4,7 +4,8 @@ No tensor has a row per edge. On a CPU they use torch's embedding bag and segmen
 numba loops for maxima and edge products. Each node's in-edges are added in order, so results do
 not depend on the number of threads. benchmarks/aggregation.py compares them with DGL's.
 
-Where a block has factors of messages (Block.scale), plain torch scatters them instead, edge by edge.
+Where a block has factors of messages (Block.scale), plain torch scatters them instead, edge by
+edge.
 
 N_src source and N_dst destination nodes of a block, E edges, D row width.
 """

@@ -184,7 +184,7 @@ class PlainGraphModule(GraphModule):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
-        """[N, C] from features [N, F], edges int64 [2, E], weights [E], features of edges [E, K]."""
+        """[N, C] from features [N, F], edges int64 [2, E], their weights [E] and features [E, K]."""
         return self.run(x, edge_index, edge_weight, edge_attr).logits
 
     def run(
@@ -407,7 +407,8 @@ def _relation_inputs(
     first: Sequence[Tensor],
     own: tuple[Any, ...],
 ) -> Inputs:
-    """The inputs of a relational stage: `first`, then the relations' means, or rows for attention."""
+    """The inputs of a relational stage: `first`, then the relations' means, or for attention
+    rows."""
     chosen: tuple[Block, ...] = ()
     if stage.conv.linear_aggregation:
         read = [block_mean(blocks[each], rows[each[0]]) for each in into]
