@@ -17,9 +17,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from partitioning import prediction_graph
+from partitioning import graph_addition
+from partitioning.graph_addition import Addition
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, HeteroGraphData
-from partitioning.prediction_graph import Addition, PredictionGraph
+from partitioning.prediction_graph import PredictionGraph
 from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources
 from retexo.models.hetero_stage import Schema
 from retexo.trainers.graph_module import (
@@ -258,7 +259,7 @@ class HeldPlainGraph:
         if self.read.keeps_features:
             values = to_tensor(added.nodes[PLAIN_TYPE].features)
             return Overlay.of(self.features, num_nodes, new, values)
-        grown = prediction_graph.grow(self.read, added).graph
+        grown = graph_addition.grow(self.read, added).graph
         assert isinstance(grown, GraphData)
         features = to_tensor(grown.features)
         differs = torch.ones(num_nodes, dtype=torch.bool)
@@ -312,7 +313,7 @@ class HeldTypedGraph:
     def extend(self, added: Addition) -> Outputs:
         """The outputs at new nodes of the target that join the graph; the graph stays as it is."""
         first = len(self.outputs.logits)
-        found = self._run(prediction_graph.grow(self.read, added))
+        found = self._run(graph_addition.grow(self.read, added))
         return Outputs(found.logits[first:], found.embeddings[first:])
 
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning import prediction_graph
+from partitioning import graph_addition, prediction_graph
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
@@ -204,9 +204,7 @@ class Predictor:
             links = HeldLinks(held, self.stages, self.checkpoint.heads)
         else:
             predictions = self._predictions(np.array(ids), held.outputs)
-        known = {
-            name: prediction_graph.known_nodes(each) for name, each in read.graph.nodes.items()
-        }
+        known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
         positions = {each: place for place, each in enumerate(ids)}
         return _Held(held, positions, table.node_names is not None, predictions, links, known)
 
@@ -326,7 +324,7 @@ class Predictor:
         if not isinstance(new, tuple | list) or len(new) != 2:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
         read = held.graph.read
-        added = prediction_graph.read_addition(read, held.known, *new)
+        added = graph_addition.read_addition(read, held.known, *new)
         table = added.nodes.get(read.graph.target)
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")

@@ -184,7 +184,8 @@ class PlainGraphModule(GraphModule):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
-        """[N, C] from features [N, F], edges int64 [2, E], their weights [E] and features [E, K]."""
+        """[N, C] from features [N, F], and edges int64 [2, E] with weights [E] and features [E,
+        K]."""
         return self.run(x, edge_index, edge_weight, edge_attr).logits
 
     def run(

@@ -123,6 +123,7 @@ def test_retexo_takes_little_of_partitioning() -> None:
         "links",
         "errors",
         "file_io",
+        "graph_addition",
         "prediction_graph",
         "dgl_import",
         "ogb_import",
