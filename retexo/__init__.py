@@ -1,8 +1,10 @@
 """Layer-wise training of graph neural networks over partitioned graphs (arXiv 2302.13053)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from retexo.results.callbacks import Callback as Callback
 
 if TYPE_CHECKING:
     from retexo.apps.notebook import Run
@@ -42,11 +44,16 @@ def train(
     config_dir: str | None = None,
     *,
     seeds: Sequence[int] | None = None,
+    callbacks: Sequence[Callback | Callable[[Mapping[str, Any]], Any]] = (),
 ) -> dict[str, Any]:
     """Train, and return the content of summary.json; see `run`.
 
-    With seeds, train once per seed; return the content of seeds.json, the mean and the sample
-    deviation of each score.
+    Args:
+        settings, config_name, config_dir: as in `run`.
+        seeds: train once per seed, and return the content of seeds.json: the mean and the sample
+            deviation of each score.
+        callbacks: follow the run; a function is called with each round as a dictionary (`layer`,
+            `round`, `train_loss`, `val_metric` ...). An exception ends the run and is raised here.
     """
     if seeds is not None:
         given = [int(each) for each in seeds]
@@ -55,7 +62,9 @@ def train(
             if isinstance(settings, Mapping)
             else [*settings, f"seeds={given}"]
         )
-    summary: dict[str, Any] = run(settings, config_name, config_dir)
+    from retexo.apps import notebook
+
+    summary: dict[str, Any] = notebook.run(settings, config_name, config_dir, callbacks)
     return summary
 
 

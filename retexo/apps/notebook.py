@@ -51,7 +51,10 @@ from retexo.worker.make_context import task_of
 
 
 def run(
-    settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None
+    settings: Mapping[str, Any] | Sequence[str],
+    config_name: str,
+    config_dir: str | None,
+    callbacks: Sequence[Any] = (),
 ) -> Any:
     """Run an app and return its result; see `retexo.run`."""
     overrides = (
@@ -59,7 +62,7 @@ def run(
         if isinstance(settings, Mapping)
         else settings
     )
-    return apps.run(*compose_run(list(overrides), config_name, config_dir))
+    return apps.run(*compose_run(list(overrides), config_name, config_dir), callbacks)
 
 
 def _text(value: Any) -> str:

@@ -21,7 +21,7 @@ from partitioning.setting_fields import (
     settings_dataclass,
     within,
 )
-from retexo.settings.app_settings import PredictSettings, ReportSettings
+from retexo.settings.app_settings import DisplaySettings, PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
@@ -395,17 +395,7 @@ class TrainSettings(Checked):
         "simulated network latency: seconds added to every sequential message",
         *seconds(0),
     )
-    logger: str | None = setting(
-        "logger",
-        None,
-        "tensorboard: write its files besides metrics.jsonl",
-        Check(
-            lambda value: value == "tensorboard",
-            "choose tensorboard, or leave it out",
-            ("tensorboard",),
-        ),
-        compared=False,
-    )
+    display: DisplaySettings
 
     def __post_init__(self) -> None:
         super().__post_init__()
