@@ -22,7 +22,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
-from partitioning.links.spectral_embedding import best_spectral
+from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import PARTS, index_file
 from partitioning.partition_settings import SplitSettings
@@ -142,7 +142,7 @@ def split_links(
         "relations": [] if graph.relation is None else graph.relation["names"],
     }
     remaining = keep_edges(graph, is_kept)
-    spectral, chosen = best_spectral(rows, num_nodes, width)
+    spectral, chosen = choose_spectral_embedding(rows, num_nodes, width)
     neighbours = weighted_neighbours(remaining, train if paths else train[:0])
     return LinkSplit(
         remaining,
