@@ -278,7 +278,7 @@ def _parse_integers(cells: "pd.Series[Any]") -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
-def integers_of(texts: Array) -> Array:
+def to_integers_if_whole(texts: Array) -> Array:
     """Return an array of texts as int64 if all are whole numbers, else unchanged."""
     import pandas as pd
 

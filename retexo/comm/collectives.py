@@ -211,7 +211,7 @@ class Communicator:
         for each in sums:
             each.finish()
 
-    def rounded(self, summand: ReduceInput) -> Tensor:
+    def round_as_sent(self, summand: ReduceInput) -> Tensor:
         """The share after encoding and decoding, as the peers receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor

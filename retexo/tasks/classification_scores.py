@@ -25,9 +25,9 @@ from retexo.tasks.score_histogram import (
     best_f1_edge,
     count_scores,
     divide_bins,
+    even_bin_edges,
     from_key,
     roc_auc,
-    spread_edges,
     standard_error,
 )
 from retexo.tasks.task_context import TaskContext
@@ -88,7 +88,7 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
         for name, (mask, size) in context.split_masks.items()
         if size and name != "train"
     }
-    edges = spread_edges(num_bins)
+    edges = even_bin_edges(num_bins)
     found = {name: Histogram(edges, count_scores(*each, edges)) for name, each in scored.items()}
     _sum([each.counts for each in found.values()], context)
     for _ in range(PASSES - 1):

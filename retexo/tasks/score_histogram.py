@@ -35,7 +35,7 @@ def from_key(key: int) -> float:
     return score if math.isfinite(score) else math.copysign(limit, key)
 
 
-def spread_edges(num_bins: int) -> Tensor:
+def even_bin_edges(num_bins: int) -> Tensor:
     """The lower edges of bins 1 to B - 1, int64 [B - 1], evenly over all keys."""
     return LOWEST + torch.arange(1, num_bins) * ((HIGHEST - LOWEST) // num_bins)
 

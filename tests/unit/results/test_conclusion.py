@@ -10,7 +10,7 @@ from sklearn import metrics
 from retexo.results.conclusion import conclude, standard_error
 from retexo.tasks import score_histogram
 from retexo.tasks.round_metrics import RANKING
-from retexo.tasks.score_histogram import count_scores, refine_edges, spread_edges
+from retexo.tasks.score_histogram import count_scores, refine_edges, even_bin_edges
 
 
 def summary_of(truth: np.ndarray, predicted: np.ndarray, metric: str, value: float) -> Any:
@@ -38,7 +38,7 @@ SCORES = {
 
 
 def standard_error_of_ranking(scores: np.ndarray, truth: np.ndarray, score: Any) -> float:
-    edges = spread_edges(64)
+    edges = even_bin_edges(64)
     for _ in range(4):
         counts = count_scores(torch.from_numpy(scores), torch.from_numpy(truth > 0), edges)
         edges = refine_edges(edges, counts)
