@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retexo.results.callbacks import Callback as Callback
 
 if TYPE_CHECKING:
-    from retexo.apps.notebook import Run
+    from retexo.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -68,14 +68,33 @@ def train(
     return summary
 
 
-def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Run":
-    """Load the model of a run directory for prediction; InputError if there is none.
+def load(
+    run_dir: str | Path,
+    precision: str = "fp32",
+    *,
+    output: str = "frame",
+    settings: Sequence[str] = (),
+) -> "Predictor":
+    """Load a trained model for prediction (docs/inference.md).
 
-    precision: of boundary rows, as predict.precision.
+    Args:
+        run_dir: Run directory of app=train, or the checkpoint/ in it.
+        precision: Of boundary rows, as predict.precision; for partition directories only.
+        output: What `predict` returns unless told: "frame", "tensors" or "arrays".
+        settings: Settings of the data set that a graph to predict needs besides those of the
+            training graph, such as ["columns.id=customer"].
+
+    Raises:
+        partitioning.errors.InputError: There is no checkpoint, or it is damaged.
     """
-    from retexo.apps import notebook
+    from retexo import predictor
 
-    return notebook.load_run(checkpoint_dir, precision)
+    return predictor.load(run_dir, precision, output=output, settings=settings)
+
+
+def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Predictor":
+    """The same as load(checkpoint_dir, precision, output="arrays")."""
+    return load(checkpoint_dir, precision, output="arrays")
 
 
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:

@@ -46,6 +46,11 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
         )
     if hasattr(data, "node_types"):
         return hetero_objects.write(path, overwrite, *hetero_objects.of_pyg(data))
+    return _write(path, overwrite, pyg_arrays(data))
+
+
+def pyg_arrays(data: Any) -> dict[str, Any]:
+    """The arrays of a torch_geometric.data.Data, with the names of file.py, form (a)."""
     if data.edge_index is None:
         raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
     edge_index = data.edge_index
@@ -60,7 +65,7 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
         "edge_feat": data.edge_attr,
         **{name: data.get(name) for name in (*MASKS, "node_id", "edge_weight")},
     }
-    return _write(path, overwrite, _masks_of_indices(data, arrays, int(data.num_nodes)))
+    return _masks_of_indices(data, arrays, int(data.num_nodes))
 
 
 def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict[str, Any]:
@@ -94,14 +99,18 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     """
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
         return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))
+    return _write(path, overwrite, dgl_arrays(g))
+
+
+def dgl_arrays(g: Any) -> dict[str, Any]:
+    """The arrays of a DGLGraph with one type; see pyg_arrays."""
     src, dst = g.edges(order="eid")
     arrays = {
         "src": src,
         "dst": dst,
         **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS, "node_id")},
     }
-    arrays |= {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
-    return _write(path, overwrite, arrays)
+    return arrays | {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
 
 
 def from_networkx(
@@ -118,6 +127,11 @@ def from_networkx(
     attribute weight. Undirected edges are written in both directions. Nodes that are no integers
     are named by their text.
     """
+    return _write(path, overwrite, networkx_arrays(G, label, feat))
+
+
+def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[str, Any]:
+    """The arrays of a networkx graph; see pyg_arrays."""
     nodes = list(G.nodes)
     row = {node: at for at, node in enumerate(nodes)}
     directed = G if G.is_directed() else G.to_directed()
@@ -151,7 +165,7 @@ def from_networkx(
                 " (networkx.relabel_nodes)"
             )
         names[str(node)] = node
-    arrays = {
+    return {
         "src": ends[:, 0],
         "dst": ends[:, 1],
         "edge_weight": (
@@ -162,7 +176,6 @@ def from_networkx(
         "node_id": np.array(nodes if integers else list(names)),
         **masks,
     }
-    return _write(path, overwrite, arrays)
 
 
 def _as_labels(values: list[Any]) -> Array | None:

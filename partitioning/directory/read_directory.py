@@ -51,7 +51,7 @@ from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
 
-GRAPH_SETTINGS = ("symmetrize", "duplicates", "features", "relations.reverse")
+GRAPH_SETTINGS = ("symmetrize", "duplicates", "features", "relations.reverse", "task.relation")
 
 
 class MissingPartitions(InputError):

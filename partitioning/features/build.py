@@ -4,7 +4,7 @@
 
 import glob
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from partitioning.features.encoder import EncodedFeatures, State, apply, fit, is
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
+from partitioning.features.roles import MissingColumn
 from partitioning.features.schema import Rows, Schema
 from partitioning.graph_data import SEPARATOR, Features, GraphData, HeteroGraphData, NodeTable
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
@@ -24,6 +25,7 @@ from partitioning.thread_pool import BLOCK
 log = logging.getLogger(__name__)
 
 Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
+Read = TypeVar("Read")
 Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
 """Roles of columns that a stored pipeline fixes when a later table is read."""
@@ -84,6 +86,26 @@ def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     }
     known["ignore"] = (*(columns.ignore or ()), *(known["ignore"] or ())) or None
     return replace(columns, embedding=None, **known)
+
+
+def read_as_fitted(
+    read: Callable[[ColumnSettings], Read], columns: ColumnSettings, stored: States
+) -> Read:
+    """Read tables with each column in its stored role; what was ignored then may be missing now.
+
+    Raises:
+        MissingColumn: a table has no column that the settings or a stored pipeline name.
+    """
+    given = columns.ignore or ()
+    columns = stored_columns(stored, columns) if stored else columns
+    while True:
+        try:
+            return read(columns)
+        except MissingColumn as error:
+            if error.role != "ignore" or error.pattern in given:
+                raise
+            kept = [name for name in columns.ignore or () if name != error.pattern]
+            columns = replace(columns, ignore=tuple(kept) or None)
 
 
 def _encode_types(

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.features.schema import Column, Rows, Schema
+from partitioning.features.schema import VERSION, Column, Rows, Schema
 from partitioning.features.statistics import (
     BLOCK,
     SIMILAR,
@@ -29,8 +29,6 @@ from partitioning.partition_settings import FeatureSettings
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Of the stored state."""
 State = dict[str, Any]
 """A fitted pipeline, as JSON holds it."""
 

@@ -214,7 +214,7 @@ def _draw_rows(
     graph: GraphData, settings: SplitSettings, edges: _Edges, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
     """Draw the set of each pair; return the rows of each set, and the kind for meta.json."""
-    shares = settings.edges or SHARES
+    shares = settings.edges or ((1.0, 0.0, 0.0) if settings.kind == "none" else SHARES)
     if len(shares) != len(PARTS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError(
             f"split.edges={list(shares)}: three shares of training, validation and test, 1 together"
@@ -321,6 +321,8 @@ def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] 
     """Return the rows of the user's files, or of the data set's own split; None where they are
     drawn.
     """
+    if settings.kind == "none":
+        return None
     if settings.kind != "files":
         return None if settings.edges or settings.by else graph.links
     found: dict[str, Any] = {}

@@ -32,7 +32,7 @@ from partitioning.features.build import (
     add_kinds,
     encode_tables,
     make_features,
-    stored_columns,
+    read_as_fitted,
 )
 from partitioning.features.roles import MissingColumn
 from partitioning.features.spec import read_spec
@@ -172,23 +172,20 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
 
 def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
     """Read the graph; with stored pipelines a column has the role that it has there."""
-    columns = stored_columns(stored, dataset.columns) if stored else dataset.columns
-    given = dataset.columns.ignore or ()
-    while True:
-        try:
-            return datasets.read_graph(replace(dataset, columns=columns))
-        except MissingColumn as error:
-            if error.role == "ignore" and error.pattern not in given:  # and may be missing now
-                kept = [name for name in columns.ignore or () if name != error.pattern]
-                columns = replace(columns, ignore=tuple(kept) or None)
-                continue
-            spec = dataset.features.spec
-            if stored and error.role in STORED_ROLES:
-                raise InputError(
-                    f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
-                    " this column"
-                ) from error
-            raise
+    try:
+        return read_as_fitted(
+            lambda columns: datasets.read_graph(replace(dataset, columns=columns)),
+            dataset.columns,
+            stored,
+        )
+    except MissingColumn as error:
+        spec = dataset.features.spec
+        if stored and error.role in STORED_ROLES:
+            raise InputError(
+                f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
+                " this column"
+            ) from error
+        raise
 
 
 def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
