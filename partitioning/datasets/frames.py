@@ -60,7 +60,7 @@ def column_names(path: Path, header: bool | None = None) -> list[str]:
     read_frames.
     """
     with _explain_errors(path):
-        first, *others = (_names(part, header) for part in _parts(path))
+        first, *others = (_read_column_names(part, header) for part in _parts(path))
     for part, names in zip(_parts(path)[1:], others, strict=True):
         if sorted(names) != sorted(first):
             raise InputError(
@@ -75,7 +75,7 @@ def column_names(path: Path, header: bool | None = None) -> list[str]:
     return first
 
 
-def _names(path: Path, header: bool | None) -> list[str]:
+def _read_column_names(path: Path, header: bool | None) -> list[str]:
     if kind_of(path) == "parquet":
         import pyarrow.parquet as pq
 

@@ -123,8 +123,18 @@ FOLDERS = {
 }
 
 
+USUAL = ("README.md", "docs/data.md")
+"""Pages whose commands the usual run tries; --all tries those of all."""
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", FOLDERS)
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(page, marks=[] if page in USUAL else pytest.mark.long("takes a minute"))
+        for page in FOLDERS
+    ],
+)
 def test_commands_in_a_fresh_folder(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import (
     Ended,
-    dgl_directory,
     make_graph,
     random_graph,
     run_main,
@@ -234,7 +233,12 @@ def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> No
             np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat", "pool"])
+LONG = pytest.mark.long("other models have the same phases")
+
+
+@pytest.mark.parametrize(
+    "model", ["gcn", pytest.param("gat", marks=LONG), pytest.param("pool", marks=LONG)]
+)
 def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: str) -> None:
     """Other sums would be other numbers in four bits, so that the run's phases are its own."""
     directory = write_partitions(
@@ -294,11 +298,14 @@ def assert_near(got: Predictions, wanted: Predictions) -> None:
     assert got.classes[clear].tolist() == wanted.classes[clear].tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in ("gcn-3", "gat", "mean") else LONG) for kind in KINDS],
+)
 def test_any_number_of_parts_predicts_the_same(tmp_path: Path, kind: str) -> None:
     run, graph = load_run(checkpoint_of(tmp_path / "run", KINDS[kind])), random_graph()
     tables = []
-    for parts in (1, 2, 5):
+    for parts in (1, 5):
         directory = write_partitions(tmp_path, graph, sparse_masks(40), scattered(40, parts), parts)
         tables.append(run.predict(directory))
         some = run.predict(directory.path, node_ids=[1030, 1003, 1003])
@@ -309,11 +316,10 @@ def test_any_number_of_parts_predicts_the_same(tmp_path: Path, kind: str) -> Non
         assert_near(table, tables[0])
 
 
-@pytest.mark.parametrize("reach", ["computed", "hops"])
-def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, reach: str) -> None:
+def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path) -> None:
     folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
     described = json.loads((folder / "checkpoint" / "model.json").read_text())
-    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": reach}
+    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": "hops"}
     (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
     directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 2), 2)
     run = load_run(folder)
@@ -548,7 +554,10 @@ PRECISIONS = {
 }
 
 
-@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ("auto", "plain") else LONG) for name in PRECISIONS],
+)
 def test_plan_says_what_a_prediction_sends(rounded: Path, tmp_path: Path, name: str) -> None:
     precision, given = PRECISIONS[name]
     counted = predicted(rounded, tmp_path / "predicted", *given)
@@ -684,9 +693,6 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     assert sum(of_all.values()) <= sum(plain.values())
 
 
-# --- several nodes ----------
-
-
 # --- mistakes ----------
 
 
@@ -813,14 +819,10 @@ def test_what_contradicts_the_run_is_refused(
     ],
     ids=["features", "classes", "task"],
 )
-@pytest.mark.parametrize("made_by", ["us", "dgl"])
 def test_a_graph_that_the_model_does_not_fit(
-    place: Path, tmp_path: Path, graph: GraphData, words: tuple[str, ...], made_by: str
+    place: Path, tmp_path: Path, graph: GraphData, words: tuple[str, ...]
 ) -> None:
-    if made_by == "us":
-        write_partitions(tmp_path / "parts", graph, thirds(40), scattered(40, 2), 2)
-    else:
-        dgl_directory(tmp_path / "parts", graph, thirds(40), scattered(40, 2))
+    write_partitions(tmp_path / "parts", graph, thirds(40), scattered(40, 2), 2)
     settings = [*at(tmp_path), "app=evaluate", f"checkpoint_dir={place}/run", *HERE]
     with pytest.raises(InputError) as caught:
         evaluate.run(compose(settings), tmp_path / "out")
