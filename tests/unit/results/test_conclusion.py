@@ -10,7 +10,7 @@ from sklearn import metrics
 from retexo.results.conclusion import conclude, standard_error
 from retexo.tasks import score_histogram
 from retexo.tasks.round_metrics import RANKING
-from retexo.tasks.score_histogram import count_scores, refine_edges, even_bin_edges
+from retexo.tasks.score_histogram import count_scores, even_bin_edges, refine_edges
 
 
 def summary_of(truth: np.ndarray, predicted: np.ndarray, metric: str, value: float) -> Any:
