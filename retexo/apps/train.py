@@ -33,6 +33,7 @@ from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.launch.rendezvous import Node
 from retexo.results.atomic_write import write_json
+from retexo.results.conclusion import conclude
 from retexo.results.observers import Observers, observing
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.cluster_settings import ClusterSettings
@@ -312,3 +313,4 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "results": str(run_dir),
     }
     print_rows(rows | (byte_rows(counted) if settings.train.measure_dv else {}))
+    print("", *conclude(summary, str(run_dir)), sep="\n")
