@@ -34,7 +34,6 @@ HETEROGENEOUS = False
 def check(settings: TrainSettings) -> None:
     typed_options("bns", settings.trainer.options, BNSOptions)
     checks.refuse_local_steps(settings)
-    checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:

@@ -22,7 +22,7 @@ def refuse_rounding(settings: TrainSettings) -> None:
     if settings.exchange.rounded:
         raise InputError(
             f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name}"
-            " cannot round rows and their gradients; leave it out"
+            " has no exchange of rows that could round them; leave it out"
         )
 
 

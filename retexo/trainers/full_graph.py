@@ -24,7 +24,6 @@ HETEROGENEOUS = True
 
 def check(settings: TrainSettings) -> None:
     checks.refuse_local_steps(settings)
-    checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:

@@ -257,7 +257,8 @@ def _make_exchange(
     no_rows = required[name].new_zeros(out_edges.num_pairs)  # a pair has no row of its own
     plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))
     scale = None if context.is_heterogeneous else context.source_scale(layer.conv)
-    return make_halo_exchange(plan, number, scale, _like(context), sample)
+    precision = layerwise.PRECISIONS[context.settings.exchange.precision[number]]
+    return make_halo_exchange(plan, number, scale, _like(context), sample, precision)
 
 
 def _like(context: Context) -> Tensor:
