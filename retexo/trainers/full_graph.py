@@ -20,6 +20,7 @@ USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
 HETEROGENEOUS = True
+TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:

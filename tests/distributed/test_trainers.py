@@ -195,13 +195,11 @@ def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
     """What retexo.models says that a convolution is, with matrices [N, N]."""
     name, weight = type(conv).__name__, edges.weight
     if name == "GCN":
-        scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
-        return (
-            scale_in[:, None] * (weight + torch.eye(len(weight))) * scale_out
-        ) @ rows @ conv.weight + conv.bias
+        return dense_aggregate(conv, rows, edges) @ conv.weight + conv.bias
     if name == "SAGEMean":
-        mean = weight / edges.in_degree.clamp(min=1)[:, None] @ rows
-        return rows @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+        mean = dense_aggregate(conv, rows, edges)
+        own = rows @ conv.weight_self if conv.root_weight else 0
+        return own + mean @ conv.weight_neigh + conv.bias
     if name == "GIN":
         hidden = torch.relu(conv.norm((rows + weight @ rows) @ conv.weight_in + conv.bias_in))
         return hidden @ conv.weight_out + conv.bias_out
@@ -218,10 +216,27 @@ def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
     return (merged.mean(dim=1) if conv.merge == "mean" else merged.flatten(1)) + conv.bias
 
 
+def dense_aggregate(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
+    """Of a GCN, or the mean."""
+    if type(conv).__name__ == "GCN":
+        scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
+        return (scale_in[:, None] * (edges.weight + torch.eye(len(rows))) * scale_out) @ rows
+    return edges.weight / edges.in_degree.clamp(min=1)[:, None] @ rows
+
+
 def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tensor:
+    features = rows
     for stage, seen in zip(stages, edges, strict=True):
-        rows = dense_conv(stage.conv, rows, seen)
-        rows = rows if stage.norm is None else torch.relu(stage.norm(rows))
+        out = dense_conv(stage.conv, rows, seen)
+        read = {"rows": rows, "features": features}
+        if "aggregate" in stage.skips:
+            read["aggregate"] = dense_aggregate(stages[0].conv, features, edges[0])
+        skips = [read[name] @ weight for name, weight in stage.skips.items()]
+        if skips:
+            out = out + sum(skips) if stage.conv.adds_skips else torch.cat((*skips, out), dim=1)
+        rows = out if stage.norm is None else torch.relu(stage.norm(out))
+        if stage.is_last and stage.head is not None:
+            rows = stage.head(rows)
     return rows
 
 
@@ -348,6 +363,33 @@ def test_full_graph_with_other_options(
         settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks
     )
     assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model"),
+    [
+        ("full_graph", "gcn"),
+        ("full_graph", "sage-mean"),
+        ("full_graph", "gat-mean"),
+        ("bns", "sage-mean"),
+        ("fedgcn", "gcn"),
+        ("fedgcn", "sage-mean"),
+        ("local", "sage-mean"),
+    ],
+)
+def test_skip_connections_equal_one_process(tmp_path: Path, trainer: str, model: str) -> None:
+    """Those of the lazy trainer's default network, in the others."""
+    skips = ("model.self_weight=true", "model.input_skip=true")
+    options = ("bns.p=1",) if trainer == "bns" else ()
+    settings = settings_of(4, f"trainer={trainer}", *MODELS[model], *skips, *options)
+    whole = whole_edges(oracle_graph("dense"))
+    local = inside(whole, assignment(4), "global")
+    hops = {"fedgcn": 2, "local": 0}.get(trainer, LAYERS)
+    edges = [whole if layer < hops else local for layer in range(LAYERS)]
+    if trainer == "local":
+        edges = [inside(whole, assignment(4), "local")] * LAYERS
+    outcomes = trained(parts_of(tmp_path, 4), settings)
+    assert_close(outcomes, alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
 
 
 @pytest.mark.parametrize("degrees", ["local", "global"])
