@@ -131,10 +131,8 @@ def run_methods(
     found: dict[str, Any] = {}
     made: set[int] = set()
     for method, options in methods.items():
-        kept = (
-            keep
-            / f"{hashlib.sha256(repr((data, model, seed, method, options)).encode()).hexdigest()[:20]}.json"
-        )
+        job = repr((data, model, seed, method, options))
+        kept = keep / f"{hashlib.sha256(job.encode()).hexdigest()[:20]}.json"
         if kept.exists():
             found[method] = json.loads(kept.read_text(encoding="utf-8"))
             continue

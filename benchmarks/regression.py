@@ -7,14 +7,14 @@ Each of --methods is one run of ours per seed, with these further settings, on 4
 The graphs, of which each seed draws targets, noise and split (60 / 20 / 20 %):
 
     smoothed   Cora, with 16 principal components of its words as features; the target is a smooth
-               function of some, averaged over a node and its neighbours, and noise of a tenth of its
-               deviation
-    houses     a table of 3,000 houses, 12 % of the cells of three columns blank; the price depends on
-               the house's columns, its town, and the condition of the neighbouring houses
+               function of some, averaged over a node and its neighbours, and noise of a tenth of
+               its deviation
+    houses     a table of 3,000 houses, 12 % of the cells of three columns blank; the price depends
+               on the house's columns, its town, and the condition of the neighbouring houses
 
-All methods train and validate on the same nodes. PyG SAGE has 2 layers of the same width, full batch,
-Adam with the same rate and weight decay, the mean squared error, and the epoch with the least
-validation loss; its columns of the table are filled, standardised and one-hot encoded by
+All methods train and validate on the same nodes. PyG SAGE has 2 layers of the same width, full
+batch, Adam with the same rate and weight decay, the mean squared error, and the epoch with the
+least validation loss; its columns of the table are filled, standardised and one-hot encoded by
 scikit-learn.
 """
 

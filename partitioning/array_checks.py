@@ -283,7 +283,9 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
-    """Return a CSR matrix [N, F] of finite float32; rows are sorted and duplicate entries added up."""
+    """Return a CSR matrix [N, F] of finite float32; rows are sorted and duplicate entries added
+    up.
+    """
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(

@@ -194,8 +194,8 @@ def _draw_per_class(
     """
     if graph.label_kind != "multiclass":
         raise InputError(
-            f"split=per_class needs one class per node, and these nodes have {_SEVERAL[graph.label_kind]}:"
-            " set split=fraction"
+            "split=per_class needs one class per node, and these nodes have"
+            f" {_SEVERAL[graph.label_kind]}: set split=fraction"
         )
     count, num_val, num_test = (values[name] for name in USED_BY["per_class"])
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)

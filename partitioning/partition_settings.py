@@ -149,8 +149,8 @@ class SplitSettings(Checked):
     by: str | None = setting(
         "split.by",
         None,
-        "link prediction: take the shares of each source's edges (source) or in order of "
-        "time (time); null: of all edges",
+        "link prediction: how split.edges draws its shares; source: from the edges of each source"
+        " node; time: in order of time; null: from all edges",
         of_partitioner=True,
     )
 
@@ -256,8 +256,8 @@ class FeatureSettings(Checked):
     missing: str = setting(
         "features.missing",
         "median",
-        "value for missing cells of numeric columns, which an extra column marks; error: "
-        "refuse them",
+        "value that replaces missing cells of numeric columns; an extra column marks these cells;"
+        " error: refuse missing cells",
         one_of("median", "mean", "zero", "error"),
         earlier="error",
         of_partitioner=True,
@@ -280,9 +280,8 @@ class FeatureSettings(Checked):
     spec: tuple[str, ...] | None = setting(
         "features.spec",
         None,
-        "a run directory whose fitted pipeline encodes the columns, as its model expects them; or"
-        " one or several files that app=describe wrote, to which one is fitted; null: fit one to"
-        " the table",
+        "fitted feature pipeline to apply: a run directory, or files of app=describe, to which "
+        "one pipeline is fitted; null: fit a pipeline to the table",
         per_node=True,
         of_partitioner=True,
     )

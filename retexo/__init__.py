@@ -1,11 +1,13 @@
 """Layer-wise training of graph neural networks over partitioned graphs (arXiv 2302.13053)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retexo.results.callbacks import Callback as Callback
+
 if TYPE_CHECKING:
-    from retexo.apps.notebook import Run
+    from retexo.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -42,11 +44,16 @@ def train(
     config_dir: str | None = None,
     *,
     seeds: Sequence[int] | None = None,
+    callbacks: Sequence[Callback | Callable[[Mapping[str, Any]], Any]] = (),
 ) -> dict[str, Any]:
     """Train, and return the content of summary.json; see `run`.
 
-    With seeds, train once per seed; return the content of seeds.json, the mean and the sample
-    deviation of each score.
+    Args:
+        settings, config_name, config_dir: as in `run`.
+        seeds: train once per seed, and return the content of seeds.json: the mean and the sample
+            deviation of each score.
+        callbacks: follow the run; a function is called with each round as a dictionary (`layer`,
+            `round`, `train_loss`, `val_metric` ...). An exception ends the run and is raised here.
     """
     if seeds is not None:
         given = [int(each) for each in seeds]
@@ -55,18 +62,39 @@ def train(
             if isinstance(settings, Mapping)
             else [*settings, f"seeds={given}"]
         )
-    summary: dict[str, Any] = run(settings, config_name, config_dir)
+    from retexo.apps import notebook
+
+    summary: dict[str, Any] = notebook.run(settings, config_name, config_dir, callbacks)
     return summary
 
 
-def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Run":
-    """Load the model of a run directory for prediction; InputError if there is none.
+def load(
+    run_dir: str | Path,
+    precision: str = "fp32",
+    *,
+    output: str = "frame",
+    settings: Sequence[str] = (),
+) -> "Predictor":
+    """Load a trained model for prediction (docs/inference.md).
 
-    precision: of boundary rows, as predict.precision.
+    Args:
+        run_dir: Run directory of app=train, or the checkpoint/ in it.
+        precision: Of boundary rows, as predict.precision; for partition directories only.
+        output: What `predict` returns unless told: "frame", "tensors" or "arrays".
+        settings: Settings of the data set that a graph to predict needs besides those of the
+            training graph, such as ["columns.id=customer"].
+
+    Raises:
+        partitioning.errors.InputError: There is no checkpoint, or it is damaged.
     """
-    from retexo.apps import notebook
+    from retexo import predictor
 
-    return notebook.load_run(checkpoint_dir, precision)
+    return predictor.load(run_dir, precision, output=output, settings=settings)
+
+
+def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Predictor":
+    """The same as load(checkpoint_dir, precision, output="arrays")."""
+    return load(checkpoint_dir, precision, output="arrays")
 
 
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -16,12 +17,14 @@ from omegaconf import DictConfig
 
 from partitioning.errors import InputError
 from retexo import apps
+from retexo.apps.job_log import JobLog
 from retexo.errors import TrainingError
 from retexo.launch.standard_streams import keep_standard_streams
 from retexo.settings.command_line import options_first
-from retexo.settings.compose import BASE, load_job, remove_if_unused
+from retexo.settings.compose import BASE, check_sweeper, load_job, remove_if_unused
 from retexo.settings.messages import REFUSALS, explain, explain_command, is_wrong_path
 from retexo.settings.schema import CONFIG_DIR
+from retexo.settings.search import find_objective
 
 
 def main() -> int:
@@ -41,43 +44,48 @@ def main() -> int:
 def run_jobs() -> int:
     """Run the app, or all jobs of --multirun even if some fail; return the largest exit status."""
     started = time.time()
-    statuses: list[int] = []
-    failed: list[str] = []
+    with JobLog.temporary() as jobs:
 
-    @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=BASE)
-    def job(config: DictConfig) -> None:
-        statuses.append(1)
+        @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=BASE)
+        def job(config: DictConfig) -> Any:
+            check_sweeper(config)
+            status, value = 1, None
+            try:
+                status, value = run_job(config)
+            finally:
+                jobs.add(status, HydraConfig.get().job.override_dirname)
+                remove_if_unused(started)
+            return value  # to a sweeper
+
         try:
-            statuses[-1] = run_job(config)
-        finally:
-            if statuses[-1]:
-                failed.append(HydraConfig.get().job.override_dirname)
-            remove_if_unused(started)
-
-    try:
-        sys.argv[1:] = options_first(sys.argv[1:])
-        job()
-    except Exception as error:
-        # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors
-        # for it, too.
-        if statuses and not isinstance(error, REFUSALS):
-            raise
-        print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
-        return 2
-    if len(statuses) > 1 and failed:
-        print(f"{len(failed)} of {len(statuses)} jobs failed:", *failed, sep="\n  ")
-    return max(statuses, default=0)  # none: --help, --cfg
+            sys.argv[1:] = options_first(sys.argv[1:])
+            job()
+        except Exception as error:
+            # Until the first job starts, all that can fail is what the user gave; Hydra has
+            # ValueErrors for it, too. Optuna's sweeper raises where all jobs failed.
+            if isinstance(error, REFUSALS) or not jobs.read():
+                print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
+                return 2
+            if not all(status for status, _ in jobs.read()):
+                raise
+        ended = jobs.read()
+    failed = [name for status, name in ended if status]
+    if len(ended) > 1 and failed:
+        print(f"{len(failed)} of {len(ended)} jobs failed:", *failed, sep="\n  ")
+    return max((status for status, _ in ended), default=0)  # none: --help, --cfg
 
 
-def run_job(config: DictConfig) -> int:
+def run_job(config: DictConfig) -> tuple[int, Any]:
+    """Run the app; return the exit status and the number for a sweeper."""
     app, name = config.get("app"), config.get("dataset_name")
     logging.getLogger("retexo").info("app=%s dataset_name=%s", app, name)
     try:
-        apps.run(load_job(config), Path(HydraConfig.get().runtime.output_dir))
+        settings = load_job(config)
+        result = apps.run(settings, Path(HydraConfig.get().runtime.output_dir))
+        return 0, find_objective(result, settings.objective)
     except (InputError, TrainingError, OSError, MemoryError) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) or is_wrong_path(error) else 1
-    return 0
+        return (2 if isinstance(error, InputError) or is_wrong_path(error) else 1), None
 
 
 if __name__ == "__main__":

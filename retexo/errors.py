@@ -2,7 +2,9 @@
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message names the rank or setting and the remedy. Exit status 1."""
+    """Training cannot go on; the message names the rank or setting and the remedy. Exit status
+    1.
+    """
 
 
 class Interrupted(TrainingError):

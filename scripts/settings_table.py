@@ -1,4 +1,6 @@
-"""Print the table of all settings, as Markdown: python scripts/settings_table.py > docs/settings.md"""
+"""Print the table of all settings, as Markdown: python scripts/settings_table.py >
+docs/settings.md
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Makes support.py importable from every test: pytest puts the folder of a conftest.py on the path."""
+"""Makes support.py importable from every test: pytest puts the folder of a conftest.py on the
+path.
+"""
 
 import faulthandler
 import os

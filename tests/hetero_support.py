@@ -102,7 +102,9 @@ def random_assignment(
 def hetero_parts(
     graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
 ) -> list[HeteroPartition]:
-    """The parts of a random assignment; every third target trains, the next ones validate and test."""
+    """The parts of a random assignment; every third target trains, the next ones validate and
+    test.
+    """
     with tempfile.TemporaryDirectory() as folder:
         directory = write_hetero(Path(folder), graph, num_parts, seed=seed, masks=masks)
         return [directory.read_hetero(part) for part in range(num_parts)]

@@ -106,7 +106,9 @@ def _worker(
 
 
 def _send(sender: Connection, outcome: tuple[str, Any]) -> None:
-    """By plain pickle: torch's own would pass tensors in shared memory, which ends with the worker."""
+    """By plain pickle: torch's own would pass tensors in shared memory, which ends with the
+    worker.
+    """
     sender.send_bytes(pickle.dumps(outcome))
 
 

@@ -160,6 +160,13 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             )
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
+    return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
+
+
+def add_reverse(
+    graph: GraphData | HeteroGraphData, settings: DatasetSettings, *, symmetrize: bool = False
+) -> GraphData | HeteroGraphData:
+    """Add reverse edges or relations where the settings or, failing them, `symmetrize` says so."""
     if isinstance(graph, HeteroGraphData):
         if settings.symmetrize:
             raise InputError(
@@ -175,10 +182,11 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     ):
         if given is not None:
             raise InputError(
-                f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it"
+                f"{key}={given} has no meaning for {settings.name}, which has one type of nodes:"
+                " remove it"
             )
-    symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
-    return add_reverse_edges(graph) if symmetrize else graph
+    wanted = symmetrize if settings.symmetrize is None else settings.symmetrize
+    return add_reverse_edges(graph) if wanted else graph
 
 
 def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:

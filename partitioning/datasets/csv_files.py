@@ -63,7 +63,9 @@ def csv_frames(
     text: Collection[str | None],
     only: Collection[str] | None = None,
 ) -> Iterator["pd.DataFrame"]:
-    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a time."""
+    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a
+    time.
+    """
     import pandas as pd
 
     layout = layout_of(path, header)
@@ -190,7 +192,9 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def has_odd_numbers(path: Path) -> bool:
-    """Whether some number has leading zeros or a plus sign, which parsing as a number would lose."""
+    """Whether some number has leading zeros or a plus sign, which parsing as a number would
+    lose.
+    """
     with _open(path) as text:
         if text.encoding == "utf-16":
             return True

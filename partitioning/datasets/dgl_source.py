@@ -26,7 +26,9 @@ FILES = {"reddit": ("reddit_data.npz", "reddit_graph.npz"), "yelp": _SAINT, "fli
 
 
 def archive(name: str, folder: str) -> Archive:
-    """Describe the zip of a data set. DGL's folder name ends in 8 digits of the SHA-1 of the URL."""
+    """Describe the zip of a data set. DGL's folder name ends in 8 digits of the SHA-1 of the
+    URL.
+    """
     url = URL.format(name=name)
     digest = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()[:8]
     root = Path(folder)

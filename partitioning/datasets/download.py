@@ -86,7 +86,9 @@ class Archive:
             ) from None
 
     def _top(self, unpacked: Path) -> Path:
-        """Return the folder in the zip that has the first needed file: the top or a folder in it."""
+        """Return the folder in the zip that has the first needed file: the top or a folder in
+        it.
+        """
         for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
             if (folder / self.needed[0]).is_file():
                 return folder
@@ -158,7 +160,9 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
 
 
 def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
-    """Copy the response; OSError if it is too slow, over `limit`, or not of the announced length."""
+    """Copy the response; OSError if it is too slow, over `limit`, or not of the announced
+    length.
+    """
     announced = answer.headers.get("Content-Length")
     expected = None if announced is None else int(announced)
     largest = limit if expected is None else min(limit, expected)

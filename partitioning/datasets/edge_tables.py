@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.array_checks import Array, check_integers
+from partitioning.array_checks import Array, check_edge_feat, check_integers
 from partitioning.datasets import frames
 from partitioning.datasets.feature_columns import FeatureReader, read_times
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
@@ -19,6 +19,7 @@ from partitioning.datasets.raw import check_axes, concatenate, narrow_ends, read
 from partitioning.errors import InputError
 from partitioning.features.roles import find_column, requested_role, without_index
 from partitioning.features.schema import Schema
+from partitioning.graph_data import EDGE_DATA
 from partitioning.partition_settings import ColumnSettings
 
 if TYPE_CHECKING:
@@ -121,9 +122,11 @@ def read_edges(
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         with_features: Whether further columns are features of the edges; else they are left out.
     """
-    arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
-    if arrays is not None:
-        return _join(path, arrays(path), nodes, None, drop_unknown=drop_unknown)
+    if path.suffix == ".npy":
+        return _join(path, _npy_edges(path), nodes, None, drop_unknown=drop_unknown)
+    if path.suffix == ".npz":
+        pieces = _npz_edges(path, with_features=with_features)
+        return _join(path, pieces, nodes, None, drop_unknown=drop_unknown)
     held = _EdgeColumns(path, columns, with_features=with_features)
     as_text = held.reader.text
     while True:
@@ -187,7 +190,10 @@ def _join(
     weight, time, feat = (
         concatenate(parts[name]) if parts[name] else None for name in ("weight", "time", "feat")
     )
-    schema = None if columns is None else columns.schema(feat)
+    if columns is not None:
+        schema: Schema | None = columns.schema(feat)
+    else:
+        schema = None if feat is None else Schema.of_matrix(str(path), feat.shape[1])
     for name, reason in () if schema is None else schema.ignored.items():
         log.warning("%s: column `%s`: left out, %s", path, name, reason)
     return EdgeTable(
@@ -243,12 +249,17 @@ def _npy_edges(path: Path) -> Iterator[EdgePiece]:
         yield EdgePiece(src, dst)
 
 
-def _npz_edges(path: Path) -> Iterator[EdgePiece]:
+def _npz_edges(path: Path, *, with_features: bool) -> Iterator[EdgePiece]:
     arrays = read_arrays(path)
     if not {"src", "dst"} <= arrays.keys():
         raise InputError(
             f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge"
         )
-    check_axes(arrays, ("edge_weight",), str(path))
+    check_axes(arrays, EDGE_DATA, str(path))
     src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
-    yield EdgePiece(src, dst, arrays.get("edge_weight"))
+    feat = arrays.get("edge_feat")
+    if feat is not None and not with_features:
+        log.warning("%s: array `edge_feat`: left out", path)
+    elif feat is not None:
+        feat = check_edge_feat(feat, len(src), f"{path}: array `edge_feat`")
+    yield EdgePiece(src, dst, arrays.get("edge_weight"), feat=feat if with_features else None)

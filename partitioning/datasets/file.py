@@ -106,8 +106,20 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             else ""
         )
         raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
+    return _build(replace(raw, name=stem_of(path.resolve())), settings)
+
+
+def from_arrays(name: str, arrays: Mapping[str, Array], settings: DatasetSettings) -> GraphData:
+    """Build the graph of arrays with the names of form (a); `name` is for messages."""
+    where = {each: f"{name}: `{each}`" for each in KNOWN}
+    return _build(
+        _raw_graph(Path(name), arrays, where, unlabelled=settings.is_unlabelled), settings
+    )
+
+
+def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:
     return build(
-        replace(raw, name=stem_of(path.resolve())),
+        raw,
         settings.labels,
         merge=settings.duplicates == "merge",
         split_index=settings.split.index,

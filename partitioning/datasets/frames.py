@@ -56,9 +56,11 @@ def stem_of(path: Path) -> str:
 
 
 def column_names(path: Path, header: bool | None = None) -> list[str]:
-    """Return the column names; "0", "1", ... if a csv has no header. For `header` see read_frames."""
+    """Return the column names; "0", "1", ... if a csv has no header. For `header` see
+    read_frames.
+    """
     with _explain_errors(path):
-        first, *others = (_names(part, header) for part in _parts(path))
+        first, *others = (_read_column_names(part, header) for part in _parts(path))
     for part, names in zip(_parts(path)[1:], others, strict=True):
         if sorted(names) != sorted(first):
             raise InputError(
@@ -73,7 +75,7 @@ def column_names(path: Path, header: bool | None = None) -> list[str]:
     return first
 
 
-def _names(path: Path, header: bool | None) -> list[str]:
+def _read_column_names(path: Path, header: bool | None) -> list[str]:
     if kind_of(path) == "parquet":
         import pyarrow.parquet as pq
 
@@ -201,7 +203,9 @@ def numbers(
 
 
 def _parse_numbers(cells: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return the cells as one numeric series: integers if all are, else float64, NaN for no number."""
+    """Return the cells as one numeric series: integers if all are, else float64, NaN for no
+    number.
+    """
     import pandas as pd
 
     try:
@@ -274,7 +278,7 @@ def _parse_integers(cells: "pd.Series[Any]") -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
-def integers_of(texts: Array) -> Array:
+def to_integers_if_whole(texts: Array) -> Array:
     """Return an array of texts as int64 if all are whole numbers, else unchanged."""
     import pandas as pd
 

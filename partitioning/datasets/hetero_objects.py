@@ -1,4 +1,6 @@
-"""Converts heterogeneous graphs of PyG and DGL to the arrays of file.py, form (a), and writes them."""
+"""Converts heterogeneous graphs of PyG and DGL to the arrays of file.py, form (a), and writes
+them.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -42,7 +44,7 @@ def _array(value: Any) -> Any:
 
 
 def of_pyg(data: Any) -> tuple[Types, Relations]:
-    """Return x, y, the masks, edge_index and edge_weight of a HeteroData."""
+    """Return x, y, the masks, edge_index, edge_weight and edge_attr of a HeteroData."""
     types = {}
     for name in data.node_types:
         held = data[name]
@@ -61,15 +63,14 @@ def of_pyg(data: Any) -> tuple[Types, Relations]:
         if held.get("edge_index") is None:
             raise InputError(f"data[{each}] has no edge_index; of an adj_t, set it first")
         src, dst = held.edge_index
-        relations[tuple(each)] = as_arrays(
-            {"src": src, "dst": dst, "edge_weight": held.get("edge_weight")}
-        )
-        _warn_unused(each, sorted({*held.keys()} - {"edge_index", "edge_weight"}))
+        found = {"src": src, "dst": dst, "edge_weight": held.get("edge_weight")}
+        relations[tuple(each)] = as_arrays({**found, "edge_feat": held.get("edge_attr")})
+        _warn_unused(each, sorted({*held.keys()} - {"edge_index", "edge_weight", "edge_attr"}))
     return types, relations
 
 
 def of_dgl(graph: Any) -> tuple[Types, Relations]:
-    """Return ndata feat, label, the masks and node_id, and edata weight of a heterograph."""
+    """Return ndata feat, label, masks and node_id, and edata weight and feat of a heterograph."""
     types = {}
     for name in graph.ntypes:
         data = graph.nodes[name].data
@@ -82,9 +83,9 @@ def of_dgl(graph: Any) -> tuple[Types, Relations]:
     for each in graph.canonical_etypes:
         src, dst = graph.edges(order="eid", etype=each)
         data = graph.edges[each].data
-        weight = next((data[name] for name in data if EDGE_NAMES.get(name) == "edge_weight"), None)
-        relations[each] = as_arrays({"src": src, "dst": dst, "edge_weight": weight})
-        _warn_unused(each, [name for name in data if EDGE_NAMES.get(name) != "edge_weight"])
+        known = {EDGE_NAMES[name]: data[name] for name in data if name in EDGE_NAMES}
+        relations[each] = as_arrays({"src": src, "dst": dst, **known})
+        _warn_unused(each, [name for name in data if name not in EDGE_NAMES])
     return types, relations
 
 

@@ -3,7 +3,8 @@
 
     nodes/TYPE.{parquet,csv}    columns id, label and masks; the others are features
     nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
-    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of file.py
+    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a) of
+                                file.py
     nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
     edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight, features;
                                                                  npy: [E, 2]
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from partitioning.array_checks import (
     CSR,
     Array,
+    check_edge_feat,
     check_edge_weight,
     check_integers,
     check_masks,
@@ -172,15 +174,22 @@ def from_arrays(
         name: _joined(name, [_of_arrays(path / name, arrays)])[1] for name, arrays in types.items()
     }
     edges = {
-        each: RawRelation(
-            arrays["src"],
-            arrays["dst"],
-            arrays.get("edge_weight"),
-            f"{path}: {SEPARATOR.join(each)}",
+        each: _relation_of_arrays(
+            arrays, f"{path}: {SEPARATOR.join(each)}", with_features=not settings.links
         )
         for each, arrays in relations.items()
     }
     return build(path.resolve().stem, nodes, edges, settings)
+
+
+def _relation_of_arrays(
+    arrays: Mapping[str, Array], where: str, *, with_features: bool
+) -> RawRelation:
+    feat = schema = None
+    if with_features and "edge_feat" in arrays:
+        feat = check_edge_feat(arrays["edge_feat"], len(arrays["src"]), f"{where}: `edge_feat`")
+        schema = Schema.of_matrix(where, feat.shape[1])
+    return RawRelation(arrays["src"], arrays["dst"], arrays.get("edge_weight"), where, feat, schema)
 
 
 def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:

@@ -43,6 +43,18 @@ class Nodes:
         self._names.append(ids)
         return hash_names(ids)
 
+    def extended(self, ids: Array) -> "Nodes":
+        """These nodes, then others: ids [n] that are none of them."""
+        import pandas as pd
+
+        if self.ids is None:
+            self.ids = np.arange(self.num_nodes)
+        more = Nodes(self.num_nodes + len(ids), None, grows=False)
+        more._names = [*self._names]
+        more.ids = np.concatenate((self.ids, more._keys(ids)))
+        more.index = pd.Index(more.ids)
+        return more
+
     def all_names(self) -> Names | None:
         return (
             Names.of(str(name) for piece in self._names for name in piece) if self._names else None

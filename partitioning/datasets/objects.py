@@ -37,7 +37,7 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
 
     It takes edge_index, x, y, the masks ([N], or [N, K] for `split.index`), train_idx, val_idx and
     test_idx, node_id, edge_weight and edge_attr, which become edge features. A HeteroData is
-    written as a folder, by type and relation, without edge features.
+    written as a folder, by type and relation.
     """
     if isinstance(data, list | tuple):
         raise InputError(
@@ -46,6 +46,11 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
         )
     if hasattr(data, "node_types"):
         return hetero_objects.write(path, overwrite, *hetero_objects.of_pyg(data))
+    return _write(path, overwrite, pyg_arrays(data))
+
+
+def pyg_arrays(data: Any) -> dict[str, Any]:
+    """The arrays of a torch_geometric.data.Data, with the names of file.py, form (a)."""
     if data.edge_index is None:
         raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
     edge_index = data.edge_index
@@ -60,7 +65,7 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
         "edge_feat": data.edge_attr,
         **{name: data.get(name) for name in (*MASKS, "node_id", "edge_weight")},
     }
-    return _write(path, overwrite, _masks_of_indices(data, arrays, int(data.num_nodes)))
+    return _masks_of_indices(data, arrays, int(data.num_nodes))
 
 
 def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict[str, Any]:
@@ -90,18 +95,22 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     """Write a DGLGraph as an npz, and return its path.
 
     It takes ndata feat, label, node_id and the masks, and edata weight and feat (edge features). A
-    heterograph is written as a folder, by type and relation, without edge features.
+    heterograph is written as a folder, by type and relation.
     """
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
         return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))
+    return _write(path, overwrite, dgl_arrays(g))
+
+
+def dgl_arrays(g: Any) -> dict[str, Any]:
+    """The arrays of a DGLGraph with one type; see pyg_arrays."""
     src, dst = g.edges(order="eid")
     arrays = {
         "src": src,
         "dst": dst,
         **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS, "node_id")},
     }
-    arrays |= {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
-    return _write(path, overwrite, arrays)
+    return arrays | {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
 
 
 def from_networkx(
@@ -118,6 +127,11 @@ def from_networkx(
     attribute weight. Undirected edges are written in both directions. Nodes that are no integers
     are named by their text.
     """
+    return _write(path, overwrite, networkx_arrays(G, label, feat))
+
+
+def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[str, Any]:
+    """The arrays of a networkx graph; see pyg_arrays."""
     nodes = list(G.nodes)
     row = {node: at for at, node in enumerate(nodes)}
     directed = G if G.is_directed() else G.to_directed()
@@ -151,7 +165,7 @@ def from_networkx(
                 " (networkx.relabel_nodes)"
             )
         names[str(node)] = node
-    arrays = {
+    return {
         "src": ends[:, 0],
         "dst": ends[:, 1],
         "edge_weight": (
@@ -162,7 +176,6 @@ def from_networkx(
         "node_id": np.array(nodes if integers else list(names)),
         **masks,
     }
-    return _write(path, overwrite, arrays)
 
 
 def _as_labels(values: list[Any]) -> Array | None:

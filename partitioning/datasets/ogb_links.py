@@ -15,7 +15,7 @@ from partitioning.array_checks import check_endpoints
 from partitioning.datasets.array_pickles import NUMPY, as_array
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.frames import read_frames
-from partitioning.datasets.ogb_source import RELEASE, numbers
+from partitioning.datasets.ogb_source import RELEASE, read_first_column
 from partitioning.datasets.raw import concatenate, narrow_ends
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, reading
@@ -64,7 +64,7 @@ def load(settings: DatasetSettings) -> GraphData:
     files.ensure(settings.max_gib)
     raw = files.folder / "raw"
     with library(name, files.folder):
-        num_nodes = int(numbers(raw / "num-node-list.csv.gz")[0])
+        num_nodes = int(read_first_column(raw / "num-node-list.csv.gz")[0])
         piles: tuple[list[Any], list[Any]] = [], []
         for frame in read_frames(raw / "edge.csv.gz", header=False):
             for column, pile in enumerate(piles):
@@ -76,7 +76,11 @@ def load(settings: DatasetSettings) -> GraphData:
             frame.to_numpy(np.float32)
             for frame in read_frames(raw / "node-feat.csv.gz", header=False)
         ]
-        weight = numbers(raw / "edge_weight.csv.gz").astype(np.float32) if source.weighted else None
+        weight = (
+            read_first_column(raw / "edge_weight.csv.gz").astype(np.float32)
+            if source.weighted
+            else None
+        )
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
             weight = None if weight is None else np.concatenate((weight, weight))

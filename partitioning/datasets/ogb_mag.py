@@ -12,7 +12,13 @@ import numpy as np
 from partitioning.array_checks import check_dense, check_endpoints
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
-from partitioning.datasets.ogb_source import SPLIT, URL, numbers, read_split, whole_labels
+from partitioning.datasets.ogb_source import (
+    SPLIT,
+    URL,
+    read_first_column,
+    read_ogb_classes,
+    read_split,
+)
 from partitioning.datasets.raw import concatenate, narrow_ends
 from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
@@ -59,7 +65,7 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
                 file, nodes[source], nodes[destination]
             )
         file = raw / "node-label" / _TARGET / "node-label.csv.gz"
-        labels = whole_labels(numbers(file), NUM_CLASSES, str(file))
+        labels = read_ogb_classes(read_first_column(file), NUM_CLASSES, str(file))
         if len(labels) != nodes[_TARGET].num_nodes:
             raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
         split = files.folder / "split" / "time" / _TARGET

@@ -110,10 +110,10 @@ def _read_csv(raw: Path, num_classes: int) -> _Arrays:
         ]
     )
     file = raw / "node-label.csv.gz"
-    return src, dst, features, whole_labels(numbers(file), num_classes, str(file))
+    return src, dst, features, read_ogb_classes(read_first_column(file), num_classes, str(file))
 
 
-def numbers(path: Path) -> NDArray[Any]:
+def read_first_column(path: Path) -> NDArray[Any]:
     """Return the first column of a csv."""
     return concatenate([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
 
@@ -121,7 +121,9 @@ def numbers(path: Path) -> NDArray[Any]:
 def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
     """Return the masks of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes."""
     files = {mask: folder / f"{part}.csv.gz" for mask, part in SPLIT.items()}
-    return masks_of({mask: (numbers(file), str(file)) for mask, file in files.items()}, num_nodes)
+    return masks_of(
+        {mask: (read_first_column(file), str(file)) for mask, file in files.items()}, num_nodes
+    )
 
 
 def _read_binary(raw: Path, num_classes: int) -> _Arrays:
@@ -137,7 +139,7 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
     features = read_member(raw / "data.npz", "node_feat", np.float32)
     src, dst = map(np.ascontiguousarray, edges)
     file = raw / "node-label.npz"
-    labels = whole_labels(read_member(file, "node_label"), num_classes, str(file))
+    labels = read_ogb_classes(read_member(file, "node_label"), num_classes, str(file))
     return src, dst, features, labels
 
 
@@ -173,7 +175,7 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
     return array.T if fortran else array
 
 
-def whole_labels(labels: NDArray[Any], num_classes: int, where: str) -> NDArray[np.int64]:
+def read_ogb_classes(labels: NDArray[Any], num_classes: int, where: str) -> NDArray[np.int64]:
     """Return classes [N] of OGB's [N, 1]; NaN (most of papers100M) becomes -1."""
     classes: NDArray[np.int64] = check_labels(labels.reshape(-1, 1), len(labels), where)
     refuse(classes, classes >= num_classes, where, f"expected a class below {num_classes}")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def parquet_frames(
     path: Path, cells: int, text: Collection[str | None], only: Collection[str] | None = None
 ) -> Iterator["pd.DataFrame"]:
-    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a time."""
+    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a
+    time.
+    """
     import pandas as pd
     import pyarrow.parquet as pq
 

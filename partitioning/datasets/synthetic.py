@@ -77,7 +77,7 @@ def generate(settings: SyntheticSettings) -> GraphData:
     streams = [
         np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
     ]
-    labels = _labels(settings, streams[0])
+    labels = _draw_labels(settings, streams[0])
     src, dst = _edges(settings, labels, streams[1])
     return GraphData(
         name="synthetic",
@@ -90,7 +90,7 @@ def generate(settings: SyntheticSettings) -> GraphData:
     )
 
 
-def _labels(settings: SyntheticSettings, rng: np.random.Generator) -> Ints:
+def _draw_labels(settings: SyntheticSettings, rng: np.random.Generator) -> Ints:
     """Draw classes [N]: each at least once, the rest uniformly."""
     rest = rng.integers(settings.classes, size=settings.nodes - settings.classes, dtype=np.int64)
     return rng.permutation(np.concatenate([np.arange(settings.classes, dtype=np.int64), rest]))

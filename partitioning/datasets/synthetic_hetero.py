@@ -54,7 +54,7 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     shares = np.array_split(np.arange(settings.edges), settings.relations)
     relations: dict[EdgeType, Relation] = {}
     for number, share in enumerate(shares):
-        source, destination = _ends(number, settings.types)
+        source, destination = _choose_types(number, settings.types)
         each = names[source], f"relation{number}", names[destination]
         relations[each] = _relation(
             len(share), classes[source], classes[destination], settings, streams[1]
@@ -76,7 +76,7 @@ def _classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:
     return rng.permutation(np.concatenate([np.arange(num_classes), rest]))
 
 
-def _ends(number: int, num_types: int) -> tuple[int, int]:
+def _choose_types(number: int, num_types: int) -> tuple[int, int]:
     """Return the source and destination type of a relation."""
     if number < num_types - 1:
         return number + 1, number // 2

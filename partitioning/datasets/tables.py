@@ -305,7 +305,9 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 def read_table(
     path: Path, columns: ColumnSettings, *, text: bool, regression: bool = False
 ) -> Table:
-    """Read a table of nodes; text: whether ids are names, regression: whether labels are numbers."""
+    """Read a table of nodes; text: whether ids are names, regression: whether labels are
+    numbers.
+    """
     kind = "label" if frames.stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":
         return _read_csr(path)

@@ -7,7 +7,8 @@ plain one.
     label, train_mask, val_mask, test_mask    [I, ...] of the target's inner nodes
     feat, orig_id    float32 [I, F], int64 [I] of the inner nodes
     halo             int64 [H] ids of the halo nodes in the partitioned graph, ascending
-    src, dst         int32 [E] local ids of each edge's ends, by destination, then source; no self loops
+    src, dst         int32 [E] local ids of each edge's ends, sorted by destination, then source;
+                     no self loops
     edge_weight      float32 [E], where edges have weights
     edge_feat        float32 [E, K], where edges have features; plain graphs only
     out_deg          int64 [I + H] out-degrees in the whole graph without self loops, float64 with

@@ -1,8 +1,10 @@
-"""From a loaded graph to its features: encodes its tables, then adds the kinds of `features.kind`."""
+"""From a loaded graph to its features: encodes its tables, then adds the kinds of
+`features.kind`.
+"""
 
 import glob
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ from partitioning.features.encoder import EncodedFeatures, State, apply, fit, is
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
+from partitioning.features.roles import MissingColumn
 from partitioning.features.schema import Rows, Schema
 from partitioning.graph_data import SEPARATOR, Features, GraphData, HeteroGraphData, NodeTable
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
@@ -22,6 +25,7 @@ from partitioning.thread_pool import BLOCK
 log = logging.getLogger(__name__)
 
 Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
+Read = TypeVar("Read")
 Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
 """Roles of columns that a stored pipeline fixes when a later table is read."""
@@ -68,17 +72,40 @@ def encode_tables(
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Settings by which a later table is read for the stored states: each column in its stored
-    role, unless tables have columns of one name in several.
+    role, or left out as then, unless tables have columns of one name in several roles.
     """
     roles: dict[str, set[str]] = {}
     for state in states.values():
         for column in state["columns"]:
             roles.setdefault(column["name"], set()).add(column["role"])
+        for name in state["ignored"]:
+            roles.setdefault(name, set()).add("ignore")
     known: Any = {
         role: tuple(glob.escape(name) for name in roles if roles[name] == {role}) or None
-        for role in STORED_ROLES
+        for role in (*STORED_ROLES, "ignore")
     }
+    known["ignore"] = (*(columns.ignore or ()), *(known["ignore"] or ())) or None
     return replace(columns, embedding=None, **known)
+
+
+def read_as_fitted(
+    read: Callable[[ColumnSettings], Read], columns: ColumnSettings, stored: States
+) -> Read:
+    """Read tables with each column in its stored role; what was ignored then may be missing now.
+
+    Raises:
+        MissingColumn: a table has no column that the settings or a stored pipeline name.
+    """
+    given = columns.ignore or ()
+    columns = stored_columns(stored, columns) if stored else columns
+    while True:
+        try:
+            return read(columns)
+        except MissingColumn as error:
+            if error.role != "ignore" or error.pattern in given:
+                raise
+            kept = [name for name in columns.ignore or () if name != error.pattern]
+            columns = replace(columns, ignore=tuple(kept) or None)
 
 
 def _encode_types(
@@ -231,7 +258,9 @@ def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None
 
 
 def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) -> Any:
-    """Features that are encoded when they are read; as they are where the pipeline changes nothing."""
+    """Features that are encoded when they are read; as they are where the pipeline changes
+    nothing.
+    """
     if not isinstance(features, np.ndarray) or not schema.columns:
         return features
     if is_identity(state, schema) and not _has_blanks(features):

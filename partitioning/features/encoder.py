@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.features.schema import Column, Rows, Schema
+from partitioning.features.schema import VERSION, Column, Rows, Schema
 from partitioning.features.statistics import (
     BLOCK,
     SIMILAR,
@@ -29,8 +29,6 @@ from partitioning.partition_settings import FeatureSettings
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Of the stored state."""
 State = dict[str, Any]
 """A fitted pipeline, as JSON holds it."""
 
@@ -126,7 +124,9 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
 
 
 def _fit_categories(table: Statistics, column: Column, max_categories: int) -> State:
-    """The most frequent categories, ties in the order of their names; the others share one column."""
+    """The most frequent categories, ties in the order of their names; the others share one
+    column.
+    """
     counts, num_blank = table.count_categories(column)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     return _column_state(
@@ -162,7 +162,9 @@ def _choose_scale(column: Column, moments: Moments, wanted: str) -> str:
 
 
 def _merge_indicators(table: Statistics, schema: Schema, columns: list[State]) -> None:
-    """Keep one indicator of several columns that are blank in the same rows, such as joined ones."""
+    """Keep one indicator of several columns that are blank in the same rows, such as joined
+    ones.
+    """
     seen: set[Hashable] = set()
     for column, state in zip(schema.columns, columns, strict=True):
         if state["indicator"]:

@@ -42,7 +42,9 @@ Kinds = tuple[str, ...]
 
 
 def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
-    """Return the kinds of each type: the same for all, or those of a mapping; others are `given`."""
+    """Return the kinds of each type: the same for all, or those of a mapping; others are
+    `given`.
+    """
     if not isinstance(features, Mapping):
         return dict.fromkeys(types, tuple(features))
     unknown = [str(name) for name in features if name not in types]
@@ -58,7 +60,9 @@ def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
 
 
 def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
-    """Return the graph with features of these kinds; InputError if some nodes of a type have none."""
+    """Return the graph with features of these kinds; InputError if some nodes of a type have
+    none.
+    """
     kinds = kinds_of(features, list(graph.nodes))
     chosen = {name: _resolved(graph, name, each) for name, each in kinds.items()}
     means = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
@@ -169,7 +173,9 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
 
 
 def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
-    """Return the means [N_d, F_s] of the in-neighbours in a relation; zeros without in-neighbours."""
+    """Return the means [N_d, F_s] of the in-neighbours in a relation; zeros without
+    in-neighbours.
+    """
     weight = np.ones(relation.num_edges, np.float32)
     return _average(relation.dst, relation.src, weight, rows, graph.nodes[each[2]].num_nodes)
 

@@ -96,15 +96,17 @@ def requested_role(name: str, columns: ColumnSettings, path: Path) -> str | None
 
 
 class MissingColumn(InputError):
-    """`columns.ROLE` names a column that no table has."""
+    """`columns.ROLE` names a column, or has a pattern, that no table has."""
 
-    def __init__(self, role: str, message: str) -> None:
+    def __init__(self, role: str, pattern: str, message: str) -> None:
         super().__init__(message)
-        self.role = role
+        self.role, self.pattern = role, pattern
 
 
 def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[str]]]) -> None:
-    """MissingColumn for a name or pattern of `columns.*` that no table has; tables: files, names."""
+    """MissingColumn for a name or pattern of `columns.*` that no table has; tables: files,
+    names.
+    """
     asked = {role: getattr(columns, role) for role in ("label", "split", "time", *FEATURE_ROLES)}
     if not any(asked.values()):
         return
@@ -116,6 +118,7 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[s
                 files = ", ".join(map(str, known)) or "none of the tables"
                 raise MissingColumn(
                     role,
+                    pattern,
                     f"columns.{role}={pattern}: no table has such a column: {files} have "
                     f"{', '.join(names[:40])}",
                 )

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.float32]
+VERSION = 1
+"""Of a fitted pipeline's state."""
 
 
 @dataclass(frozen=True)

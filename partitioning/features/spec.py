@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.features.encoder import VERSION, State
-from partitioning.features.schema import check_states
+from partitioning.features.encoder import State
+from partitioning.features.schema import VERSION, check_states
 from partitioning.features.summary import VERSION as SUMMARY_VERSION
 from partitioning.features.summary import check_summaries, fit_summaries
 from partitioning.file_io import UNREADABLE, check_path, read_text

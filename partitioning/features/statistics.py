@@ -114,7 +114,7 @@ class Statistics(Protocol):
     def moments(self, column: Column) -> Moments: ...
 
     def log_moments(self, column: Column) -> Moments:
-        """Those of the signed logarithms."""
+        """Moments of the signed logarithms of the values."""
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
         """[shares, width]; 0 for an empty column."""

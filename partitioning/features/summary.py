@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.features.encoder import VERSION as PIPELINE_VERSION
 from partitioning.features.encoder import State, fit_columns
 from partitioning.features.schema import ROLES, Column, Rows, Schema
+from partitioning.features.schema import VERSION as PIPELINE_VERSION
 from partitioning.features.statistics import FittedRows, Moments, Values, signed_log
 from partitioning.partition_settings import FeatureSettings
 

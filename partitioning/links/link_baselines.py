@@ -7,6 +7,7 @@ relation of a heterogeneous graph popularity and item-based k-nearest neighbours
 import numpy as np
 import scipy.sparse as sp
 
+from partitioning.features.encoder import EncodedFeatures
 from partitioning.links.adamic_adar import adamic_adar, make_adjacency
 from partitioning.links.link_split import LinkSplit
 from partitioning.links.score_ranks import (
@@ -57,7 +58,8 @@ def _make_scorers(split: LinkSplit) -> dict[str, Scorer]:
     graph, num_nodes = split.graph, split.graph.num_nodes
     adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency
-    features = sp.csr_array(graph.features)
+    given = graph.features
+    features = sp.csr_array(given.toarray() if isinstance(given, EncodedFeatures) else given)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)
     dense = unit.toarray() if unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1]) else None

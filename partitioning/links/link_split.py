@@ -22,7 +22,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
-from partitioning.links.spectral_embedding import best_spectral
+from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import PARTS, index_file
 from partitioning.partition_settings import SplitSettings
@@ -142,7 +142,7 @@ def split_links(
         "relations": [] if graph.relation is None else graph.relation["names"],
     }
     remaining = keep_edges(graph, is_kept)
-    spectral, chosen = best_spectral(rows, num_nodes, width)
+    spectral, chosen = choose_spectral_embedding(rows, num_nodes, width)
     neighbours = weighted_neighbours(remaining, train if paths else train[:0])
     return LinkSplit(
         remaining,
@@ -214,7 +214,7 @@ def _draw_rows(
     graph: GraphData, settings: SplitSettings, edges: _Edges, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
     """Draw the set of each pair; return the rows of each set, and the kind for meta.json."""
-    shares = settings.edges or SHARES
+    shares = settings.edges or ((1.0, 0.0, 0.0) if settings.kind == "none" else SHARES)
     if len(shares) != len(PARTS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError(
             f"split.edges={list(shares)}: three shares of training, validation and test, 1 together"
@@ -321,6 +321,8 @@ def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] 
     """Return the rows of the user's files, or of the data set's own split; None where they are
     drawn.
     """
+    if settings.kind == "none":
+        return None
     if settings.kind != "files":
         return None if settings.edges or settings.by else graph.links
     found: dict[str, Any] = {}

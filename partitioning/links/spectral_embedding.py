@@ -38,7 +38,7 @@ NUM_ITERATIONS = 5
 """Subspace iterations (Halko, Martinsson and Tropp 2011), each with M M."""
 
 
-def best_spectral(
+def choose_spectral_embedding(
     rows: Mapping[str, Ints], num_nodes: int, width: int
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """Return the embedding [N, K] with the a and K that rank the validation pairs best, and these

@@ -1,16 +1,18 @@
 """Applications: each is a function from settings to a result."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from partitioning.errors import InputError
 from retexo.launch import fork_server
 from retexo.launch.ticker import ticker
 from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
 
 
-def run(settings: Settings, run_dir: Path) -> Any:
-    """Run the app that the settings name, and return its result.
+def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:
+    """Run the app that the settings name, and return its result; callbacks are for app=train.
 
     Each app is a module of this folder. It is imported when it runs, so its optional packages are
     needed only then.
@@ -20,10 +22,12 @@ def run(settings: Settings, run_dir: Path) -> Any:
         TrainingError: A worker failed.
     """
     name = settings.app
+    if callbacks and name != "train":
+        raise InputError(f"app={name}: callbacks follow app=train only; leave them out")
     if name in DISTRIBUTED_APPS:
         fork_server.warm_up()  # it imports torch while this process does
     app = import_module(f"retexo.apps.{name}")
     with ticker.running():
         if name == "partition_data":
             return (app.verify if settings.partition.verify else app.run)(settings.partition)
-        return app.run(settings, run_dir)
+        return app.run(settings, run_dir, *([callbacks] if callbacks else []))

@@ -3,12 +3,12 @@
 A site creates its key, which stays there, and a request. The authority signs the request and lists
 the members of a run:
 
-    retexo credentials authority AUTHORITY                       once, at the authority
-    retexo credentials request FOLDER --name east                at each site: key.pem and request.pem
-    retexo credentials sign AUTHORITY request.pem                at the authority: issued/east.pem
-    retexo credentials members AUTHORITY --sites north east south      in the order of node_rank
-    retexo credentials revoke AUTHORITY east                     its certificate is refused from now on
-    retexo credentials init FOLDER --sites north east south      all steps in one place, for trials
+    retexo credentials authority AUTHORITY                   once, at the authority
+    retexo credentials request FOLDER --name east            at each site: key.pem and request.pem
+    retexo credentials sign AUTHORITY request.pem            at the authority: issued/east.pem
+    retexo credentials members AUTHORITY --sites north east south    in the order of node_rank
+    retexo credentials revoke AUTHORITY east                 its certificate is refused from now on
+    retexo credentials init FOLDER --sites north east south  all steps in one place, for trials
 
 retexo/sites/credentials.py describes a site's folder. Keys and certificates are PEM files, so an
 existing authority can sign them.

@@ -23,7 +23,7 @@ from retexo.apps.summary import (
 )
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.models.hetero_stage import HeteroArchitecture
+from retexo.predictor import dataset_like_training
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
@@ -34,14 +34,6 @@ from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import choose_device
 
 logger = logging.getLogger(__name__)
-
-GRAPH_FIELDS = {
-    "symmetrize": "symmetrize",
-    "duplicates": "duplicates",
-    "relations.reverse": "reverse",
-}
-"""Settings of the training graph that a new graph takes over, and their fields in DatasetSettings.
-"""
 
 
 @dataclass(frozen=True)
@@ -141,7 +133,8 @@ def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         train = replace(settings.train, task=replace(task, learns=REGRESSION))
         return replace(settings, train=train, partition=partition)
     raise InputError(
-        f"task={task.name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+        f"task={task.name}: the model of {checkpoint.directory} is for task={trained}; set that"
+        " task"
     )
 
 
@@ -151,22 +144,9 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
     What the command line gives stays.
     """
-    dataset, given = settings.partition.dataset, settings.given
-    if not any(name.split(".")[0] == "split" for name in given):
-        dataset = replace(dataset, split=replace(dataset.split, kind="none"))
-    features = _with_stored_pipeline(checkpoint, settings)
-    kinds = checkpoint.graph.get("features")
-    if kinds is not None and "features.kind" not in given:
-        features = replace(features, kind=kinds if isinstance(kinds, dict) else tuple(kinds))
-    dataset = replace(dataset, features=features)
-    if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
-        dataset = replace(dataset, target=checkpoint.architecture.schema.target)
-    taken = {
-        field: checkpoint.graph[name]
-        for name, field in GRAPH_FIELDS.items()
-        if name in checkpoint.graph and name not in given
-    }
-    dataset = replace(dataset, **taken)
+    dataset = dataset_like_training(checkpoint, settings.partition.dataset, settings.given)
+    spec = replace(settings, partition=replace(settings.partition, dataset=dataset))
+    dataset = replace(dataset, features=_with_stored_pipeline(checkpoint, spec))
     logger.info(
         "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline;"
         " split=%s",

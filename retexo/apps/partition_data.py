@@ -32,7 +32,7 @@ from partitioning.features.build import (
     add_kinds,
     encode_tables,
     make_features,
-    stored_columns,
+    read_as_fitted,
 )
 from partitioning.features.roles import MissingColumn
 from partitioning.features.spec import read_spec
@@ -44,7 +44,7 @@ from partitioning.links.link_split import (
     split_links,
     to_graph_of_relation,
 )
-from partitioning.partition_settings import PartitionSettings
+from partitioning.partition_settings import DatasetSettings, PartitionSettings
 from retexo import __version__
 from retexo.apps.partition_report import COVER_LIMIT, print_report
 from retexo.apps.partition_request import (
@@ -99,10 +99,8 @@ def verify(settings: PartitionSettings) -> None:
         print_report(meta, path)
     if damages:
         raise InputError("; ".join(damages.values()))
-    print(
-        f"{path}: all parts"
-        f" {'match meta.json' if meta else 'can be read; there is no meta.json to compare them with'}"
-    )
+    found = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
+    print(f"{path}: all parts {found}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,12 +121,9 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     seconds: dict[str, float] = {}
     num_parts, dataset = settings.num_partitions, settings.dataset
     stored = {} if dataset.features.spec is None else read_spec(dataset.features)
-    if stored:
-        columns = stored_columns(stored, dataset.columns)
-        settings = replace(settings, dataset=replace(dataset, columns=columns))
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = _read_graph(settings, stored)
+            graph = _read_graph(dataset, stored)
         with _timed(seconds, "split"):
             if settings.dataset.links:
                 graph, states = encode_tables(graph, settings.dataset.features, None, stored)
@@ -175,11 +170,16 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     return meta
 
 
-def _read_graph(settings: PartitionSettings, stored: States) -> AnyGraph:
+def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
+    """Read the graph; with stored pipelines a column has the role that it has there."""
     try:
-        return datasets.read_graph(settings.dataset)
+        return read_as_fitted(
+            lambda columns: datasets.read_graph(replace(dataset, columns=columns)),
+            dataset.columns,
+            stored,
+        )
     except MissingColumn as error:
-        spec = settings.dataset.features.spec
+        spec = dataset.features.spec
         if stored and error.role in STORED_ROLES:
             raise InputError(
                 f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"

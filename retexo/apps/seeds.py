@@ -74,16 +74,23 @@ def _settings_of(settings: Settings, seed: int) -> Settings:
 
 
 def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return by split and score its `mean` and `std`, the sample deviation (None of one run)."""
+    """Return `mean` and `std`, the sample deviation (None of one run), of each score by split, of
+    the bytes and of the seconds of training; and the metric that stopping looked at."""
     found: dict[str, Any] = {}
     for split in SPLITS:
         for score in summaries[0].get(split, {}):
             values = [each[split][score] for each in summaries]
             if None in values:  # a split without nodes
                 continue
-            std = statistics.stdev(values) if len(values) > 1 else None
-            found.setdefault(split, {})[score] = {"mean": statistics.fmean(values), "std": std}
-    return found
+            found.setdefault(split, {})[score] = _mean_and_std(values)
+    for group, name in (("bytes", "total"), ("seconds", "train")):
+        found[group] = {name: _mean_and_std([each[group][name] for each in summaries])}
+    return {**found, "chosen": {"metric": summaries[0]["chosen"]["metric"]}}
+
+
+def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": std}
 
 
 def _print_table(found: dict[str, Any], run_dir: Path) -> None:

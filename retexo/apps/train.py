@@ -7,8 +7,10 @@ have saved.
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,9 @@ from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.launch.rendezvous import Node
 from retexo.results.atomic_write import write_json
+from retexo.results.conclusion import conclude
+from retexo.results.observers import Observers, observing
 from retexo.results.run_lock import locks_run_dir
-from retexo.results.run_log import check_logger
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
 from retexo.sites.tls import make_security
@@ -50,15 +53,15 @@ RETRY_PAUSE = 1.0
 """Seconds before nodes try again to connect at a restart."""
 
 
-def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
     """Train once, or once per seed of `seeds`; see `train_once` and retexo.apps.seeds."""
     if settings.seeds is not None:
-        return run_seeds(settings, run_dir, train_once)
-    return train_once(settings, run_dir)
+        return run_seeds(settings, run_dir, partial(train_once, callbacks=callbacks))
+    return train_once(settings, run_dir, callbacks)
 
 
 @locks_run_dir
-def train_once(settings: Settings, run_dir: Path) -> dict[str, Any]:
+def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
     """Train and return the content of summary.json, which node 0 writes into the run directory.
 
     Raises:
@@ -80,7 +83,6 @@ def train_once(settings: Settings, run_dir: Path) -> dict[str, Any]:
     cluster = settings.train.cluster
     resume.check_place(source, run_dir, cluster.local_ranks)
     choose_device(cluster.device, 0)
-    check_logger(settings.train.logger)
     directory = open_local(settings)
     description = {
         "partitions": directory.content_digest(cluster.local_ranks),
@@ -88,8 +90,11 @@ def train_once(settings: Settings, run_dir: Path) -> dict[str, Any]:
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
     resume.check_same(source, run_dir, description, shared)
-    training = Training(settings, run_dir, directory, description, shared)
-    with start_workers.terminate_as_exit():
+    with (
+        observing(settings.train, run_dir, callbacks) as observers,
+        start_workers.terminate_as_exit(),
+    ):
+        training = Training(settings, run_dir, directory, description, shared, observers)
         summary = training.run()
     if cluster.node_rank != 0 and settings.train.checkpoint.keep:
         resume.note_done(run_dir, summary)
@@ -115,6 +120,8 @@ class Training:
     """What a resumed run has to have in common with its state, besides the settings."""
     shared: dict[str, Any]
     """Settings that are the same on every node."""
+    observers: Observers
+    """Of node 0."""
     causes: list[str] = field(default_factory=list)
     """Of the restarts so far."""
     summary: dict[str, Any] = field(default_factory=dict)
@@ -139,8 +146,22 @@ class Training:
         """The setting `resume`; a restart always resumes the state in the run directory."""
         return "auto" if self.causes and self.keeps_state else self.settings.train.resume
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether this node has the rounds."""
+        return self.cluster.node_rank == 0
+
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; the summary."""
+        if self.is_observed:
+            self.observers.start(self.settings.resolved)
+        try:
+            return self._run()
+        finally:
+            if self.is_observed:
+                self.observers.end(self.summary)
+
+    def _run(self) -> dict[str, Any]:
         try:
             while True:
                 try:
@@ -182,8 +203,11 @@ class Training:
                 job,
                 node,
                 may_restart=len(self.causes) < self.max_restarts,
+                look=self.observers.look if self.is_observed else None,
             )
         result = results[self.cluster.local_ranks.start]
+        if self.is_observed:
+            self.observers.look("done", result["bytes"]["total"])
         result["seconds"]["total"] = time.time() - self.settings.started
         self._write_summary(status="done", **result)
         return self.summary
@@ -267,7 +291,8 @@ def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"terminated ({start_workers.signal_name(error)})"
-    return str(error) or type(error).__name__
+    notes = getattr(error, "__notes__", [])  # of callbacks
+    return "; ".join([str(error) or type(error).__name__, *notes])
 
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
@@ -288,3 +313,4 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "results": str(run_dir),
     }
     print_rows(rows | (byte_rows(counted) if settings.train.measure_dv else {}))
+    print("", *conclude(summary, str(run_dir)), sep="\n")

@@ -43,7 +43,9 @@ class ReduceInput:
 
 
 class Communicator:
-    """The collectives of this worker, over any transport. Tensors on a GPU are copied to the host."""
+    """The collectives of this worker, over any transport. Tensors on a GPU are copied to the
+    host.
+    """
 
     def __init__(
         self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False
@@ -209,7 +211,7 @@ class Communicator:
         for each in sums:
             each.finish()
 
-    def rounded(self, summand: ReduceInput) -> Tensor:
+    def round_as_sent(self, summand: ReduceInput) -> Tensor:
         """The share after encoding and decoding, as the peers receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor

@@ -2,7 +2,7 @@
 
 A collective counts the bytes that its algorithm sends. W workers, N bytes from each:
     all-to-all         the message to each peer
-    all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (see collectives.py)
+    all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (collectives.py)
     all-gather         N to each peer
     gather             N to rank 0
 Headers of gloo, TLS, TCP or IP are not counted.
@@ -58,9 +58,12 @@ class TrafficMeter:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self._sent: defaultdict[tuple[MessageTag, int], int] = defaultdict(int)
+        self.total = 0
+        """Bytes sent so far, which another thread may read."""
 
     def add(self, tag: MessageTag, peer: int, num_bytes: int) -> None:
         self._sent[tag, peer] += num_bytes
+        self.total += num_bytes
 
     def entries_of(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
         """Bytes sent for a layer, as JSON: kind, phase, peer, bytes."""
@@ -74,7 +77,9 @@ class TrafficMeter:
         """Add the result of `entries_of` in an earlier process; ValueError for an unknown kind."""
         for kind, phase, peer, num_bytes in sent:
             KINDS.index(kind)
-            self._sent[MessageTag(kind, layer, phase), peer] = num_bytes
+            key = MessageTag(kind, layer, phase), peer
+            self.total += num_bytes - self._sent[key]
+            self._sent[key] = num_bytes
 
     @property
     def entries(self) -> Mapping[tuple[MessageTag, int], int]:

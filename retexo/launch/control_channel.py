@@ -124,7 +124,9 @@ class Channel:
         self._ready = [*messages, *self._ready]
 
     def _read(self) -> bytes:
-        """Received bytes, at most one TLS record; BlockingIOError or SSLWantReadError without any."""
+        """Received bytes, at most one TLS record; BlockingIOError or SSLWantReadError without
+        any.
+        """
         self._socket.settimeout(0)
         try:
             if self._tls is not None and self.node is None:
@@ -150,12 +152,16 @@ class Channel:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON in UTF-8. Lone surrogates, as in file names of other encodings, become "?"."""
+    """A message as JSON in UTF-8. Lone surrogates, as in file names of other encodings, become
+    "?".
+    """
     return json.dumps(message, ensure_ascii=False, default=str).encode(errors="replace")
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Parse a JSON object; ChannelClosed for anything else, and for text that UTF-8 cannot encode."""
+    """Parse a JSON object; ChannelClosed for anything else, and for text that UTF-8 cannot
+    encode.
+    """
     try:
         message = json.loads(line.decode())
         json.dumps(message, ensure_ascii=False).encode()  # fails for lone surrogates ("\\ud800")
@@ -174,7 +180,9 @@ def make_printable(text: object) -> str:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen on this address only; port 0 lets the system choose. OSError if that is not possible."""
+    """Listen on this address only; port 0 lets the system choose. OSError if that is not
+    possible.
+    """
     return socket.create_server((address, port), backlog=1024)
 
 

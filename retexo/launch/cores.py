@@ -1,4 +1,6 @@
-"""The CPU cores that this process may use, by its affinity and the CPU quota of its control group."""
+"""The CPU cores that this process may use, by its affinity and the CPU quota of its control
+group.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

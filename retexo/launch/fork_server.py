@@ -41,7 +41,8 @@ def warm_up() -> None:
     shorten_socket_paths()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
-        resource_tracker.ensure_running()  # unblocks SIGINT, so it is started before that is blocked
+        # It unblocks SIGINT, so it is started before SIGINT is blocked.
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         multiprocessing.forkserver.ensure_running()
     finally:
@@ -83,11 +84,15 @@ def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
         # Workers would import __main__, a user's script, and run it again. They do not need it.
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
+        # Workers take over the default start method, and know none of joblib's, which runs sweeps.
+        method = multiprocessing.get_start_method(allow_none=True)
+        multiprocessing.set_start_method("forkserver", force=True)
         try:
             for process in processes:
                 process.start()
         finally:
             sys.modules["__main__"] = main
+            multiprocessing.set_start_method(method, force=True)
 
     ticker.doing = "starting the workers"
     with ThreadPoolExecutor(1) as pool:

@@ -200,7 +200,9 @@ class Coordinator:
         return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
-        """Wait until all nodes have joined or a mismatch ends the start, at most `timeout` seconds."""
+        """Wait until all nodes have joined or a mismatch ends the start, at most `timeout`
+        seconds.
+        """
         timeout_at = time.monotonic() + timeout
         while self.missing:
             if self._knows_its_nodes and self._mismatches.keys() >= set(self.missing):

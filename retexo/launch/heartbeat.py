@@ -41,6 +41,8 @@ class Progress:
         fail: ends the worker from any thread, with a message for the parent.
         """
         self._report, self.log, self.fail = report, log, fail
+        self.count_bytes: Callable[[], int] = lambda: 0
+        """The bytes that this worker has sent."""
         self._phase, self._layer, self._round = "start", -1, -1
 
     def enter(self, phase: str) -> None:
@@ -76,7 +78,7 @@ class ParentPipe:
     def start_heartbeat(self, timeout: float) -> Progress:
         """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
         progress = Progress(
-            lambda where: self.send({"beat": where}),
+            lambda where: self.send({"beat": where, "sent": progress.count_bytes()}),
             lambda line: self.send({"log": line}),
             self._die,
         )

@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing import connection
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 CAUSE_WAIT = 2.0
 """Seconds to wait for other failures after the first, to tell the cause from its effects."""
+LOOK_INTERVAL = 0.25
+"""Most seconds between two looks of callbacks at the run."""
+Look = Callable[[str, int], None]
+"""From the phase of this node's first worker, and the bytes that its workers have sent."""
 STOP_TIMEOUT = 5.0
 """Seconds within which workers have to finish their round and save it after SIGTERM."""
 
@@ -35,6 +40,7 @@ class Worker:
         self.process, self.receiver = process, receiver
         self.monitor = ProcessMonitor(process.pid or 0)
         self.phase = "start"
+        self.bytes_sent = 0
         self.outcome: dict[str, Any] | None = None
         """Its last message: a result or an error."""
         self._out_of_memory = _oom_kills()
@@ -50,7 +56,7 @@ class Worker:
             }
             return
         if "beat" in message:
-            self.phase = message["beat"]
+            self.phase, self.bytes_sent = message["beat"], message.get("sent", 0)
         elif "log" in message:
             logger.info(message["log"])
         else:
@@ -76,14 +82,23 @@ def _oom_kills() -> int:
 
 
 class NodeMonitor:
-    """The loop of a parent. It reads its workers' and the other nodes' messages and sends its own."""
+    """The loop of a parent. It reads its workers' and the other nodes' messages and sends its
+    own.
+    """
 
     def __init__(
-        self, workers: dict[int, Worker], node: Node, *, may_restart: bool = False
+        self,
+        workers: dict[int, Worker],
+        node: Node,
+        *,
+        may_restart: bool = False,
+        look: Look | None = None,
     ) -> None:
         """Args:
         may_restart: whether a curable failure raises Interrupted on all nodes. Node 0 decides.
+        look: called a few times per second; what it raises ends the run.
         """
+        self._call_look = look
         self._workers, self._node, self._may_restart = workers, node, may_restart
         self._links: dict[int, Channel] = dict(node.links)
         self._lost_links: list[Channel] = []
@@ -113,7 +128,9 @@ class NodeMonitor:
             if time.monotonic() >= next_beat:
                 self._send_heartbeat()
                 next_beat = time.monotonic() + heartbeat_interval(self._timeout)
-            self._read(min(next_beat, self._deadline) - time.monotonic())
+            wait = min(next_beat, self._deadline) - time.monotonic()
+            self._read(wait if self._call_look is None else min(wait, LOOK_INTERVAL))
+            self._look()
             self._check_heartbeats(stopwatch.elapsed())
             self._check_done()
             self._check_failed()
@@ -122,6 +139,11 @@ class NodeMonitor:
             for rank, worker in self._workers.items()
             if worker.outcome
         }
+
+    def _look(self) -> None:
+        if self._call_look is not None and not self._failures:
+            first = next(iter(self._workers.values()))
+            self._call_look(first.phase, sum(each.bytes_sent for each in self._workers.values()))
 
     def announce_stop(self, why: str) -> None:
         """Tell the other nodes that this one ends, so that all workers save the same round."""

@@ -237,7 +237,9 @@ class Participant:
 
 
 def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitStack) -> Node:
-    """Node 0: wait for the others, reply to all, and wait until they have connected to each other."""
+    """Node 0: wait for the others, reply to all, and wait until they have connected to each
+    other.
+    """
     cluster = participant.cluster
     coordinator = Coordinator(
         participant.listener,

@@ -10,9 +10,10 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+from retexo.errors import Interrupted, TrainingError
 from retexo.launch import fork_server, rendezvous
 from retexo.launch.handshake import RunInfo
-from retexo.launch.monitor import STOP_TIMEOUT, NodeMonitor, Worker
+from retexo.launch.monitor import STOP_TIMEOUT, Look, NodeMonitor, Worker
 from retexo.launch.protocols import Security
 from retexo.launch.rendezvous import Node
 from retexo.launch.worker_streams import add_local_streams
@@ -40,6 +41,7 @@ def run_workers(
     node: Node,
     *,
     may_restart: bool = False,
+    look: Look | None = None,
 ) -> dict[int, Any]:
     """Run target(rank, job, connection, streams) in a process for each rank.
 
@@ -47,7 +49,7 @@ def run_workers(
     processes have ended when this function returns or raises.
 
     Args:
-        may_restart: see NodeMonitor.
+        may_restart, look: see NodeMonitor.
 
     Returns:
         Results by rank.
@@ -83,11 +85,16 @@ def run_workers(
             sender.close()
         started = zip(processes, pipes.items(), strict=True)
         workers = {rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}
-        watch = NodeMonitor(workers, node, may_restart=may_restart)
+        watch = NodeMonitor(workers, node, may_restart=may_restart, look=look)
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:
             watch.announce_stop(signal_name(error))
+            raise
+        except (Interrupted, TrainingError):
+            raise
+        except Exception as error:  # of a callback, or an error of this program
+            watch.announce_stop(type(error).__name__)
             raise
 
 

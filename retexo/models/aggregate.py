@@ -4,6 +4,9 @@ No tensor has a row per edge. On a CPU they use torch's embedding bag and segmen
 numba loops for maxima and edge products. Each node's in-edges are added in order, so results do
 not depend on the number of threads. benchmarks/aggregation.py compares them with DGL's.
 
+Where a block has factors of messages (Block.scale), plain torch scatters them instead, edge by
+edge.
+
 N_src source and N_dst destination nodes of a block, E edges, D row width.
 """
 
@@ -27,6 +30,10 @@ def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor
         rows: [N_src, D]
         weight: [E]; None for ones.
     """
+    if block.scale is not None:
+        factor = block.scale if weight is None else block.scale * weight
+        messages = rows.index_select(0, block.src) * factor.to(rows.dtype)[:, None]
+        return rows.new_zeros(block.num_dst, rows.shape[1]).index_add(0, block.dst, messages)
     total: Tensor = _Sum.apply(rows, weight, block)  # type: ignore[no-untyped-call]
     return total
 
@@ -110,9 +117,21 @@ class _HeadSums(torch.autograd.Function):
 
 def edge_softmax(block: Block, score: Tensor) -> Tensor:
     """Softmax of scores [E, K] over the in-edges of each destination (edges sorted by it)."""
+    if block.scale is not None:
+        return _scatter_softmax(block, score, (block.scale != 0)[:, None])
     assert block.in_edges.order is None
     alpha: Tensor = _Softmax.apply(score, block)  # type: ignore[no-untyped-call]
     return alpha
+
+
+def _scatter_softmax(block: Block, score: Tensor, counted: Tensor) -> Tensor:
+    """edge_softmax over the counted edges, bool [E, 1]; 0 at the others."""
+    place = block.dst[:, None].expand_as(score)
+    lowest = score.new_full((block.num_dst, score.shape[1]), -1e30)
+    top = lowest.scatter_reduce(0, place, score.where(counted, -1e30), "amax")
+    power = (score - top.index_select(0, block.dst)).where(counted, -1e30).exp()
+    total = torch.zeros_like(lowest).index_add(0, block.dst, power)
+    return power / total.index_select(0, block.dst).clamp(min=1e-30)
 
 
 class _Softmax(torch.autograd.Function):
@@ -143,6 +162,11 @@ def edge_max(block: Block, rows: Tensor) -> Tensor:
         block: the edges.
         rows: [N_src, D], not negative.
     """
+    if block.scale is not None:
+        messages = rows.index_select(0, block.src) * block.scale.to(rows.dtype)[:, None]
+        place = block.dst[:, None].expand_as(messages)
+        zeros = rows.new_zeros(block.num_dst, rows.shape[1])
+        return zeros.scatter_reduce(0, place, messages, "amax")
     edges = block.in_edges
     if rows.device.type != "cpu":
         bag = torch.nn.functional.embedding_bag

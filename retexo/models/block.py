@@ -178,6 +178,9 @@ class Block:
     """float [E], 1 for partial sums; None for ones."""
     edge_feat: Tensor | None = None
     """float [E, K], or None."""
+    scale: Tensor | None = None
+    """float [E] factors of the messages, after which no message is left of an edge with 0. Sums are
+    then scattered, which torch.export can trace and an explainer can differentiate."""
 
     @cached_property
     def in_edges(self) -> "EdgesByNode":
@@ -196,6 +199,8 @@ class Block:
         """
         own, feat = torch.arange(self.num_dst, device=self.dst.device), self.edge_feat
         src, dst = torch.cat((self.src, own)), torch.cat((self.dst, own))
+        if self.scale is not None:
+            return self._scattered_self_loops(src, dst, self.scale)
         edges = EdgesByNode.build(dst, src, self.num_dst)
         if feat is not None:
             total = feat.new_zeros(self.num_dst, feat.shape[1]).index_add_(0, self.dst, feat)
@@ -205,8 +210,20 @@ class Block:
             self, src=edges.column.long(), dst=edges.reorder(dst), weight=None, edge_feat=feat
         )
 
+    def _scattered_self_loops(self, src: Tensor, dst: Tensor, scale: Tensor) -> "Block":
+        """The same without sorting; edges that are no message are not in the mean either."""
+        feat, own_scale = self.edge_feat, scale.new_ones(self.num_dst)
+        if feat is not None:
+            counted = (scale != 0).to(feat.dtype)
+            total = feat.new_zeros(self.num_dst, feat.shape[1])
+            total = total.index_add(0, self.dst, feat * counted[:, None])
+            count = counted.new_zeros(self.num_dst).index_add(0, self.dst, counted)
+            feat = torch.cat((feat, total / count.clamp(min=1)[:, None]))
+        scale = torch.cat((scale, own_scale))
+        return replace(self, src=src, dst=dst, weight=None, edge_feat=feat, scale=scale)
+
     def to(self, device: torch.device) -> "Block":
-        """Move all tensors but `nodes` to a device."""
+        """Move all tensors but `nodes` to a device; `scale` is not kept."""
         tensors = (self.src, self.dst, self.out_degree, self.in_degree, self.weight, self.edge_feat)
         moved = (None if tensor is None else tensor.to(device) for tensor in tensors)
         return Block(self.nodes, self.num_dst, self.num_unprojected, *moved)  # type: ignore[arg-type]

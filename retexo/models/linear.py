@@ -30,7 +30,7 @@ def neighbour_sum(
     Returns:
         [N_dst, F], sparse if the rows and their sums are sparse.
     """
-    if rows.device.type == "cpu" and is_sparse(rows):
+    if block.scale is None and rows.device.type == "cpu" and is_sparse(rows):
         return as_matrix(_sparse_sum(block, rows, src_scale, dst_scale, self_scale))
     return _dense_sum(block, rows, src_scale, dst_scale, self_scale)
 

@@ -162,9 +162,9 @@ def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
 def is_sparse(rows: Tensor) -> bool:
     """Return whether rows [R, F] have so few nonzeros that a sparse product is faster.
 
-    False for rows with a gradient.
+    False for rows with a gradient, and while torch.export traces.
     """
-    if rows.requires_grad or not rows.numel():
+    if torch.compiler.is_compiling() or rows.requires_grad or not rows.numel():
         return False
     nonzero = 0
     for chunk in torch.split(rows, max(1, SCAN_CHUNK_VALUES // rows.shape[1])):

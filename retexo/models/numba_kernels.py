@@ -54,13 +54,13 @@ def dot_edge_ends(row_ptr: Tensor, column: Tensor, rows: Tensor, others: Tensor)
     products = rows.new_empty(len(column), others.shape[2])
     arrays = [each.contiguous().numpy() for each in (row_ptr, column, rows, others)]
     # BLAS threads would spin on cores that others need.
-    with _blas().limit(limits=1, user_api="blas"):
+    with _threadpool_controller().limit(limits=1, user_api="blas"):
         _in_threads(_multiply, len(others), *arrays, products.numpy())
     return products
 
 
 @cache
-def _blas() -> ThreadpoolController:
+def _threadpool_controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 

@@ -261,8 +261,8 @@ class OutputHeads:
     paths: float = 0.0
     """For link prediction, in [0, 1]: the share of Adamic and Adar's score beside both."""
     offsets: tuple[float, ...] = ()
-    """[C] logarithms of the class weights of the loss, which are subtracted from the final logits, so
-    that probabilities are those of the data; empty without class weights."""
+    """[C] logarithms of the class weights of the loss, which are subtracted from the final logits,
+    so that probabilities are those of the data; empty without class weights."""
     offset_share: float = 0.0
     """In [0, 1], the share of `offsets` that the choice among more than two classes keeps."""
     temperature: float = 1.0

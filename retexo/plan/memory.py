@@ -167,7 +167,9 @@ class LayerWork:
 
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, linear: bool) -> Self:
-        """Return the work of any layer on a partition. linear: the convolution allows partial sums."""
+        """Return the work of any layer on a partition. linear: the convolution allows partial
+        sums.
+        """
         plain = settings.exchange.mode == "plain"
         sums = linear and not plain
         train, val = partition.train_mask.numpy(), partition.val_mask.numpy()
@@ -244,7 +246,7 @@ class _Layer:
         return FLOAT * self.stage.conv.projected_width
 
     @property
-    def _pieces(self) -> int:
+    def _num_pieces(self) -> int:
         """Number of pieces in which the vectors of a phase arrive."""
         sizes = self.work.inner, self._row
         return math.ceil(self.work.peers / peers_per_batch(*sizes)) * pieces_per_message(*sizes)
@@ -290,7 +292,7 @@ class _Layer:
         ):
             memory.hold("rows")
         memory.hold("others", others.nodes * width, self.work.inner * width * projected)
-        self._exchange(come, come // self._pieces)
+        self._exchange(come, come // self._num_pieces)
         memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
         self._compute("others", others.some(NODES_PER_STEP), training=False)
 
@@ -312,7 +314,7 @@ class _Layer:
 
     def _exchange(self, come: int, kept: int) -> None:
         """Count an exchange in pieces: bytes received, as many sent, and bytes of vectors kept."""
-        message = come * WIRE[self.work.precision] // WIRE["fp32"] // self._pieces
+        message = come * WIRE[self.work.precision] // WIRE["fp32"] // self._num_pieces
         cover = [self.work.boundary_of_peer] * 8  # the edges of the next peer numbered, and covered
         self.memory.use(
             *[message] * 3, *cover
@@ -320,8 +322,8 @@ class _Layer:
         self.memory.use(*[message] * 3, kept)  # or what came before is read into its place
 
     def _hold_inputs(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
-        """Hold the input of the convolution: sums, or the graph and rows. rows, projected: their
-        bytes."""
+        """Count the convolution's input as held: sums, or the graph and its rows. rows, projected:
+        bytes of the rows before and after the weights."""
         conv, total = self.stage.conv, part.nodes * self._row
         edges = INDEX * (part.edges + part.nodes * bool(conv.attention_heads))  # with self loops
         graph = [edges] * 4  # its ends, and once more by destination

@@ -10,20 +10,21 @@ proportion. < > is the mean over nodes; cut edges are spread evenly over the pai
 / (W-1) of a node into each other part. That gives the most rows; a graph with communities needs
 fewer.
 
-    needed     layer l makes its output at the share S_l(x) of nodes; S_{L-1} = s is labelled and test nodes,
-               S_{l-1} = 1 - (1-s) exp(-d x <x S_l>). TRAIN_PHASE serves train + validation,
-    INFER_PHASE the rest of S_l
-    rows       of a pair of parts, for the targets w(x):  I <1 - exp(-k x <x w>)>,  sums  I <w (1 - exp(-k x))>
-    cover      I min over t in [0, 1] of  <v (1 - exp(-k x Y g))> + <w (1 - exp(-b) (1 + b))>,  b = k x X t,
-               g = <x w exp(-b)> / Y,  X = <x v>,  Y = <x w>:  the size of a minimum vertex cover of a random bipartite
-               graph (Bordenave, Lelarge and Salez 2013); v is the share of rows that the receiver
-               does not hold yet. All sums instead where they are no more than `tolerated`
-               (retexo.exchange.cover)
+    needed     layer l makes its output at the share S_l(x) of nodes; S_{L-1} = s is labelled and
+               test nodes, S_{l-1} = 1 - (1-s) exp(-d x <x S_l>). TRAIN_PHASE serves train +
+               validation, INFER_PHASE the rest of S_l
+    rows       of a pair of parts, for the targets w(x):  I <1 - exp(-k x <x w>)>,
+               sums  I <w (1 - exp(-k x))>
+    cover      I min over t in [0, 1] of  <v (1 - exp(-k x Y g))> + <w (1 - exp(-b) (1 + b))>,
+               b = k x X t,  g = <x w exp(-b)> / Y,  X = <x v>,  Y = <x w>:  the size of a minimum
+               vertex cover of a random bipartite graph (Bordenave, Lelarge and Salez 2013); v is
+               the share of rows that the receiver does not hold yet. All sums instead where they
+               are no more than `tolerated` (retexo.exchange.cover)
     sent       W (W-1) times the least of  4F cover;  4D cover (INFER_PHASE);
                rows (4F (1-z) + F/8 + 2) (not in layer 0)
     gradients  2 (W-1) 4 (P + 8) R
-    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row and
-               target in each phase
+    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row
+               and target in each phase
 """
 
 import math

@@ -16,6 +16,7 @@ from torch import nn
 
 from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError
+from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
 from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text
 from retexo.models.conv_registry import check_model
@@ -119,7 +120,9 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is none."""
+    """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is
+    none.
+    """
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():
             content, architecture = _read_model(directory)
@@ -134,6 +137,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"checkpoint_dir={path}: trainer={content.get('trainer')} keeps no network for"
             " prediction, only scores in summary.json; train by another trainer to predict"
         )
+    _check_pipelines(directory, content.get("features"))
     try:
         names = content.get("class_names", [])
         if not isinstance(names, list):
@@ -165,6 +169,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
         ) from error
     except (*UNREADABLE, InputError) as error:
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+
+
+def _check_pipelines(directory: Path, states: Any) -> None:
+    """InputError for feature pipelines of another version; what is damaged is found later."""
+    found = states.values() if isinstance(states, dict) else ()
+    versions = {each.get("version") for each in found if isinstance(each, dict)} - {
+        VERSION_OF_STATES
+    }
+    if versions:
+        raise InputError(
+            f"{directory / 'model.json'}: its feature pipeline has version {versions.pop()}, this"
+            f" program reads version {VERSION_OF_STATES}; use the retexo that trained it, or train"
+            " again"
+        )
 
 
 def _targets(content: dict[str, Any] | None, num_targets: int) -> TargetScale | None:

@@ -1,8 +1,8 @@
 """Predictions for nodes and their files.
 
 RUN_DIR/
-    predictions/part0.parquet ...   one partition: id, class (multi-label: label0 ...), p0 ... p(C-1);
-                                    of a regression: id, value (several targets: value_NAME ...)
+    predictions/part0.parquet ...   one partition: id, class (multi-label: label0 ...), p0 ...
+                                    p(C-1); regression: id, value (several targets: value_NAME ...)
     embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
     predictions.parquet             all partitions, sorted by id; embeddings.parquet likewise
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from partitioning.errors import InputError
 from partitioning.file_io import exclusive, open_regular
@@ -15,6 +15,7 @@ from retexo.results.atomic_write import remove_unfinished
 from retexo.settings.run_settings import Settings
 
 Result = TypeVar("Result")
+Others = ParamSpec("Others")
 
 
 @contextmanager
@@ -54,15 +55,19 @@ def _main_log(log: Path) -> Iterator[None]:
         file.close()
 
 
-def locks_run_dir(app: Callable[[Settings, Path], Result]) -> Callable[[Settings, Path], Result]:
+def locks_run_dir(
+    app: Callable[Concatenate[Settings, Path, Others], Result],
+) -> Callable[Concatenate[Settings, Path, Others], Result]:
     """Decorate an app to lock its run directory; InputError if another run holds the lock."""
 
     @functools.wraps(app)
-    def run(settings: Settings, run_dir: Path) -> Result:
+    def run(
+        settings: Settings, run_dir: Path, /, *others: Others.args, **named: Others.kwargs
+    ) -> Result:
         with (
             exclusive_run_dir(run_dir, settings.train.cluster.node_rank),
             _main_log(run_dir / "main.log"),
         ):
-            return app(settings, run_dir)
+            return app(settings, run_dir, *others, **named)
 
     return run

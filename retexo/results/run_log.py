@@ -1,30 +1,15 @@
-"""Loss and validation metric of every round: metrics.jsonl, log lines, TensorBoard."""
+"""Loss and validation metric of every round: metrics.jsonl and log lines."""
 
-import importlib.util
 import json
-import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import Self, TextIO
 
-from partitioning.errors import InputError
 from partitioning.file_io import open_regular, read_text
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.launch.ticker import LINE_INTERVAL
 from retexo.settings.run_settings import TrainSettings
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-
-def check_logger(name: str | None) -> None:
-    """Raise InputError with the remedy if the logger is not installed."""
-    if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
-        raise InputError(
-            "logger=tensorboard: not installed; pip install -e '.[report]' -c constraints.txt, or"
-            " leave logger out"
-        )
 
 
 class RunLog:
@@ -37,7 +22,6 @@ class RunLog:
         self._settings = settings
         self._progress = progress or Progress()
         self._file: TextIO | None = None
-        self._board: SummaryWriter | None = None
         self._start = self._said = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -45,15 +29,11 @@ class RunLog:
             self._file = open_regular(
                 self._path, "a", buffering=1
             )  # lines are on disk before the state saved after them
-            self._board = (
-                _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
-            )
         return self
 
     def __exit__(self, *_: object) -> None:
-        for opened in (self._file, self._board):
-            if opened is not None:
-                opened.close()
+        if self._file is not None:
+            self._file.close()
 
     def resume_from(self, layer: int, number: int) -> None:
         """Drop the lines from a round on, which the resumed run writes again."""
@@ -71,12 +51,6 @@ class RunLog:
         self._file.truncate(0)
         self._file.writelines(json.dumps(line) + "\n" for line in kept)
         self._start -= seconds
-        if self._board is not None:  # made again from the lines that are kept
-            self._board.close()
-            shutil.rmtree(self._path.parent / "tensorboard")
-            self._board = _open_board(self._path.parent)
-            for line in kept:
-                _add_to_board(self._board, line)
 
     def round(
         self,
@@ -109,8 +83,6 @@ class RunLog:
             "seconds": seconds,
         }
         self._file.write(json.dumps(line) + "\n")
-        if self._board is not None:
-            _add_to_board(self._board, line)
         due = number > 0 and number % self._settings.log_every == 0
         if due or train_loss is None or now - self._said >= LINE_INTERVAL:
             self._said = now
@@ -121,16 +93,3 @@ class RunLog:
             self._progress.log(
                 f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}"
             )
-
-
-def _open_board(run_dir: Path) -> "SummaryWriter":
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(run_dir / "tensorboard"))
-
-
-def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
-    """Add a line of metrics.jsonl to TensorBoard."""
-    for name in ("train_loss", "val_metric", "val_loss"):
-        if line.get(name) is not None:
-            board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])

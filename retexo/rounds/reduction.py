@@ -39,7 +39,7 @@ class Summation(Protocol):
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
         """Sum over all workers in place: `update` as it is sent, `exact` without rounding."""
 
-    def rounded(self, update: Tensor) -> Tensor:
+    def round_as_sent(self, update: Tensor) -> Tensor:
         """Return an update as the other workers receive it."""
 
     def buffers(self) -> list[Tensor]:
@@ -69,9 +69,9 @@ class AllReduce:
             [self._summand(update), *(ReduceInput(tensor) for tensor in exact)], self.tag
         )
 
-    def rounded(self, update: Tensor) -> Tensor:
+    def round_as_sent(self, update: Tensor) -> Tensor:
         """Return an update as the other workers receive it."""
-        return self.comm.rounded(self._summand(update))
+        return self.comm.round_as_sent(self._summand(update))
 
     def _summand(self, update: Tensor) -> ReduceInput:
         return ReduceInput(update, self.wire, self.zero_ranks)
@@ -143,7 +143,7 @@ class PowerSGDReduction:
         if not low:
             return
         sizes = [each.right_size for each in low]
-        second = self._second_sum.rounded(
+        second = self._second_sum.round_as_sent(
             torch.cat(
                 [each.right_factor_from(total) for each, total in zip(low, sums, strict=False)]
             )

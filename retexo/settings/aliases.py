@@ -35,6 +35,41 @@ ALIASES: dict[str, Alias] = {
     "features": Alias("features.kind"),
 }
 """Dotted alias -> setting."""
+_ROUNDS = (
+    "num_rounds=[N] sets the most rounds of each layer; a round is a pass over all training nodes, "
+    "or with batch_size one step"
+)
+_GPU = "device=cuda uses the GPUs of this machine; num_partitions is the number of workers"
+_DATA = "dataset_name=NAME, or dataset_name=file dataset_file=PATH for data of your own"
+_FOLDER = "hydra.run.dir=DIR is the folder of a run"
+MEANT: dict[str, str] = {
+    **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "n_epochs", "iterations"), _ROUNDS),
+    **dict.fromkeys(("gpus", "gpu", "cuda", "accelerator", "devices", "num_gpus"), _GPU),
+    **dict.fromkeys(("data", "dataset", "root", "data_dir", "path"), _DATA),
+    **dict.fromkeys(("out", "output", "output_dir", "save_dir", "log_dir"), _FOLDER),
+    **dict.fromkeys(
+        ("auc", "metric", "val_metric", "monitor", "eval_metric"),
+        "stopping.metric=NAME chooses by a validation metric: roc_auc, macro_f1, accuracy ...",
+    ),
+    **dict.fromkeys(
+        ("early_stopping", "early_stop"),
+        "stopping.patience=N stops a layer after N rounds without progress; stopping=none never",
+    ),
+    **dict.fromkeys(
+        ("num_workers", "workers", "world_size", "nproc"),
+        "num_partitions=N: every partition has a worker; cluster.threads is the threads of each",
+    ),
+    **dict.fromkeys(("layers", "n_layers", "depth"), "did you mean num_layers?"),
+    **dict.fromkeys(("hidden", "hidden_size", "units"), "did you mean hidden_dim?"),
+    "lr_scheduler": "did you mean scheduler?",
+    "scheduler.step_size": "did you mean scheduler_rounds?",
+    "scheduler.gamma": "did you mean scheduler_factor?",
+    "momentum": "+optimizer.momentum=VALUE, with optimizer._target_=torch.optim.SGD",
+    "fanout": "trainer=sampled has sampled.fanout",
+    "wandb": "logger=wandb",
+    "mlflow": "logger=mlflow",
+}
+"""What users of other programs type -> the remedy of the refusal."""
 REMOVED = frozenset({"sweep.axes", "sweep.dir"})
 """Settings of earlier versions, which files on disk may still hold."""
 NO_SWEEP = (

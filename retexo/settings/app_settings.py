@@ -1,4 +1,4 @@
-"""The settings of app=predict and app=report."""
+"""The settings of app=predict and app=report, and of what app=train shows."""
 
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
 from retexo.settings.communication_settings import AT_PREDICTION
@@ -64,4 +64,28 @@ class ReportSettings(Checked):
     )
     label: str | None = setting(
         "report.label", None, "app=train: name of the method in reports, besides its model"
+    )
+
+
+@settings_dataclass
+class DisplaySettings(Checked):
+    """Where the metrics of a run go while it runs."""
+
+    logger: tuple[str, ...] | None = setting(
+        "logger",
+        None,
+        "trackers that get the metrics of a run besides metrics.jsonl, one or a list; mlflow and "
+        "wandb read their own environment variables (docs/experiments.md)",
+        one_of("csv", "tensorboard", "mlflow", "wandb"),
+        per_node=True,
+        compared=False,
+    )
+    progress: str = setting(
+        "progress",
+        "auto",
+        "how rounds are shown: a bar, lines, or none of them; auto: a bar on a terminal and in "
+        "notebooks, lines elsewhere",
+        one_of("auto", "bar", "lines", "none"),
+        per_node=True,
+        compared=False,
     )

@@ -16,7 +16,7 @@ MAX_DEPTH = 20
 """Nesting limit of an override: Hydra's parser is recursive."""
 HYDRA_SETTINGS = re.compile(
     r"hydra\.((run|sweep|sweeper|launcher)(\.\w+)*|mode|verbose|job_logging\.root\.level)"
-    r"|hydra/(sweeper|launcher|job_logging|hydra_logging)"
+    r"|hydra/(sweeper(/sampler)?|launcher|job_logging|hydra_logging)"
 )
 """Allowed settings of Hydra. Others, such as hydra.callbacks, make it call any function."""
 

@@ -41,6 +41,7 @@ from retexo.settings.schema import (
     plain,
     typed,
 )
+from retexo.settings.search import check_direction, shorten_name
 from retexo.settings.table import help_text
 
 BASE = "node_classification"
@@ -55,6 +56,7 @@ for (group, name), options in OPTIONS.items():
 OmegaConf.register_new_resolver(
     "settings_help", lambda: help_text().replace("$", "$$"), replace=True
 )
+OmegaConf.register_new_resolver("folder_name", shorten_name, replace=True)
 
 
 def compose(
@@ -121,6 +123,14 @@ def load_job(config: DictConfig) -> Settings:
     return load(config, overrides, name, sources.get("command-line"), os.environ)
 
 
+def check_sweeper(config: DictConfig) -> None:
+    """Raise InputError if a sweeper would minimise what has to be maximised, or the reverse."""
+    objective, metric = (OmegaConf.select(config, key) for key in ("objective", "stopping.metric"))
+    names = [objective] if isinstance(objective, str) else objective
+    if _is_multirun():
+        check_direction(names, str(metric), HydraConfig.get().sweeper)
+
+
 def remove_if_unused(started: float) -> None:
     """Remove the directory that Hydra made for this job, if it is new and empty."""
     job = HydraConfig.get()
@@ -179,6 +189,8 @@ def load(
                 (one.partition("=")[2] for one in overrides if one.startswith(f"{name}=")), ""
             )
             reason += f"; as text it is written {quoted(name, value)}" if value else ""
+        if name == "optimizer":
+            reason = "choose one by optimizer._target_=torch.optim.NAME"
         raise InputError(f"{name}: {reason}") from error
     check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
     launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
@@ -225,7 +237,9 @@ def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 def _with_rank(
     values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
 ) -> dict[str, Any]:
-    """Set rank and address of this node. With torchrun or Slurm each process is a node of one rank."""
+    """Set rank and address of this node. With torchrun or Slurm each process is a node of one
+    rank.
+    """
     if launcher_env is None:
         all_here = values["parts_per_node"] is None
         return {**values, "parts_per_node": values["num_partitions"]} if all_here else values

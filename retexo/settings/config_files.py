@@ -85,7 +85,7 @@ def _check(file: Path, relative: Path) -> None:
         raise InputError(f"{file}: hydra={own}: must be a group of settings")
     for key, value in own.items():
         if key in CALLING:
-            _check_calls(file, f"hydra.{key}", value)
+            _check_targets(file, f"hydra.{key}", value)
         elif key == "job" and isinstance(value, Mapping):
             for name in value:
                 if name not in OF_JOB:
@@ -153,16 +153,20 @@ def _check_defaults(file: Path, defaults: Any) -> None:
                 )
 
 
-def _check_calls(file: Path, name: str, value: Any, key: str = "") -> None:
-    """Raise InputError for a class or function that is not allowed, or is an interpolation."""
+def _check_targets(file: Path, name: str, value: Any, key: str = "") -> None:
+    """Raise InputError where a configuration of Hydra or of its logs names a class or function
+    that is not allowed, or holds an interpolation.
+
+    name, key: of the value, dotted and alone.
+    """
     if isinstance(value, Mapping):
         for inner, content in value.items():
             if inner in NOT_IN_LOGS:
                 raise InputError(f"{file}: {name}.{inner}: is not allowed there; leave it out")
-            _check_calls(file, f"{name}.{inner}", content, inner)
+            _check_targets(file, f"{name}.{inner}", content, inner)
     elif isinstance(value, list):
         for content in value:
-            _check_calls(file, name, content)
+            _check_targets(file, name, content)
     elif (
         "${" in str(value)
         or (key == "_target_" and not TARGET.fullmatch(str(value)))

@@ -1,4 +1,6 @@
-"""Nested settings and settings by dotted name: {"model": {"name": "gcn"}}, {"model.name": "gcn"}."""
+"""Nested settings and settings by dotted name: {"model": {"name": "gcn"}}, {"model.name":
+"gcn"}.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -10,7 +10,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
-from retexo.settings.aliases import ALIASES, NO_SWEEP
+from retexo.settings.aliases import ALIASES, MEANT, NO_SWEEP
 from retexo.settings.flatten import flatten
 from retexo.settings.options import OPTIONS
 from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, defaults
@@ -84,6 +84,12 @@ def refusal(error: Exception) -> str:
             f"--config-name={primary.group(1)}: no such configuration; choose one of"
             f" {', '.join(names)}"
         )
+    plugin = re.search(r"Could not find 'hydra/(sweeper|launcher)/(\w+)'", text)
+    if plugin:
+        return (
+            f"hydra/{plugin[1]}={plugin[2]}: not installed; of the sweepers and launchers, optuna,"
+            " joblib and submitit_local come with pip install -e '.[sweeps]' -c constraints.txt"
+        )
     return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")
 
 
@@ -119,6 +125,8 @@ def unknown_setting(name: str) -> InputError:
     group, _, option = name.partition(".")
     if group == "sweep":
         return InputError(f"{name}: {NO_SWEEP}")
+    if name in MEANT:
+        return InputError(f"{name}: no such setting; {MEANT[name]}")
     if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
         known = (
             ", ".join(flatten(defaults(OPTIONS["trainer", group])))

@@ -41,7 +41,8 @@ BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 def _is_class_weight(value: Any) -> bool:
     if isinstance(value, str):
         return value in ("auto", "none", "balanced")
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value > 0
 
 
 @settings_dataclass
@@ -54,31 +55,33 @@ class TaskSettings(Checked):
         "task.loss",
         "cross_entropy",
         "node classification: cross-entropy, or focal loss, which gives less weight to nodes that "
-        "are classified well already; node regression: squared (mse), absolute (mae) or Huber error",
+        "are classified well already; node regression: squared (mse), absolute (mae) or Huber "
+        "error",
         one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
     focal_gamma: float = setting(
-        "task.focal_gamma", 2.0, "focal loss: its exponent", at_least(0), FINITE
+        "task.focal_gamma", 2.0, "exponent gamma of the focal loss", at_least(0), FINITE
     )
     huber_delta: float = setting(
         "task.huber_delta",
         1.0,
-        "task.loss=huber: error, in deviations of the target, from which on the loss is linear",
+        "Huber loss: error above which the loss is linear, in standard deviations of the target",
         Check(lambda value: value > 0, "must be above 0"),
         FINITE,
     )
     label_smoothing: float = setting(
         "task.label_smoothing",
         0.0,
-        "node classification: share of the target that is spread evenly over all classes",
+        "node classification: label smoothing, the share of the target that is spread evenly over"
+        " all classes",
         BELOW_ONE,
     )
     class_weights: Any = setting(
         "task.class_weights",
         "auto",
-        "node classification: weight of each class in the loss: none, balanced (each class has "
-        "the same total), a list of numbers, or auto (balanced where a class is very rare, "
-        "docs/training.md); the probabilities are corrected for them",
+        "node classification: weight of each class in the loss; none: 1; balanced: the same total "
+        "for each class; auto: balanced where a class is very rare (docs/training.md); or a list "
+        "of numbers. Predicted probabilities are corrected for the weights",
         Check(_is_class_weight, "must be auto, none, balanced, or a list of positive numbers"),
         earlier="none",
     )
@@ -98,8 +101,8 @@ class TaskSettings(Checked):
     negatives: int = setting(
         "task.negatives",
         256,
-        "link prediction: negative samples of a step, half of them uniform, half endpoints "
-        "of other edges",
+        "link prediction: negative samples per step, half of them uniform, half endpoints of "
+        "other edges",
         at_least(2),
         at_most(MAX_WIDTH),
     )
@@ -134,9 +137,11 @@ class TaskSettings(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = self.class_weights
-        if not isinstance(given, str) and any(isinstance(each, str) for each in given):
+        if isinstance(given, str):
+            return
+        if not isinstance(given, tuple | list) or any(isinstance(each, str) for each in given):
             raise InputError(
-                f"task.class_weights={list(given)}: must be auto, none, balanced, or a list of"
+                f"task.class_weights={given}: must be auto, none, balanced, or a list of"
                 " positive numbers"
             )
 

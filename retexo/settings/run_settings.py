@@ -21,10 +21,11 @@ from partitioning.setting_fields import (
     settings_dataclass,
     within,
 )
-from retexo.settings.app_settings import PredictSettings, ReportSettings
+from retexo.settings.app_settings import DisplaySettings, PredictSettings, ReportSettings
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
+from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 AUTO = "auto"
@@ -103,8 +104,8 @@ class ModelSettings(Checked):
     self_weight: bool = setting(
         "model.self_weight",
         True,
-        "skip connection from a node's own row, with weights of its own; gat adds it to the "
-        "output of attention, other models give it half of hidden_dim",
+        "skip connection from a node's own row, with its own weight matrix; gat adds it to the "
+        "output of attention, other models use half of hidden_dim for it",
         earlier=False,
     )
     input_skip: bool = setting(
@@ -124,9 +125,9 @@ class ModelSettings(Checked):
     lookahead: int = setting(
         "model.lookahead",
         0,
-        "1: a layer trains together with the next one, whose output head validates both; for that, "
-        "aggregates of boundary nodes are sent once per layer, and output=activation; 0: each layer "
-        "trains alone",
+        "1: train each layer together with the next one, whose output head validates both; sends "
+        "aggregates of boundary nodes once per layer and sets model.output=activation; 0: train "
+        "each layer alone",
         within(0, 1),
         earlier=0,
     )
@@ -162,9 +163,9 @@ class OptimizerSettings(Checked):
     scheduler: str = setting(
         "scheduler",
         "none",
-        "learning rate over a layer's rounds: constant (none), falling to 0 at num_rounds (cosine), "
-        "multiplied by scheduler_factor after every scheduler_rounds (step), or after as many "
-        "without a better validation metric or loss (plateau)",
+        "learning rate over a layer's rounds; none: constant; cosine: falls to 0 at num_rounds; "
+        "step: multiplied by scheduler_factor every scheduler_rounds; plateau: the same after "
+        "scheduler_rounds without a better validation metric or loss",
         one_of(*SCHEDULERS),
         earlier="none",
     )
@@ -184,8 +185,8 @@ class OptimizerSettings(Checked):
     max_grad_norm: float | None = setting(
         "max_grad_norm",
         None,
-        "gradients with a larger norm are scaled down to this one: the sum over all workers, or with "
-        "gradient=local those of each step; null: never",
+        "gradient clipping: largest norm of the gradient of all workers, or with gradient=local "
+        "of each step; null: off",
         Check(lambda value: 0 < value < math.inf, "must be above 0 and finite"),
     )
 
@@ -212,9 +213,8 @@ class SmoothingSettings(Checked):
     reach: str = setting(
         "smoothing.reach",
         "hops",
-        "label propagation: nodes whose predictions are propagated: all within smoothing.steps "
-        "hops of a split (hops), or only nodes in a split (computed); with computed, "
-        "predictions depend on the split",
+        "label propagation starts from: all nodes within smoothing.steps hops of a split (hops), "
+        "or only nodes in a split (computed), so that predictions depend on the split",
         one_of(*REACHES),
         earlier="computed",
     )
@@ -286,8 +286,8 @@ class TrainSettings(Checked):
     output_heads: str = setting(
         "output_heads",
         "validation",
-        "output heads that predict: those of the last layer, or the layer or mean of layers "
-        "with the best validation metric (validation)",
+        "output head that predicts; last: that of the last layer; validation: that of the layer, "
+        "or the mean of several layers, with the best validation metric",
         one_of("last", "validation"),
         earlier="last",
     )
@@ -295,17 +295,17 @@ class TrainSettings(Checked):
     temperature: str = setting(
         "temperature",
         "auto",
-        "auto: divide the final logits by the number that lowers the log loss on validation most; "
-        "none: leave them as they are",
+        "temperature scaling of the final logits; auto: by the temperature with the lowest log "
+        "loss on validation; none: off",
         one_of("auto", "none"),
         earlier="none",
     )
     threshold: float | str = setting(
         "threshold",
         "auto",
-        "lowest probability at which the positive class, or a label of a multi-label node, is "
-        "predicted; auto: the one with the best F1 on validation, or 0.5 if stopping.metric is "
-        "accuracy or loss",
+        "probability from which the positive class, or a label of a multi-label node, is "
+        "predicted; auto: the threshold with the best F1 on validation, or 0.5 if stopping.metric"
+        " is accuracy or loss",
         Check(
             lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
             "must be between 0 and 1, or auto",
@@ -333,8 +333,8 @@ class TrainSettings(Checked):
     share_aggregates: bool = setting(
         "sites.share_aggregates",
         False,
-        "allow model.lookahead with dataset_name=parts: the sites send each other aggregates of "
-        "boundary nodes, which sum up rows of nodes that no other site needs",
+        "allow model.lookahead with dataset_name=parts: sites send each other aggregates of "
+        "boundary nodes, which contain rows of nodes that no other site needs",
         compared=False,
     )
     resume: str | None = setting(
@@ -349,7 +349,8 @@ class TrainSettings(Checked):
     num_rounds: tuple[int, ...] = setting(
         "num_rounds",
         [200],
-        "most rounds of each layer; the last entry of a short list holds for the other layers",
+        "maximum number of rounds of each layer; the last entry of a short list applies to the "
+        "other layers",
         at_least(0),
         at_most(MAX_ROUNDS),
         per_layer=True,
@@ -394,17 +395,7 @@ class TrainSettings(Checked):
         "simulated network latency: seconds added to every sequential message",
         *seconds(0),
     )
-    logger: str | None = setting(
-        "logger",
-        None,
-        "tensorboard: write its files besides metrics.jsonl",
-        Check(
-            lambda value: value == "tensorboard",
-            "choose tensorboard, or leave it out",
-            ("tensorboard",),
-        ),
-        compared=False,
-    )
+    display: DisplaySettings
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -444,6 +435,13 @@ class Settings(Checked):
         *SEED,
         compared=False,
     )
+    objective: tuple[str, ...] | None = setting(
+        "objective",
+        None,
+        "number of summary.json that a run returns to a sweeper of Hydra, such as val.roc_auc, or "
+        "a list of numbers; null: the validation metric that stopping looks at, R2 for regression",
+        compared=False,
+    )
     plan_rounds: tuple[int, ...] | None = setting(
         "plan.rounds",
         None,
@@ -481,6 +479,9 @@ class Settings(Checked):
                 " of app=train"
             )
         self._check_seeds()
+        for name in self.objective or ():
+            check_objective_name(name, of_links=self.train.task.links)
+            IS_OBJECTIVE("objective", name)
         trainer = self.train.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(

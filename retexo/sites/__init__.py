@@ -1,1 +1,3 @@
-"""Data owners who do not trust the network: TLS, credentials, hub, secure sums, disclosure limits."""
+"""Data owners who do not trust the network: TLS, credentials, hub, secure sums, disclosure
+limits.
+"""

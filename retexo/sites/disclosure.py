@@ -1,4 +1,6 @@
-"""disclosure.json: how many rows and bytes left a site in a run, whether the run succeeded or not."""
+"""disclosure.json: how many rows and bytes left a site in a run, whether the run succeeded or
+not.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

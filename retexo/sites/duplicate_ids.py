@@ -92,7 +92,9 @@ def _joined(lists: list[IntArray]) -> Tensor:
 
 
 def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[Mask]:
-    """For each peer, one bit per hash that it sent: whether the other site of the pair sent it too."""
+    """For each peer, one bit per hash that it sent: whether the other site of the pair sent it
+    too.
+    """
     lists: dict[tuple[int, int], IntArray] = {}
     for rank, hashes in enumerate(received):
         for index, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):

@@ -53,13 +53,13 @@ class PairwiseMasks:
         sizes = [share.numel() * share.element_size() for share in shares]
         for peer, key in self._keys.items():
             stream = torch.frombuffer(
-                bytearray(self._stream(key, sum(sizes)) or b"\0"), dtype=torch.uint8
+                bytearray(self._pseudo_random_bytes(key, sum(sizes)) or b"\0"), dtype=torch.uint8
             )
             for share, piece in zip(shares, torch.split(stream[: sum(sizes)], sizes), strict=True):
                 mask = piece.clone().view(share.dtype)
                 share += mask if self._rank < peer else -mask
 
-    def _stream(self, key: bytes, count: int) -> bytes:
+    def _pseudo_random_bytes(self, key: bytes, count: int) -> bytes:
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 

@@ -83,7 +83,7 @@ class SecureSum:
             torch.where(clipped > 0, self.limits * GROWTH, wanted).clamp(max=1 / SMALLEST)
         )
 
-    def rounded(self, update: Tensor) -> Tensor:
+    def round_as_sent(self, update: Tensor) -> Tensor:
         return (self._words(update)[0] * self._units()).to(update)
 
     @property

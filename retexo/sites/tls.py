@@ -1,4 +1,6 @@
-"""TLS 1.3 between nodes, with their credentials: links between parents and streams between workers."""
+"""TLS 1.3 between nodes, with their credentials: links between parents and streams between
+workers.
+"""
 
 import socket
 import ssl

@@ -19,15 +19,16 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
 from retexo.tasks.metrics import count_correct_by_ogb
 from retexo.tasks.node_classification import NodeClassification
-from retexo.tasks.round_metrics import balanced_accuracy, macro_f1, micro_f1
+from retexo.tasks.round_metrics import RANKING, balanced_accuracy, macro_f1, micro_f1
 from retexo.tasks.score_histogram import (
     average_precision,
     best_f1_edge,
     count_scores,
     divide_bins,
+    even_bin_edges,
     from_key,
     roc_auc,
-    spread_edges,
+    standard_error,
 )
 from retexo.tasks.task_context import TaskContext
 
@@ -36,6 +37,8 @@ PASSES = 3
 FEWEST_BINS, BINS_PER_NODE = 64, 4
 """Small splits have fewer bins than histogram_bins."""
 CALIBRATION_BINS = 15
+MAX_CONFUSED = 30
+"""Most classes of a confusion matrix, whose square is sent."""
 OFFSET_SHARES = (0.0, 0.5, 1.0)
 """Candidates of OutputHeads.offset_share."""
 LARGEST_MARGIN = 30.0
@@ -61,6 +64,12 @@ class ClassificationScores:
     """By split and metric."""
     counts: dict[str, Tensor]
     """By split int64 [4, C], see NodeClassification.count_by_class."""
+    by_bin: dict[str, Tensor]
+    """By split float64 [3, B], the last sums of sum_probabilities."""
+    confusion: Tensor
+    """int64 [C, C] test nodes by class and predicted class; [0, 0] for labels or many classes."""
+    errors: dict[str, float]
+    """Standard errors of the test scores that come from histograms."""
 
 
 def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]:
@@ -79,7 +88,7 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
         for name, (mask, size) in context.split_masks.items()
         if size and name != "train"
     }
-    edges = spread_edges(num_bins)
+    edges = even_bin_edges(num_bins)
     found = {name: Histogram(edges, count_scores(*each, edges)) for name, each in scored.items()}
     _sum([each.counts for each in found.values()], context)
     for _ in range(PASSES - 1):
@@ -191,7 +200,10 @@ def score_splits(
     sums = torch.stack(
         [sum_probabilities(task, logits[mask], labels[mask]) for mask, _ in splits.values()]
     )
-    context.comm.all_reduce([ReduceInput(counts.view(-1)), ReduceInput(sums.view(-1))], METRICS)
+    confusion = count_confusion(task, predicted, labels, context.partition.test_mask)
+    context.comm.all_reduce(
+        [ReduceInput(each.view(-1)) for each in (counts, sums, confusion)], METRICS
+    )
     scores = {
         name: compute_scores(count, total, size, multilabel=task.multilabel)
         for (name, (_, size)), count, total in zip(splits.items(), counts, sums, strict=True)
@@ -199,6 +211,11 @@ def score_splits(
     for name, each in histograms.items():
         scores[name]["roc_auc"] = roc_auc(each.counts)
         scores[name]["average_precision"] = average_precision(each.counts)
+    errors = {
+        name: standard_error(score, histograms["test"].counts)
+        for name, score in RANKING.items()
+        if "test" in histograms
+    }
     info = context.graph_info
     if info.ogb_name is not None:
         mask = context.partition.test_mask
@@ -206,7 +223,65 @@ def score_splits(
         correct = torch.tensor([by_ogb])
         context.comm.all_reduce([ReduceInput(correct)], METRICS)
         scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
-    return ClassificationScores(scores, dict(zip(splits, counts, strict=True)))
+    by_bin = {name: each[2:].view(3, -1) for name, each in zip(splits, sums, strict=True)}
+    counted = dict(zip(splits, counts, strict=True))
+    return ClassificationScores(scores, counted, by_bin, confusion, errors)
+
+
+def count_confusion(
+    task: NodeClassification, predicted: Tensor, labels: Tensor, mask: Tensor
+) -> Tensor:
+    """ClassificationScores.confusion of this worker's nodes."""
+    size = task.num_classes
+    if task.multilabel or size > MAX_CONFUSED:
+        return torch.zeros(0, 0, dtype=torch.int64)
+    cells = labels[mask] * size + predicted[mask].cpu()
+    return torch.bincount(cells, minlength=size * size).view(size, size)
+
+
+def calibration_rows(by_bin: Tensor) -> list[dict[str, float]]:
+    """By bin of confidence the number of predictions, their mean confidence, and the share that is
+    correct; bins without predictions are left out. by_bin: float64 [3, B]
+    """
+    return [
+        {"count": int(count), "confidence": confidence / count, "accuracy": correct / count}
+        for count, confidence, correct in by_bin.T.tolist()
+        if count
+    ]
+
+
+def score_baseline(
+    task: NodeClassification, counts: Mapping[str, Tensor], names: Sequence[Any]
+) -> dict[str, Any]:
+    """The test scores of always predicting the class that most training and validation nodes have.
+
+    Of multi-label nodes, for each label what most of them have. Rankings are random. Validation
+    counts, too, because a split by class has as many training nodes of every class.
+
+    Args:
+        task: with the positive class.
+        counts: by split int64 [4, C], see NodeClassification.count_by_class.
+        names: of the classes; empty for 0 ... C-1.
+    """
+    known, test = (counts["train"] + counts["val"]).double(), counts["test"].double()
+    having, lacking = test[0] + test[2], test[1] + test[3]
+    total = float(having.sum())
+    if not total or not bool(known.any()):
+        return {}
+    if task.multilabel:
+        is_usual = known[0] + known[2] > known[1] + known[3]
+        cells = total + float(lacking.sum())
+        correct = float(torch.where(is_usual, having, lacking).sum())
+        return {"accuracy": correct / cells, "average_precision": total / cells, "roc_auc": 0.5}
+    chosen = int((known[0] + known[2]).argmax())
+    share, occurring = float(having[chosen]) / total, having > 0
+    baseline = {"class": names[chosen] if names else chosen, "accuracy": share, "micro_f1": share}
+    baseline["balanced_accuracy"] = float(occurring[chosen]) / int(occurring.sum())
+    occurring[chosen] = True
+    baseline["macro_f1"] = 2 * share / (1 + share) / int(occurring.sum())
+    if task.is_binary:
+        baseline |= {"roc_auc": 0.5, "average_precision": float(having[task.positive]) / total}
+    return baseline
 
 
 def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) -> Tensor:

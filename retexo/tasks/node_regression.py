@@ -159,6 +159,13 @@ class NodeRegression:
             rows.append(row if count else row | dict.fromkeys(_NAMES, math.nan))
         return rows
 
+    def score_mean(self, sums: Tensor) -> dict[str, float]:
+        """RMSE and R2 of the training mean, which is 0 in training units; see sum_errors."""
+        of_mean = sums.clone()
+        of_mean[2] = sums[4]
+        scores = _mean_scores(self.compute_rows(of_mean))
+        return {name: scores[name] for name in ("rmse", "r2")} if bool(sums[0].any()) else {}
+
     def _mean_and_deviation(self) -> tuple[Tensor, Tensor]:
         """float64 [T] each."""
         scale = self.scale
@@ -173,6 +180,8 @@ class ValueScores:
     """By split: MAE, RMSE and R2, means over the targets."""
     targets: dict[str, list[Row]]
     """By split the scores and the support of each target."""
+    baseline: dict[str, float]
+    """RMSE and R2 on test of predicting the mean of the training nodes, means over the targets."""
     warnings: list[str]
 
 
@@ -189,11 +198,12 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
     rows = {name: task.compute_rows(each) for name, each in zip(splits, sums, strict=True)}
     scores = {name: _mean_scores(each) for name, each in rows.items()}
     warnings = [
-        f"the test R2 of {row['target']}, {row['r2']:.4f}, is not above 0: the mean predicts as well"
+        f"the test R2 of {row['target']}, {row['r2']:.4f}, is not above 0: the mean predicts as"
+        " well"
         for row in rows["test"]
         if row["r2"] <= 0
     ]
-    return ValueScores(scores, rows, warnings)
+    return ValueScores(scores, rows, task.score_mean(sums[list(splits).index("test")]), warnings)
 
 
 def _mean_scores(rows: Sequence[Row]) -> dict[str, float]:

@@ -17,9 +17,9 @@ from torch import Tensor
 from retexo.tasks.score_histogram import (
     average_precision,
     count_scores,
+    even_bin_edges,
     refine_edges,
     roc_auc,
-    spread_edges,
 )
 
 ROUND_BINS = 64
@@ -128,8 +128,8 @@ class RankingMetric:
     with_loss: bool
     passes: int = field(default=HISTOGRAM_PASSES, init=False)
     num_counts: int = field(default=2 * ROUND_BINS, init=False)
-    _edges: Tensor = field(default_factory=lambda: spread_edges(ROUND_BINS), init=False)
-    _next_edges: Tensor = field(default_factory=lambda: spread_edges(ROUND_BINS), init=False)
+    _edges: Tensor = field(default_factory=lambda: even_bin_edges(ROUND_BINS), init=False)
+    _next_edges: Tensor = field(default_factory=lambda: even_bin_edges(ROUND_BINS), init=False)
 
     def start(self) -> None:
         """Begin to count, between the edges that the last value chose."""

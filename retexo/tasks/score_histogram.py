@@ -9,12 +9,16 @@ n scores, B bins.
 """
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 LOWEST, HIGHEST = -(1 << 31), 1 << 31
 """Bounds of the keys of float32 scores."""
+NUM_REDRAWN = 100
+"""Histograms from which a standard error is estimated."""
 
 
 def to_keys(scores: Tensor) -> Tensor:
@@ -31,7 +35,7 @@ def from_key(key: int) -> float:
     return score if math.isfinite(score) else math.copysign(limit, key)
 
 
-def spread_edges(num_bins: int) -> Tensor:
+def even_bin_edges(num_bins: int) -> Tensor:
     """The lower edges of bins 1 to B - 1, int64 [B - 1], evenly over all keys."""
     return LOWEST + torch.arange(1, num_bins) * ((HIGHEST - LOWEST) // num_bins)
 
@@ -133,6 +137,23 @@ def average_precision(counts: Tensor) -> float:
     offset = (true + false - n / (2 * p)) / slope
     harmonic = torch.digamma(p + 1 + offset) - torch.digamma(1 + offset)
     return float(((p + (true - offset) * harmonic) / slope).sum() / positives.sum())
+
+
+def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
+    """The deviation of a score over histograms redrawn with the frequencies of this one
+    (bootstrap); NaN without both classes.
+
+    Args:
+        score: roc_auc or average_precision.
+        counts: int64 [2, B]
+    """
+    size, shares = int(counts.sum()), counts.double().flatten() / max(1, int(counts.sum()))
+    if not bool(counts.any(dim=1).all()):
+        return math.nan
+    rng = np.random.default_rng(0)
+    drawn = rng.multinomial(size, shares.numpy(), NUM_REDRAWN).reshape(NUM_REDRAWN, 2, -1)
+    values = torch.tensor([score(torch.from_numpy(each)) for each in drawn])
+    return float(values[values.isfinite()].std())
 
 
 def best_f1_edge(edges: Tensor, counts: Tensor) -> int | None:

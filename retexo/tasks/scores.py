@@ -1,7 +1,7 @@
 """The scores that a run reports, of any task."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import Tensor
@@ -9,10 +9,12 @@ from torch import Tensor
 from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.classification_scores import (
     Histogram,
+    calibration_rows,
     choose_offset_share,
     choose_threshold,
     class_rows,
     find_warnings,
+    score_baseline,
     score_splits,
     sum_histograms,
 )
@@ -34,12 +36,21 @@ class RunScores:
     """By split the precision, recall, F1 and support of each class."""
     targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By split the MAE, RMSE, R2 and support of each target."""
+    baseline: dict[str, Any] = field(default_factory=dict)
+    """Test scores without a network: of the most frequent class, or the mean of each target."""
+    standard_error: dict[str, float] = field(default_factory=dict)
+    """Of the test scores that come from histograms."""
+    confusion: list[list[int]] = field(default_factory=list)
+    """Test nodes by class and predicted class; empty for labels and many classes."""
+    calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """By split, see calibration_rows."""
     warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The scores by split, `classes`, `targets` and `warnings`, as summary.json has them."""
-        about = {"classes": self.classes, "targets": self.targets, "warnings": self.warnings}
-        return {**self.scores, **{name: each for name, each in about.items() if each}}
+        """The scores by split, and each of the other fields that is not empty, as summary.json
+        has them."""
+        others = [each.name for each in fields(self) if each.name != "scores"]
+        return {**self.scores, **{name: found for name in others if (found := getattr(self, name))}}
 
 
 def choose_and_score(
@@ -78,12 +89,22 @@ def score_nodes(
     """The scores of a task of nodes; see score_splits and score_values."""
     if isinstance(context.task, NodeRegression):
         values = score_values(context, logits)
-        return RunScores(values.scores, targets=values.targets, warnings=values.warnings)
+        return RunScores(
+            values.scores,
+            targets=values.targets,
+            baseline=values.baseline,
+            warnings=values.warnings,
+        )
     found, task = score_splits(context, logits, heads, histograms), context.task
     names, by_accuracy = task.class_names, heads.threshold == 0.5 and not task.multilabel
     scored = {name: counts for name, counts in found.counts.items() if bool(counts.any())}
+    shown = {name: counts for name, counts in scored.items() if name != "train"}
     return RunScores(
         found.scores,
-        {name: class_rows(counts, names) for name, counts in scored.items() if name != "train"},
+        {name: class_rows(counts, names) for name, counts in shown.items()},
+        baseline=score_baseline(task, found.counts, names),
+        standard_error=found.errors,
+        confusion=found.confusion.tolist(),
+        calibration={name: calibration_rows(found.by_bin[name]) for name in shown},
         warnings=find_warnings(found, names, by_accuracy=by_accuracy),
     )

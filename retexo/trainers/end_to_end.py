@@ -172,7 +172,7 @@ def train_without_exchange(
         context, stages, lambda: train, val, train.first_matrices, exchanges_rows=False
     )
     with torch.no_grad(), context.phase("embed"):
-        everything = make(context.in_a_split)
+        everything = make(context.in_a_split | context.computed)
         found = everything.run(stages, context.comm, "embeddings")[0].cpu()
         logits = found.new_full((partition.num_inner, found.shape[1]), torch.nan)
         logits[everything.targets] = found

@@ -7,8 +7,8 @@ alone. With two layers the first stage is end-to-end training.
 
 The next layer sums the outputs h of layer l over in-edges, of which some come from halo nodes. This
 worker computes their output itself, in each round, from the *aggregate* A h of the layer before,
-which its owner sends once per layer, before the rounds. So a layer costs one row for each halo node,
-as without look-ahead; the first one costs two, the features and their aggregate.
+which its owner sends once per layer, before the rounds. So a layer costs one row for each halo
+node, as without look-ahead; the first one costs two, the features and their aggregate.
 
 I inner nodes, H halo nodes of this worker; n labelled nodes, and m nodes that these read, of which
 they are the first; F input width, D hidden width, C classes.

@@ -186,11 +186,12 @@ def options_of_pass(
     settings: TrainSettings, options: PlanOptions, *, sums: bool | None = None
 ) -> PlanOptions:
     """The options of a plan whose rows are sent forward, and their gradients backward, in each
-    round."""
+    round. It ends with the network: label propagation is no part of a pass."""
     times = 2 * settings.num_rounds[0]
     vector_bytes = (times * options.vector_bytes[0], times * options.vector_bytes[1])
     sums = options.partial_sums if sums is None else sums
-    return replace(options.for_targets(partial_sums=sums), vector_bytes=vector_bytes)
+    options = replace(options, num_layers=settings.model.depth, vector_bytes=vector_bytes)
+    return options.for_targets(partial_sums=sums)
 
 
 # --- making a pass ----------

@@ -66,7 +66,6 @@ ONLY_LAZY: dict[str, Any] = {
     "model.input_skip": False,
     "model.output": "activation",
     "model.lookahead": 0,
-    "smoothing.reach": "computed",
 }
 """The only values of these settings that other trainers support."""
 HETEROGENEOUS_LAZY: dict[str, Any] = {
@@ -76,10 +75,6 @@ HETEROGENEOUS_LAZY: dict[str, Any] = {
     "model.lookahead": 0,
 }
 """The only values that trainer=lazy supports on a heterogeneous graph."""
-HETEROGENEOUS_OTHERS = {
-    name: value for name, value in ONLY_LAZY.items() if name != "smoothing.reach"
-}
-"""The only values that other trainers support on a heterogeneous graph."""
 
 
 def find(name: str, *, heterogeneous: bool = False) -> Trainer:
@@ -108,8 +103,8 @@ def check(settings: TrainSettings) -> None:
         node_regression.check_settings(settings)
     elif settings.task.loss in LOSSES["node_regression"]:
         raise InputError(
-            f"task.loss={settings.task.loss}: only for task=node_regression; choose cross_entropy or"
-            " focal"
+            f"task.loss={settings.task.loss}: only for task=node_regression; choose cross_entropy"
+            " or focal"
         )
     _check_saves(settings, trainer)
     _check_growth(settings, trainer)
@@ -121,7 +116,7 @@ def check(settings: TrainSettings) -> None:
 
 
 def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
-    for name, wanted in (HETEROGENEOUS_LAZY if trainer is lazy else HETEROGENEOUS_OTHERS).items():
+    for name, wanted in (HETEROGENEOUS_LAZY if trainer is lazy else ONLY_LAZY).items():
         value = attrgetter(name)(settings)
         if value != wanted:
             raise InputError(

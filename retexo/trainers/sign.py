@@ -4,12 +4,12 @@ edges.
 Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural
 Networks", 2020:
 
-    Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs.
-        4 and 5)
+    Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))        (their eq. 4)
+    Y = Z Omega                                                         (their eq. 5)
 
 A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the
-network once per hop. The norm (model.norm) and model.activation stand in for their PReLU, as in the other
-trainers' networks; dropout acts on each input (model.input_dropout) and on Z.
+network once per hop. The norm (model.norm) and model.activation stand in for their PReLU, as in the
+other trainers' networks; dropout acts on each input (model.input_dropout) and on Z.
 
 On a heterogeneous graph this is NARS (Yu et al., "Scalable Graph Neural Networks for Heterogeneous
 Graphs", 2020) with one subset of relations, all of them. With X_u the features of type u,
@@ -111,7 +111,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     context.save_layer(0, network)
     shape = partition.num_inner, network.head.out_features
     logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
-    used = context.in_a_split
+    used = context.in_a_split | context.computed
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
     return TrainResult(rounds, [logits])

@@ -140,7 +140,9 @@ def task_of_model(
 def make_layer_saver(
     run_dir: Path, comm: Communicator, clock: Clock
 ) -> Callable[[int, nn.Module], None]:
-    """Return a function that writes a layer to run_dir/checkpoint on rank 0, and nothing elsewhere."""
+    """Return a function that writes a layer to run_dir/checkpoint on rank 0, and nothing
+    elsewhere.
+    """
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:

@@ -73,7 +73,9 @@ class MemoryWatch:
         self.private = max(self.private, status_bytes("RssAnon"))
 
     def peaks(self) -> tuple[int, int]:
-        """Return the peak memory of this process so far, bytes: resident, and private as sampled."""
+        """Return the peak memory of this process so far, bytes: resident, and private as
+        sampled.
+        """
         self.sample()
         return status_bytes("VmHWM"), self.private
 

@@ -89,7 +89,9 @@ def serve(
 
 
 def catch_termination() -> Callable[[], bool]:
-    """Keep SIGTERM from ending this process; the returned function tells whether it was received."""
+    """Keep SIGTERM from ending this process; the returned function tells whether it was
+    received.
+    """
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     return stop.is_set

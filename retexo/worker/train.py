@@ -66,6 +66,7 @@ def run(
     ):
         start = time.perf_counter()
         comm = disclosure.comm
+        clock.progress.count_bytes = lambda: comm.meter.total
         graph_info = agree_on_graph_info(
             comm, graph.partition, job.directory, task=task_of(settings)
         )

@@ -44,9 +44,7 @@ BACKENDS = ("gloo", "sockets", "tls")
 USUAL = {
     ("kill", "rendezvous", "tls"),
     ("stop", "plan", "sockets"),
-    ("full disk", "exchange", "tls"),
     ("terminate", "round", "gloo"),
-    ("kill", "evaluation", "sockets"),
     ("full disk", "checkpoint", "gloo"),
     ("kill", "embedding", "tls"),
 }
@@ -197,7 +195,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def pairs() -> list[Any]:
-    """A signal to end takes milliseconds to arrive, in which rounds over sockets would all be over."""
+    """A signal to end takes milliseconds to arrive, in which rounds over sockets would all be
+    over.
+    """
     every = [
         (fault, phase, backend)
         for fault in FAULTS
@@ -227,7 +227,9 @@ def test_a_fault_in_a_phase(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The undisturbed run used gloo. A dead worker restarts the run; the rest is resumed by hand."""
+    """The undisturbed run used gloo. A dead worker restarts the run; the rest is resumed by
+    hand.
+    """
     when = tmp_path_factory.mktemp("struck") / "when"
     keys = request.getfixturevalue("keys") if backend == "tls" else []
     option = f"distributed.backend={'sockets' if backend == 'tls' else backend}"

@@ -171,8 +171,9 @@ def assert_equal(found: dict[str, Any], wanted: tuple[list[float], Tensor]) -> N
     torch.testing.assert_close(found["logits"], wanted[1], rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "num_parts"), [("rgcn", 1), ("rgcn", 4), ("sage", 4), ("rgat", 2)]
+)
 def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
     found = outcome(settings_of(model, num_parts, "trainer=full_graph"))
     assert_equal(found, whole(model))
@@ -180,7 +181,9 @@ def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
 
 
 def test_plain_bytes_are_those_by_hand() -> None:
-    """Of persons, studios and sequels one layer's rows forth and back; the parameters' gradients."""
+    """Of persons, studios and sequels one layer's rows forth and back; the parameters'
+    gradients.
+    """
     settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
     found = outcome(settings)
     assert_equal(found, whole("sage"))

@@ -136,8 +136,17 @@ def alone(case: str) -> dict[str, Any]:
     return outcome(case, 1)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("num_parts", [2, 7])
+LONG = pytest.mark.long("this case runs with another number of parts")
+
+
+@pytest.mark.parametrize(
+    ("case", "num_parts"),
+    [
+        pytest.param(case, num_parts, marks=[] if place % 2 == turn else LONG)
+        for place, case in enumerate(CASES)
+        for turn, num_parts in enumerate((7, 2))
+    ],
+)
 def test_parts_equal_one(case: str, num_parts: int) -> None:
     one, several = alone(case), outcome(case, num_parts)
     np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-8)

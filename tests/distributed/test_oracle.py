@@ -5,6 +5,7 @@ SGD.
 import contextlib
 import copy
 import dataclasses
+import functools
 import threading
 import unittest.mock
 from collections import defaultdict
@@ -35,7 +36,6 @@ from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
 from retexo.worker.make_context import make_context
 
-pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
 ROUNDS = 4
 COMMON = (
     "num_layers=3",
@@ -54,7 +54,6 @@ COMMON = (
 SPARSE = ("gcn", "sage-mean", "gat-mean")
 CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPARSE]
 MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
-LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 AHEAD = "model.lookahead=1"
 POWERSGD = "gradient.compression=powersgd"
@@ -64,6 +63,7 @@ SKIPS = (
     "model.output=aggregate",
     "output_heads=validation",
     "smoothing.steps=3",
+    "smoothing.reach=computed",
 )
 FEW_ROUNDS = 3
 # The graph, and settings besides those above; of FEW_ROUNDS each.
@@ -134,8 +134,6 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 CHUNK = 16
 """In-edges that cases named "chunks" work on together, of some 70 a part or more."""
-ALONE = {"gcn", "gat", "sage-pool"}
-"""What one part is wanted of, for others to equal it."""
 UNUSED = slice(20, 30)
 """Columns of the graph "columns" that are zero in every training row."""
 LONG = pytest.mark.long("of two and seven parts there is every model above")
@@ -312,58 +310,40 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Results by (parts, case). Workers are threads, but for four parts of CASES: one set of
     processes.
     """
-    known: dict[tuple[int, bool], dict[Any, Any]] = {}
 
-    def of(num_parts: int, case: Any) -> Any:
-        group = num_parts, case in FEW
-        if group not in known:
-            known[group] = _train_all(tmp_path_factory.mktemp("oracle"), *group)
-        return joined(known[group][case])
+    @functools.cache
+    def directory(num_parts: int, kind: str) -> PartitionDirectory:
+        folder = tmp_path_factory.mktemp("oracle")
+        masks, parts = oracle_masks(kind), assignment(num_parts)
+        return write_partitions(folder, oracle_graph(kind), masks, parts, num_parts)
+
+    def make_job(num_parts: int, name: Any) -> Case:
+        if name in FEW:
+            kind, settings = FEW[name]
+            given = (*settings, f"num_rounds=[{FEW_ROUNDS}]")
+            step = CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP
+            return directory(num_parts, kind), settings_of(num_parts, *given), step
+        model, kind = name
+        local = LOCAL_3 if kind == "local-3" else ()
+        where = directory(num_parts, "dense" if local else kind)
+        given = settings_of(num_parts, *MODELS[model], *local)
+        return where, given, layerwise.EDGES_PER_STEP
+
+    @functools.cache
+    def in_processes() -> dict[Any, Any]:
+        names = [*CASES, ("gcn", "local-3")]
+        jobs = [make_job(4, name) for name in names]
+        folder = tmp_path_factory.mktemp("processes")
+        results = run_workers(4, train_as_processes, folder, jobs, timeout=280.0)
+        return {name: [result[place] for result in results] for place, name in enumerate(names)}
+
+    @functools.cache
+    def of(num_parts: int, name: Any) -> Any:
+        if num_parts == 4 and name not in FEW:
+            return joined(in_processes()[name])
+        return joined(train_as_threads(num_parts, make_job(num_parts, name)))
 
     return of
-
-
-def _train_all(folder: Path, num_parts: int, few: bool) -> dict[Any, Any]:
-    parts = assignment(num_parts)
-    directories = {
-        kind: write_partitions(
-            folder / kind, oracle_graph(kind), oracle_masks(kind), parts, num_parts
-        )
-        for kind in (
-            ("dense", "sparse", "third", "columns", "values") if few else ("dense", "sparse")
-        )
-    }
-    cases: dict[Any, tuple[PartitionDirectory, TrainSettings]] = {}
-    if few:
-        for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
-            kind, settings = FEW[name]
-            cases[name] = (
-                directories[kind],
-                settings_of(num_parts, *settings, f"num_rounds=[{FEW_ROUNDS}]"),
-            )
-    else:
-        cases = {
-            (name, kind): (directories[kind], settings_of(num_parts, *MODELS[name]))
-            for name, kind in CASES
-        }
-        cases[("gcn", "local")] = (
-            directories["dense"],
-            settings_of(num_parts, "model=gcn", *LOCAL),
-        )
-        cases[("gcn", "local-3")] = (
-            directories["dense"],
-            settings_of(num_parts, "model=gcn", *LOCAL_3),
-        )
-    jobs = [
-        (*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP)
-        for name, case in cases.items()
-    ]
-    if few or num_parts != 4:
-        return {
-            name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)
-        }
-    results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=280.0)
-    return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
 
 def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
@@ -403,7 +383,7 @@ def assert_same(got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("num_parts", [pytest.param(2, marks=LONG), 4, 7])
 @pytest.mark.parametrize("case", MARKED)
 def test_parts_equal_one_part(trained: Any, num_parts: int, case: tuple[str, str]) -> None:
     assert_same(trained(num_parts, case), trained(1, case))
@@ -430,7 +410,7 @@ def test_a_grown_network_is_that_of_as_many_layers(tmp_path: Path) -> None:
         np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("num_parts", [pytest.param(2, marks=LONG), 4, 7])
 def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: int) -> None:
     _, embeddings, _ = trained(num_parts, ("gcn", "local-3"))
     wanted = simulate_local_gcn(num_parts, 3, ROUNDS, "dense")
@@ -607,8 +587,8 @@ def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        ("dense", ("model=sage",)),
-        ("third", ("model=sage",)),
+        ("dense", ("model=sage", "smoothing.reach=computed")),
+        ("third", ("model=sage", "smoothing.reach=computed")),
         ("third", ("model=sage", "smoothing.reach=hops")),
         ("third", ("model=gat", "smoothing.reach=hops")),
         ("third", ("model=sage", "smoothing.reach=hops", "exchange=plain")),

@@ -155,7 +155,7 @@ def whole_runs(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *((SYNC, message) for message in (0, 20)),
+        (SYNC, 20),
         (LOCAL, 18),
         (OPTIMIZER, 37),
         (DEFAULTS, 38),
@@ -164,7 +164,7 @@ def whole_runs(
             30,
             marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed"),
         ),
-        *(pytest.param(SYNC, message, marks=LONG) for message in (3, 9, 14, 24, 33)),
+        *(pytest.param(SYNC, message, marks=LONG) for message in (0, 3, 9, 14, 24, 33)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value[-1],
@@ -229,28 +229,23 @@ def interrupted(interrupted_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(interrupted_once, tmp_path / "interrupted"))
 
 
-@pytest.mark.parametrize("what", ["flipped", "foreign"])
 def test_of_a_damaged_step_the_one_before_it_is_used(
-    what: str, parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
+    parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
 ) -> None:
     path = interrupted / "state" / "rank2" / "step0-4.state"
     content = bytearray(path.read_bytes())
-    if what == "flipped":
-        content[len(content) // 2] ^= 1
-    if what == "foreign":
-        content = bytearray((interrupted / "state" / "run.json").read_bytes())
-    path.write_bytes(content[:-5] if what == "cut" else content)
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
     summary = train.run(settings(parts, *SYNC, "resume=auto"), interrupted)
     assert summary["resumed"] == {"layer": 0, "round": 2, "run_dir": str(interrupted)}
     assert_same_run(interrupted, whole_runs[SYNC])
 
 
-@pytest.mark.parametrize("size", [0, 100])
 def test_a_damaged_tape_is_used_as_far_as_it_goes(
-    size: int, parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
+    parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
 ) -> None:
     path = interrupted / "state" / "rank0" / "tape"
-    path.write_bytes(path.read_bytes()[:size])
+    path.write_bytes(path.read_bytes()[:100])
     assert train.run(settings(parts, *SYNC, "resume=auto"), interrupted)["resumed"] == {
         "layer": 0,
         "round": 4,

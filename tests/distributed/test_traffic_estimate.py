@@ -3,10 +3,12 @@ receiver.
 """
 
 import contextlib
+import functools
 import math
 import threading
 import unittest.mock
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +37,6 @@ from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Context
 from retexo.worker import train
 
-pytestmark = pytest.mark.timeout(300)  # the first test runs all cases
 WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
 COMMON = (
@@ -62,6 +63,7 @@ SKIPS = (
     "model.output=aggregate",
     "output_heads=validation",
     "smoothing.steps=2",
+    "smoothing.reach=computed",
 )
 LOCAL, LOW_RANK = (
     ("gradient=local", "local_epochs=2"),
@@ -143,9 +145,10 @@ def make_case(model: int, exchange: int) -> Case:
     )
 
 
-CASES = [
+MATRIX = [
     make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))
 ]
+CASES = list(MATRIX)
 CASES += [
     replace(case, skips=True)
     for case in CASES
@@ -407,27 +410,26 @@ def key_of(entry: Entry) -> Key:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
-    """All cases, estimated and run; those of PATIENCE may stop early."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Measured]:
+    """A case, estimated and run once; those of PATIENCE may stop early."""
     folder = tmp_path_factory.mktemp("estimated")
-    cases = [*CASES, *PATIENCE]
-    known = {
-        case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)
-    }
-    unprojected = {case: ("num_rounds=[9]", *stopping) for case, stopping in PATIENCE.items()}
-    runs = [
-        Run(
-            known[case.data],
-            case.settings(*unprojected.get(case, ())),
-            folder / f"run{place}",
+
+    @functools.cache
+    def directory(of: Case) -> PartitionDirectory:
+        return directory_of(tmp_path_factory.mktemp("data"), of)
+
+    @functools.cache
+    def measure(case: Case) -> Measured:
+        stopping = ("num_rounds=[9]", *PATIENCE[case]) if case in PATIENCE else ()
+        run = Run(
+            directory(next(each for each in (*CASES, *PATIENCE) if each.data == case.data)),
+            case.settings(*stopping),
+            folder / str(case),
             300 if case.skips else layer_exchange.MAX_BATCH_BYTES,
         )
-        for place, case in enumerate(cases)
-    ]
-    return {
-        case: Measured(run, estimate_of(run), train_run(run))
-        for case, run in zip(cases, runs, strict=True)
-    }
+        return Measured(run, estimate_of(run), train_run(run))
+
+    return measure
 
 
 def estimate_of(run: Run) -> TrafficEstimate:
@@ -441,12 +443,29 @@ def estimate_of(run: Run) -> TrafficEstimate:
 
 CUT = 6 * 4
 """Bytes a round that one worker may send another above the bound of gradients, see Entry.exact."""
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+LONG = pytest.mark.long("every model and every exchange is in the sample")
 
 
-@each_case
-def test_what_was_sent_is_what_was_estimated(measured: dict[Case, Measured], case: Case) -> None:
-    found = measured[case]
+def mark_long(cases: list[Case]) -> list[Any]:
+    """Of MATRIX every other case is in the usual run."""
+    spared = [
+        case
+        for place, case in enumerate(MATRIX)
+        if (place // len(EXCHANGES) + place % len(EXCHANGES)) % 2
+    ]
+    return [
+        pytest.param(case, marks=LONG if case in spared else [], id=str(case)) for case in cases
+    ]
+
+
+each_case = pytest.mark.parametrize("case", mark_long(CASES))
+
+
+@pytest.mark.parametrize("case", [*mark_long(CASES), *PATIENCE], ids=str)
+def test_what_was_sent_is_what_was_estimated(
+    measured: Callable[[Case], Measured], case: Case
+) -> None:
+    found = measured(case)
     assert {key_of(entry) for entry in found.estimated.entries} >= set(found.sent)
     assert len({key_of(entry) for entry in found.estimated.entries}) == len(found.estimated.entries)
     for entry in found.estimated.entries:
@@ -468,9 +487,11 @@ def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
 
 
 @each_case
-def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], case: Case) -> None:
+def test_only_what_training_makes_is_a_bound(
+    measured: Callable[[Case], Measured], case: Case
+) -> None:
     bounds = {
-        (entry.kind, entry.layer) for entry in measured[case].estimated.entries if not entry.exact
+        (entry.kind, entry.layer) for entry in measured(case).estimated.entries if not entry.exact
     }
     later = range(1, case.num_layers)
     trained = (
@@ -484,9 +505,9 @@ def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], cas
 
 @each_case
 def test_gradients_are_exact_where_no_unit_is_dead(
-    measured: dict[Case, Measured], case: Case
+    measured: Callable[[Case], Measured], case: Case
 ) -> None:
-    found = measured[case]
+    found = measured(case)
     for entry in found.estimated.entries:
         if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
             assert found.sent[key_of(entry)] == found.predicted(entry), entry
@@ -506,12 +527,14 @@ ROWS_ONLY = [
 ]
 
 
-@pytest.mark.parametrize("case", ROWS_ONLY, ids=str)
-def test_embeddings_of_the_last_layer_by_hand(measured: dict[Case, Measured], case: Case) -> None:
+@pytest.mark.parametrize("case", mark_long(ROWS_ONLY))
+def test_embeddings_of_the_last_layer_by_hand(
+    measured: Callable[[Case], Measured], case: Case
+) -> None:
     """Where rows alone are sent: first those of the labelled nodes' neighbours, then the rest of
     the test nodes'.
     """
-    found = measured[case]
+    found = measured(case)
     partitions = [found.run.directory.read(rank) for rank in range(WORLD)]
     wanted: dict[Key, int] = {}
     for receiver, partition in enumerate(partitions):

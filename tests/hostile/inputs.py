@@ -240,7 +240,9 @@ def settings(rng: Random, base: Path) -> Input:
 
 
 def training(rng: Random, base: Path) -> Input:
-    """Values that a run can have, through to its end: none may fail in a worker with a traceback."""
+    """Values that a run can have, through to its end: none may fail in a worker with a
+    traceback.
+    """
     Path("parts").symlink_to(base / "parts")
     choices: dict[str, list[Any]] = {
         "num_layers": [1, 2, 3, 6],

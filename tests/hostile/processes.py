@@ -27,7 +27,9 @@ SPAWN = util.spawnv_passfds
 
 
 def main(arguments: tuple[str, ...]) -> int:
-    """main.py, or a script that is named, in this process; what it raises is printed, not raised."""
+    """main.py, or a script that is named, in this process; what it raises is printed, not
+    raised.
+    """
     command = arguments if arguments[0].endswith(".py") else ("main.py", *arguments)
     with mock.patch.object(sys, "argv", [*command]), _hydra_alone():
         try:

@@ -164,7 +164,9 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
-    """How each command ended, and the port that was taken meanwhile; one is a process of its own."""
+    """How each command ended, and the port that was taken meanwhile; one is a process of its
+    own.
+    """
     _spoil(place)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -243,6 +245,8 @@ def test_help_and_the_configuration_are_printed(place: Path) -> None:
 
 
 # --- a run that is under way ----------
+
+LONG_SIGNAL = pytest.mark.long("the other signal takes the same way")
 
 
 def start_long(
@@ -329,8 +333,10 @@ def test_a_killed_worker_ends_the_run(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "status", "keeps_no_state"),
-    [(signal.SIGTERM, 143, "trainer=full_graph"), (signal.SIGINT, 130, "checkpoint=none")],
-    ids=["TERM", "INT"],
+    [
+        pytest.param(signal.SIGTERM, 143, "trainer=full_graph", marks=LONG_SIGNAL, id="TERM"),
+        pytest.param(signal.SIGINT, 130, "checkpoint=none", id="INT"),
+    ],
 )
 def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
     place: Path, tmp_path: Path, number: signal.Signals, status: int, keeps_no_state: str
@@ -361,7 +367,11 @@ def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, -15), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGTERM, -15, id="TERM"),
+        pytest.param(signal.SIGINT, 130, marks=LONG_SIGNAL, id="INT"),
+    ],
 )
 def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
     place: Path, number: signal.Signals, status: int
@@ -423,7 +433,9 @@ def two_nodes(
 
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
-    """And record one run id. They send over sockets, encrypted where that can be, the one by gloo."""
+    """And record one run id. They send over sockets, encrypted where that can be, the one by
+    gloo.
+    """
     with_tls = importlib.util.find_spec("cryptography") is not None
     folders = make_credentials(tmp_path / "keys", "a", "b") if with_tls else ()
     each = [(f"distributed.credentials={folder}",) for folder in folders] or [
@@ -516,22 +528,6 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     ]
 
 
-def test_the_lean_command_of_the_readme(place: Path) -> None:
-    arguments = (
-        "--config-name",
-        "node_classification_gcn",
-        "+experiment=lean",
-        *TRAIN,
-        "hydra.run.dir=runs/lean",
-    )
-    ended = run_main(*arguments, "num_rounds=[3]", cwd=place)
-    assert ended.rc == 0, ended.output
-    settings = json.loads((place / "runs" / "lean" / "summary.json").read_text())["settings"]
-    assert settings["gradient"]["compression"] == "powersgd"
-    assert settings["exchange"]["precision"] == "int4"
-    assert settings["num_rounds"] == [3]  # what the command line says comes last
-
-
 def test_unknown_labels_are_kept_and_not_scored(tmp_path: Path) -> None:
     graph = random_graph(multi=True)
     labels = graph.labels.astype(np.float32)
@@ -569,30 +565,17 @@ def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
     assert len(lines[0]) == sum(first["rounds"]) + 2
 
 
-@pytest.fixture(scope="module")
-def without_validation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, dict[str, Any]]:
-    """A run on a graph without validation nodes, and its summary."""
-    tmp_path = Path(tmp_path_factory.mktemp("without"))
+def test_without_validation_nodes_the_last_round_is_kept(tmp_path: Path) -> None:
+    """And a warning says so."""
     masks = thirds(40)
     masks["val_mask"][:] = False
     save_npz(tmp_path / "toy.npz", random_graph(), masks)
-    made = run_main("app=partition_data", *DATA, cwd=tmp_path)
-    assert made.rc == 0, made.output
-    ended = run_cli(
-        *TRAIN, "model=gat", "hydra.run.dir=run", cwd=tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"}
-    )
+    ended = run_cli(*TRAIN, "model=gat", "hydra.run.dir=run", cwd=tmp_path)
     assert ended.rc == 0, ended.output
-    return ended, json.loads((tmp_path / "run" / "summary.json").read_text())
-
-
-def test_without_validation_nodes_the_last_round_is_kept(without_validation: Any) -> None:
-    _, summary = without_validation
+    assert "no validation nodes" in ended.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["rounds"] == [6, 6]
     assert summary["val"]["accuracy"] is None
-
-
-def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> None:
-    assert "validation nodes" in without_validation[0].stderr.lower()
 
 
 def test_multirun(place: Path) -> None:

@@ -56,7 +56,12 @@ def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor
     return torch.tensor([line["train_loss"] for line in lines if line["train_loss"] is not None])
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage-mean", "sage-pool", "gat-mean", "gin"])
+LONG = pytest.mark.long("other models multiply likewise")
+
+
+@pytest.mark.parametrize(
+    "model", ["gcn", *(pytest.param(name, marks=LONG) for name in MODELS if name != "gcn")]
+)
 def test_bfloat16_is_near(tmp_path: Path, model: str) -> None:
     common = (*MODELS[model], "device=cpu")
     exact, rounded = (
@@ -66,7 +71,7 @@ def test_bfloat16_is_near(tmp_path: Path, model: str) -> None:
     torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0)
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat-mean"])
+@pytest.mark.parametrize("model", [pytest.param("gcn", marks=LONG), "gat-mean"])
 def test_batches_train_and_draw_others_each_time(tmp_path: Path, model: str) -> None:
     whole = losses(tmp_path, 2, "whole", *MODELS[model], "device=cpu")
     batches = losses(tmp_path, 2, "batches", *MODELS[model], "device=cpu", "batch_size=3")

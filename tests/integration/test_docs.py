@@ -60,7 +60,8 @@ NOT_RUN = {
     "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
     r"python benchmarks/": HOURS,
     r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
-    "python -m pip install": "tests/integration/test_wheel.py installs a wheel",
+    r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
+    "(python -m )?pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
     "retexo --help|eval": (
@@ -122,8 +123,18 @@ FOLDERS = {
 }
 
 
+USUAL = ("README.md", "docs/data.md")
+"""Pages whose commands the usual run tries; --all tries those of all."""
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", FOLDERS)
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(page, marks=[] if page in USUAL else pytest.mark.long("takes a minute"))
+        for page in FOLDERS
+    ],
+)
 def test_commands_in_a_fresh_folder(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

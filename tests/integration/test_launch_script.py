@@ -152,7 +152,11 @@ def workers(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["INT", "KILL"]
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGINT, 130, id="INT"),
+        pytest.param(signal.SIGKILL, -9, id="KILL", marks=pytest.mark.long("another signal")),
+    ],
 )
 def test_all_end_with_the_launcher(place: Path, number: signal.Signals, status: int) -> None:
     process = launch(

@@ -42,7 +42,7 @@ def test_tables_of_names_are_trained_predicted_and_read_back(tmp_path: Path) -> 
     )
     ended = run_main("app=train", *data, *SPLIT, *SMALL, "hydra.run.dir=run", cwd=tmp_path)
     assert ended.rc == 0, ended.output
-    for kind in ("csv", "parquet", "npy"):
+    for kind in ("csv", "npy"):
         wanted = (
             "app=predict",
             "checkpoint_dir=run",

@@ -49,7 +49,9 @@ def write_houses(folder: Path) -> pd.DataFrame:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    "secure", [False, pytest.param(True, marks=pytest.mark.long("test_secure_run.py has masks"))]
+)
 def test_tables_from_training_to_predictions(
     secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

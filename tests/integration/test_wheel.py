@@ -17,8 +17,9 @@ from retexo.settings.schema import CONFIG_DIR
 SCRIPT = """
 print("started")
 import retexo
-summary = retexo.train({"dataset_name": "cora", "partition_dir": "parts", "num_partitions": 2, "hidden_dim": 8,
-                        "num_rounds": [1], "device": "cpu", "cluster": {"threads": 1}, "hydra.run.dir": "run"})
+small = {"hidden_dim": 8, "num_rounds": [1], "device": "cpu", "cluster": {"threads": 1}}
+cora = {"dataset_name": "cora", "partition_dir": "parts", "num_partitions": 2}
+summary = retexo.train({**cora, **small, "hydra.run.dir": "run"})
 print(retexo.__file__, summary["status"], summary["rounds"], summary["seconds"]["total"] < 500)
 """
 
@@ -84,7 +85,9 @@ def test_a_wheel_partitions_and_trains_in_an_empty_folder(tmp_path: Path) -> Non
 
 
 def check_contents(wheel: Path) -> None:
-    """Code, configuration and data, no tests; extras that name this distribution and one another."""
+    """Code, configuration and data, no tests; extras that name this distribution and one
+    another.
+    """
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = (

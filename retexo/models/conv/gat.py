@@ -140,6 +140,7 @@ class GAT(Convolution):
         assert block is not None
         if (
             not isinstance(rows, Tensor)
+            or block.scale is not None
             or rows.requires_grad
             or len(inputs.projected)
             or not len(block.src)
@@ -165,6 +166,7 @@ class GAT(Convolution):
     def _edge_sum(self, block: Block, feat: Tensor, alpha: Tensor) -> Tensor:
         """Return the sums of alpha t, [N_dst, heads, D]; features are summed before the weights."""
         weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
+        alpha = alpha if block.scale is None else alpha * block.scale[:, None]
         zeros = feat.new_zeros(block.num_dst, feat.shape[1])
         sums = [zeros.index_add(0, block.dst, feat * share[:, None]) for share in alpha.unbind(1)]
         return torch.stack([total @ weight[:, head] for head, total in enumerate(sums)], dim=1)

@@ -87,7 +87,7 @@ class RelationalAttention(RelationalConvolution):
         z = matmul(self.apply_dropout(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
             self.bias.dtype
         )
-        z = z.view(len(z), self.attention_heads, self.width // self.attention_heads)
+        z = z.view(-1, self.attention_heads, self.width // self.attention_heads)
         score = (z * self.attention_src[place]).sum(dim=-1).index_select(0, block.src)
         if own is not None:
             score = score + (own @ self.attention_dst[place]).index_select(0, block.dst)

@@ -30,7 +30,8 @@ from retexo.settings.compose import compose
 
 CAPTURE = """
 import socket, sys
-with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as wire, open(sys.argv[1], "wb", 0) as file:
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+with open(sys.argv[1], "wb", 0) as file:
     file.write(b"begun")
     while True:
         file.write(wire.recv(1 << 16))

@@ -38,7 +38,9 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sites, and one that asks for a certificate; and the same of another authority in `other`."""
+    """Two sites, and one that asks for a certificate; and the same of another authority in
+    `other`.
+    """
     place = tmp_path_factory.mktemp("credentials")
     for folder in (place, place / "other"):
         make_credentials(folder, "a", "b")

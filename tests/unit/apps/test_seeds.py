@@ -18,7 +18,9 @@ def test_each_seed_is_a_run_and_the_scores_are_averaged(tmp_path: Path) -> None:
     def train(settings: Settings, run_dir: Path) -> dict[str, Any]:
         seen[run_dir.name] = settings
         seed = settings.train.seed
-        return {"val": {"accuracy": None}, "test": {"accuracy": 0.5 + seed / 10, "log_loss": 1.0}}
+        others = {"bytes": {"total": seed}, "seconds": {"train": 1.0}}
+        others |= {"val": {"accuracy": None}, "chosen": {"metric": "accuracy"}}
+        return {"test": {"accuracy": 0.5 + seed / 10, "log_loss": 1.0}, **others}
 
     found = run_seeds(compose([*given, "seeds=[1,4]"], "node_classification_sage"), tmp_path, train)
     for seed in (1, 4):
@@ -30,4 +32,6 @@ def test_each_seed_is_a_run_and_the_scores_are_averaged(tmp_path: Path) -> None:
     assert found["runs"] == ["seed1", "seed4"]
     assert found["test"]["accuracy"] == pytest.approx({"mean": 0.75, "std": 0.3 / 2**0.5})
     assert found["test"]["log_loss"] == {"mean": 1.0, "std": 0.0}
+    assert found["bytes"]["total"]["mean"] == 2.5
+    assert found["chosen"] == {"metric": "accuracy"}
     assert "val" not in found

@@ -1,4 +1,6 @@
-"""The feature pipeline: what it learns from the training nodes, and what it makes of later tables."""
+"""The feature pipeline: what it learns from the training nodes, and what it makes of later
+tables.
+"""
 
 import json
 from pathlib import Path

@@ -113,7 +113,9 @@ def test_means_of_edge_features_by_hand(tmp_path: Path) -> None:
 
 
 def test_tables_as_other_programs_write_them(tmp_path: Path) -> None:
-    """A table of nodes in part files, with an index that has a name; one that gzip has compressed."""
+    """A table of nodes in part files, with an index that has a name; one that gzip has
+    compressed.
+    """
     plain, folder = read(write(tmp_path / "plain")), write(tmp_path / "films")
     frame = pd.read_csv(folder / "nodes/movie.csv").set_index("id")
     (folder / "nodes/movie.csv").unlink()

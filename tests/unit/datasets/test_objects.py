@@ -149,8 +149,14 @@ def heterograph():
     return edges, {"feat": torch.eye(3), "label": torch.tensor([0, 1, -1]), **masks}
 
 
+EDGE_FEAT = torch.tensor([[1.0, 1e5], [3, 3e5], [5, 5e5]])
+
+
 def assert_heterograph(path):
-    graph = datasets.load_any(dataset_settings("file", path, features={"person": "degree"}))
+    """Edge features are standardised, as those of tables, and their means join the destinations'
+    features."""
+    kinds = {"kind": {"person": "degree"}, "scale": "auto"}
+    graph = datasets.load_any(dataset_settings("file", path, features=kinds))
     edges, movie = heterograph()
     for each, (src, dst) in edges.items():
         assert (graph.relations[each].src.tolist(), graph.relations[each].dst.tolist()) == (
@@ -161,9 +167,10 @@ def assert_heterograph(path):
     assert (graph.target, graph.labels.tolist()) == ("movie", [0, 1, -1])
     assert graph.train_mask.tolist() == [True, False, False]
     features = graph.nodes["movie"].features
-    assert (features.toarray() if sp.issparse(features) else features).tolist() == movie[
-        "feat"
-    ].tolist()
+    features = features.toarray() if sp.issparse(features) else features
+    assert features[:, :3].tolist() == movie["feat"].tolist()
+    up = math.sqrt(1.5)
+    np.testing.assert_allclose(features[:, 3:], [[0, 0], [up, up], [-up, -up]], rtol=1e-5)
     assert graph.nodes["person"].num_nodes == 2
 
 
@@ -179,6 +186,7 @@ def test_pyg_of_several_types(tmp_path):
     for each, ends in edges.items():
         data[each].edge_index = torch.tensor(ends)
     data["person", "acts_in", "movie"].edge_weight = torch.tensor([1.0, 2, 3])
+    data["person", "acts_in", "movie"].edge_attr = EDGE_FEAT
     path = retexo.from_pyg(data, tmp_path / "g.npz")
     assert path == str(tmp_path / "g")
     assert_heterograph(path)
@@ -200,6 +208,7 @@ def test_dgl_of_several_types(tmp_path):
     g = dgl.heterograph(ends, {"movie": 3, "person": 2})
     g.nodes["movie"].data.update(movie)
     g.edges["acts_in"].data["weight"] = torch.tensor([1.0, 2, 3])
+    g.edges["acts_in"].data["feat"] = EDGE_FEAT
     assert_heterograph(retexo.from_dgl(g, tmp_path / "g"))
     dgl.save_graphs(str(tmp_path / "g.bin"), [g])
     assert_heterograph(str(tmp_path / "g.bin"))

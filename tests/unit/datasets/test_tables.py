@@ -1,4 +1,6 @@
-"""Tables as people have them: names, blanks, other headers; each mistake with file, row and value."""
+"""Tables as people have them: names, blanks, other headers; each mistake with file, row and
+value.
+"""
 
 import gzip
 import logging
@@ -193,7 +195,8 @@ def test_classes_may_be_integers_beyond_int64(tmp_path):
 
 
 def test_masks_on_unlabelled_nodes(tmp_path):
-    nodes = "id,label,x,train_mask,val_mask,test_mask\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
+    names = "id,label,x,train_mask,val_mask,test_mask"
+    nodes = f"{names}\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
     graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n"))
     expected = (
         "1 nodes are in train and have no label, the first is node b; .*split.drop_unlabelled=true"

@@ -1,4 +1,6 @@
-"""Cores by affinity and by the quota of the control group, from a tree of files like the kernel's."""
+"""Cores by affinity and by the quota of the control group, from a tree of files like the
+kernel's.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Files of users are opened by open_regular: regular ones, and what is written is no symbolic link."""
+"""Files of users are opened by open_regular: regular ones, and what is written is no symbolic
+link.
+"""
 
 import ast
 import os
@@ -85,7 +87,9 @@ def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def test_no_file_is_opened_by_another_way() -> None:
-    """Readers of other libraries that take nothing but paths (DGL, safetensors) are not seen here."""
+    """Readers of other libraries that take nothing but paths (DGL, safetensors) are not seen
+    here.
+    """
     found = []
     for package in ("partitioning", "retexo"):
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -44,7 +44,9 @@ def everyone(parts: np.ndarray) -> np.ndarray:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
-    """A directed graph with self loops and repeated edges, training nodes, and a number of parts."""
+    """A directed graph with self loops and repeated edges, training nodes, and a number of
+    parts.
+    """
     num_nodes = draw(st.integers(1, 40))
     node = st.integers(0, num_nodes - 1)
     edges = draw(st.lists(st.tuples(node, node), max_size=80))
@@ -172,7 +174,8 @@ if sys.argv[1] == "one core":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 src, dst = np.random.default_rng(7).integers(400, size=(2, 1200))
 graph = SimpleNamespace(src=src, dst=dst, num_nodes=400, num_edges=1200)
-print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, np.random.default_rng(int(sys.argv[2]))).tolist())
+rng = np.random.default_rng(int(sys.argv[2]))
+print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, rng).tolist())
 """
 
 

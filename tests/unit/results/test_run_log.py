@@ -1,50 +1,34 @@
-"""The optional logger: what TensorBoard shows is what metrics.jsonl says."""
+"""metrics.jsonl, and what is said of the rounds."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 from support import train_settings
 
-from partitioning.errors import InputError
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.results import run_log
-from retexo.results.run_log import RunLog, check_logger
+from retexo.results.run_log import RunLog
 
 ROUNDS = ((0, 0, 2.0, 0.25), (0, 1, 1.5, None), (0, 2, None, 0.5), (1, 0, 1.0, 0.75))
 
 
-def log_rounds(folder: Path, rank: int, *overrides: str) -> None:
-    with RunLog(folder, rank, train_settings(*overrides)) as log:
+def log_rounds(folder: Path, rank: int) -> None:
+    with RunLog(folder, rank, train_settings()) as log:
         for layer, number, loss, metric in ROUNDS:
             log.round(layer, number, loss, metric)
 
 
-def test_tensorboard_shows_what_the_file_says(tmp_path: Path) -> None:
-    log_rounds(tmp_path, 0, "logger=tensorboard")
+def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
+    log_rounds(tmp_path, 0)
+    with RunLog(tmp_path, 0, train_settings()) as log:
+        log.resume_from(0, 2)
+        log.round(0, 2, 1.25, 0.625)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [
         (line["layer"], line["round"], line["train_loss"], line["val_metric"]) for line in lines
-    ] == list(ROUNDS)
-    assert scalars(tmp_path) == {
-        "layer 0/train_loss": [(0, 2.0), (1, 1.5)],
-        "layer 0/val_metric": [(0, 0.25), (2, 0.5)],
-        "layer 1/train_loss": [(0, 1.0)],
-        "layer 1/val_metric": [(0, 0.75)],
-    }
-
-
-def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
-    log_rounds(tmp_path, 0, "logger=tensorboard")
-    with RunLog(tmp_path, 0, train_settings("logger=tensorboard")) as log:
-        log.resume_from(0, 2)
-        log.round(0, 2, 1.25, 0.625)
-    assert scalars(tmp_path) == {
-        "layer 0/train_loss": [(0, 2.0), (1, 1.5), (2, 1.25)],
-        "layer 0/val_metric": [(0, 0.25), (2, 0.625)],
-    }
+    ] == [*ROUNDS[:2], (0, 2, 1.25, 0.625)]
 
 
 def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
@@ -73,28 +57,6 @@ def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert said == [lines[place] for place in expected]
 
 
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder / "tensorboard"))
-    events.Reload()
-    return {
-        name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]
-    }
-
-
-def test_by_default_and_on_other_ranks_there_is_none(tmp_path: Path) -> None:
-    log_rounds(tmp_path, 0)
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-    log_rounds(tmp_path / "none", 1, "logger=tensorboard")
+def test_other_ranks_write_none(tmp_path: Path) -> None:
+    log_rounds(tmp_path / "none", 1)
     assert not (tmp_path / "none").exists()
-
-
-def test_a_missing_or_unknown_logger_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="logger=wandb: choose tensorboard"):
-        train_settings("logger=wandb")
-    check_logger(None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=r"logger=tensorboard.*pip install -e '\.\[report\]'"):
-        check_logger("tensorboard")
-    check_logger(None)

@@ -230,7 +230,7 @@ def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
 
     def work(comm: Communicator) -> tuple[Tensor, Tensor]:
         summand = ReduceInput(share.clone() if comm.rank == 1 else torch.zeros(1000), wire)
-        rounded = comm.rounded(summand)
+        rounded = comm.round_as_sent(summand)
         comm.all_reduce([summand], GRADIENTS)
         return rounded, summand.tensor
 

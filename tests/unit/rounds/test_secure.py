@@ -99,7 +99,7 @@ def test_the_rounded_share_is_what_is_added() -> None:
     def work(comm: Communicator) -> tuple[Tensor, Tensor]:
         way = SecureSum(comm, GRADIENTS, 1024.0).for_sizes(SIZES)
         for update in given[comm.rank].clone():
-            rounded = way.rounded(update)
+            rounded = way.round_as_sent(update)
             way(update)
         return rounded.double(), update.double()
 

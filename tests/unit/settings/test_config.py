@@ -277,6 +277,24 @@ def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str, nearest
     assert f"did you mean {nearest}?" in message
 
 
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("+epochs=5", "num_rounds=[N]"),
+        ("+auc=true", "stopping.metric"),
+        ("+gpus=2", "device=cuda"),
+        ("+dataset=cora", "dataset_name=NAME"),
+        ("scheduler.step_size=3", "scheduler_rounds"),
+        ("scheduler=StepLR", "none, cosine, plateau, step"),
+        ("optimizer=adam", "optimizer._target_=torch.optim."),
+        ("class_weights=true", "task.class_weights=True: must be"),
+        ("class_weights=2", "task.class_weights=2: must be"),
+    ],
+)
+def test_what_users_of_other_programs_type_leads_to_the_setting(given: str, remedy: str) -> None:
+    assert remedy in refused(given)
+
+
 def test_where_no_name_of_a_group_is_near_all_are_named() -> None:
     assert "distributed.size: no such setting; distributed has " in refused("+distributed.size=2")
 
@@ -378,7 +396,6 @@ PUBLISHED = {
     "dropout": 0.6,
     "output_heads": "last",
     "smoothing.steps": 0,
-    "smoothing.reach": "computed",
     "learning_rate": [0.003] * 3,
     "num_rounds": [200] * 3,
     "stopping.patience": 30,
@@ -396,7 +413,6 @@ CHANGED = {
     "dropout": 0.2,
     "output_heads": "validation",
     "smoothing.steps": 7,
-    "smoothing.reach": "hops",
     "learning_rate": [0.01],
     "num_rounds": [90],
     "stopping.patience": 20,
@@ -517,7 +533,6 @@ def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) 
         "model.input_skip=True",
         "model.output=aggregate",
         "batch_size=9",
-        "smoothing.reach=hops",
         "compute.precision=bf16",
     ],
 )

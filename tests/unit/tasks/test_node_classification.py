@@ -22,7 +22,9 @@ from retexo.tasks.classification_scores import (
     choose_offset_share,
     class_rows,
     compute_scores,
+    count_confusion,
     find_warnings,
+    score_baseline,
     sum_probabilities,
 )
 from retexo.tasks.node_classification import NodeClassification
@@ -91,6 +93,30 @@ def test_scores_of_labels_equal_scikit_learn_where_they_are_known() -> None:
     assert found["macro_f1"] == pytest.approx(np.mean(by_class))
     assert found["log_loss"] == pytest.approx(metrics.log_loss(actual, probabilities))
     assert found["brier"] == pytest.approx(metrics.brier_score_loss(actual, probabilities))
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_the_baseline_is_scikit_learns_dummy_and_the_confusion_its_matrix(num_classes: int) -> None:
+    task = NodeClassification(num_classes, False)
+    logits, labels = drawn(90, num_classes, False, 3)
+    labels[:20] = 0
+    predicted, dummy = task.predict(logits), torch.zeros(90, dtype=torch.int64)
+    counts = task.count_by_class(predicted, labels)
+    found = score_baseline(task, {"train": counts, "val": counts, "test": counts}, ())
+    expected = {
+        "class": 0,
+        "accuracy": metrics.accuracy_score(labels, dummy),
+        "micro_f1": metrics.f1_score(labels, dummy, average="micro"),
+        "macro_f1": metrics.f1_score(labels, dummy, average="macro"),
+        "balanced_accuracy": metrics.balanced_accuracy_score(labels, dummy),
+    }
+    if num_classes == 2:
+        expected |= {"roc_auc": 0.5, "average_precision": float((labels == 1).double().mean())}
+    assert found == pytest.approx(expected)
+    mask = torch.arange(90) % 3 > 0
+    confusion = count_confusion(task, predicted, labels, mask)
+    assert confusion.tolist() == metrics.confusion_matrix(labels[mask], predicted[mask]).tolist()
+    assert count_confusion(NodeClassification(31, False), predicted, labels, mask).numel() == 0
 
 
 def test_a_class_that_occurs_nowhere_is_left_out_of_macro_f1() -> None:
@@ -320,7 +346,11 @@ def test_warnings_name_what_a_score_hides() -> None:
         counts[split][1, 0] = sum(support[1:])
         counts[split][2, 1:] = torch.tensor(support[1:])
     scores = {name: {"accuracy": 0.7} for name in counts}
-    found = find_warnings(ClassificationScores(scores, counts), ["a", "b", "c"], by_accuracy=True)
+    found = find_warnings(
+        ClassificationScores(scores, counts, {}, torch.zeros(0, 0), {}),
+        ["a", "b", "c"],
+        by_accuracy=True,
+    )
     assert found == [
         "no training node has class c",
         "no validation node has classes b, c",

@@ -1,4 +1,6 @@
-"""Losses, scores and the scale of targets of node regression against torch, NumPy and scikit-learn."""
+"""Losses, scores and the scale of targets of node regression against torch, NumPy and
+scikit-learn.
+"""
 
 from typing import Any
 

@@ -20,9 +20,9 @@ from retexo.tasks.score_histogram import (
     average_precision,
     best_f1_edge,
     count_scores,
+    even_bin_edges,
     from_key,
     roc_auc,
-    spread_edges,
     to_keys,
 )
 from retexo.tasks.task_context import TaskContext
@@ -144,4 +144,4 @@ def test_the_threshold_has_the_best_f1_of_its_histogram() -> None:
         metrics.f1_score(is_positive, scores >= from_key(each)) for each in edges.tolist()
     ]
     assert best == pytest.approx(np.max(candidates))
-    assert best_f1_edge(spread_edges(8), torch.zeros(2, 8, dtype=torch.int64)) is None
+    assert best_f1_edge(even_bin_edges(8), torch.zeros(2, 8, dtype=torch.int64)) is None

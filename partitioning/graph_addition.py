@@ -1,0 +1,303 @@
+"""Reads new nodes and their edges for a graph to predict (prediction_graph.py), and adds them.
+
+N nodes, E edges, n new nodes.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from partitioning.datasets.edge_tables import EdgeTable, read_edges
+from partitioning.datasets.frames import TextIds
+from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.symmetry import add_reverse_edges
+from partitioning.datasets.tables import Table, read_table
+from partitioning.errors import InputError
+from partitioning.features.build import add_kinds
+from partitioning.features.encoder import apply
+from partitioning.features.roles import MissingColumn
+from partitioning.features.schema import Schema
+from partitioning.graph_data import (
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    EdgeType,
+    GraphData,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+)
+from partitioning.node_names import Names
+from partitioning.partition_settings import ColumnSettings
+from partitioning.prediction_graph import PredictionGraph, write_frame
+from partitioning.reverse_relations import REVERSE
+
+
+def known_nodes(table: NodeTable) -> Nodes:
+    """The nodes of a type, to look up the ends of new edges."""
+    if table.node_names is not None:
+        return Nodes(
+            table.num_nodes, np.array(table.node_names.tolist(), dtype=object), grows=False
+        )
+    return Nodes(table.num_nodes, table.node_ids, grows=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """New nodes with their edges, whose ends are positions in the grown graph."""
+
+    nodes: dict[str, NodeTable]
+    """By type, with encoded features; of types with new nodes."""
+    relations: dict[EdgeType, Relation]
+    """The new edges, also in reverse where the graph has reverse edges."""
+
+
+def read_addition(
+    held: PredictionGraph, known: Mapping[str, Nodes], nodes: Any, edges: Any
+) -> Addition:
+    """Read new nodes and their edges.
+
+    Args:
+        held: The graph that they join.
+        known: Its nodes by type.
+        nodes: A data frame with ids and features; with several types {TYPE: frame}.
+        edges: A data frame of src and dst; with several types {(SOURCE, RELATION, DESTINATION):
+            frame}. Each edge has a new node at one end.
+
+    Raises:
+        InputError: an id is not new or not known, or a column is not as in training.
+    """
+    graph = held.encoded
+    if isinstance(graph, GraphData):
+        nodes, edges = {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges}
+    made: dict[str, NodeTable] = {}
+    grown = dict(known)
+    for name, frame in nodes.items():
+        if name not in graph.nodes:
+            raise InputError(f"nodes: no type {name!r}; the graph has {', '.join(graph.nodes)}")
+        made[name], ids = _new_nodes(held, name, frame, known[name])
+        grown[name] = known[name].extended(ids)
+    relations: dict[EdgeType, Relation] = {}
+    for each, frame in edges.items():
+        each = tuple(each)
+        if each not in graph.relations:
+            there = ", ".join(SEPARATOR.join(other) for other in graph.relations)
+            raise InputError(
+                f"edges: no relation {SEPARATOR.join(map(str, each))!r}; the graph has {there}"
+            )
+        relations[each] = _new_edges(held, each, frame, known, grown)
+    return Addition(made, _add_reverse(held, relations, grown))
+
+
+def _new_nodes(
+    held: PredictionGraph, name: str, frame: Any, known: Nodes
+) -> tuple[NodeTable, NDArray[Any]]:
+    what = f"new nodes{name and f' of {name}'}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "nodes.parquet"
+        write_frame(frame, path, what)
+        table = _read_new(path, held.settings.columns, known, what)
+    if table.ids is None:
+        raise InputError(f"{what}: no column of ids; give it as `id`")
+    rows = known.find_rows(table.ids, what, keep_unknown=True)
+    if (rows >= 0).any():
+        raise InputError(
+            f"{what}: {table.ids[int((rows >= 0).argmax())]} is in the graph already; ask for it by"
+            " node_ids"
+        )
+    keys = known.extended(table.ids)
+    if not keys.index.is_unique:
+        raise InputError(f"{what}: an id occurs twice; give each node one row")
+    assert keys.ids is not None
+    names = Names.of(map(str, table.ids)) if known.named else None
+    features = _encode_new(held, name, table, what)
+    return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
+
+
+def _read_new(path: Path, columns: ColumnSettings, known: Nodes, what: str) -> Table:
+    try:
+        return read_table(path, columns, text=known.named)
+    except TextIds:
+        raise InputError(f"{what}: ids are names; those of the graph are integers") from None
+    except MissingColumn as error:
+        raise InputError(f"{what}: {error}; the model was trained with this column") from error
+    except InputError as error:
+        raise InputError(str(error).replace(str(path), what)) from None
+
+
+def _encode_new(held: PredictionGraph, name: str, table: Table, what: str) -> NDArray[np.float32]:
+    """[n, F_t] encoded features of new nodes."""
+    width = held.encoded.nodes[name].features.shape[1]
+    state = held.stored.get(f"nodes/{name}" if name else "nodes")
+    if not width:
+        return np.zeros((table.rows, 0), np.float32)
+    raw: Any = table.values["feat"][0] if "feat" in table.values else np.zeros((table.rows, 0))
+    schema = table.schema or Schema(what, ())
+    schema = replace(schema, path=what)
+    is_matrix = state is None or [each["role"] for each in state["columns"]] == ["matrix"]
+    if is_matrix:
+        if raw.shape[1] != width:
+            raise InputError(
+                f"{what}: {raw.shape[1]} numbers in a row; the model was trained with {width}: give"
+                " them as one column of lists, or as columns of numbers"
+            )
+        schema = Schema.of_matrix(what, width)
+    if np.isnan(raw).any() and is_matrix:
+        raise InputError(f"{what}: a blank feature; the model was trained without blanks")
+    if state is None:
+        return np.asarray(raw, np.float32)
+    made = apply(state, raw, schema)
+    return np.asarray(made.toarray(), np.float32)
+
+
+def _new_edges(
+    held: PredictionGraph,
+    each: EdgeType,
+    frame: Any,
+    known: Mapping[str, Nodes],
+    grown: Mapping[str, Nodes],
+) -> Relation:
+    relation, what = (
+        held.encoded.relations[each],
+        f"new edges{each[1] and f' {SEPARATOR.join(each)}'}",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "edges.parquet"
+        write_frame(frame, path, what)
+        table = _read_new_edges(path, held, (grown[each[0]], grown[each[2]]), what)
+    first = known[each[0]].num_nodes, known[each[2]].num_nodes
+    between = (table.src < first[0]) & (table.dst < first[1])
+    if between.any():
+        raise InputError(
+            f"{what}: row {int(between.argmax())} joins two nodes that are in the graph already;"
+            " attach the changed graph instead"
+        )
+    weight = table.weight
+    if weight is not None and relation.edge_weight is None:
+        raise InputError(f"{what}: have weights, those of the graph have none; leave them out")
+    if relation.edge_weight is not None and weight is None:
+        weight = np.ones(len(table.src), np.float32)
+    return Relation(table.src, table.dst, weight, _encode_edges(held, each, relation, table, what))
+
+
+def _encode_edges(
+    held: PredictionGraph, each: EdgeType, relation: Relation, table: EdgeTable, what: str
+) -> NDArray[np.float32] | None:
+    """[E, K] encoded features of new edges; None where the graph's edges have none."""
+    if relation.edge_feat is None or held.links is not None:
+        return None
+    state = held.stored.get(f"edges/{SEPARATOR.join(each)}" if each[1] else "edges")
+    width = relation.edge_feat.shape[1]
+    raw = np.zeros((len(table.src), 0), np.float32) if table.feat is None else table.feat
+    if state is not None and table.schema is not None:
+        return np.asarray(apply(state, raw, replace(table.schema, path=what)).toarray(), np.float32)
+    if raw.shape[1] != width:
+        raise InputError(f"{what}: {raw.shape[1]} features; the model was trained with {width}")
+    return np.asarray(raw, np.float32)
+
+
+def _read_new_edges(
+    path: Path, held: PredictionGraph, nodes: tuple[Nodes, Nodes], what: str
+) -> EdgeTable:
+    try:
+        return read_edges(path, held.settings.columns, nodes, with_features=True)
+    except TextIds:
+        raise InputError(f"{what}: ids are names; those of the graph are integers") from None
+    except InputError as error:
+        raise InputError(str(error).replace(str(path), what)) from None
+
+
+def _add_reverse(
+    held: PredictionGraph, relations: dict[EdgeType, Relation], grown: Mapping[str, Nodes]
+) -> dict[EdgeType, Relation]:
+    """The new edges, and their reverse where the whole graph has reverse edges."""
+    if isinstance(held.encoded, GraphData):
+        if not held.settings.symmetrize or PLAIN_RELATION not in relations:
+            return relations
+        added = relations[PLAIN_RELATION]
+        count = grown[PLAIN_TYPE].num_nodes
+        alone = replace(
+            held.encoded,
+            src=added.src,
+            dst=added.dst,
+            labels=np.zeros(count, np.int64),
+            edge_weight=added.edge_weight,
+            edge_feat=added.edge_feat,
+            edge_time=None,
+        )
+        both = add_reverse_edges(alone)
+        return {PLAIN_RELATION: Relation(both.src, both.dst, both.edge_weight, both.edge_feat)}
+    made = dict(relations)
+    for each, added in relations.items():
+        back = each[2], f"{REVERSE}{each[1]}", each[0]
+        if back in held.encoded.relations and back not in relations:
+            made[back] = replace(added, src=added.dst, dst=added.src)
+    return made
+
+
+def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
+    """The graph with new nodes and edges, each after those of its type; kinds of features are made
+    anew."""
+    encoded = held.encoded
+    relations = {
+        each: _join_edges(relation, added.relations.get(each))
+        for each, relation in encoded.relations.items()
+    }
+    if isinstance(encoded, HeteroGraphData):
+        nodes = {
+            name: _join_nodes(table, added.nodes.get(name)) for name, table in encoded.nodes.items()
+        }
+        count = nodes[encoded.target].num_nodes
+        encoded = replace(
+            encoded, nodes=nodes, relations=relations, labels=np.full(count, -1, np.int64)
+        )
+    else:
+        table, edges = (
+            _join_nodes(encoded.nodes[PLAIN_TYPE], added.nodes.get(PLAIN_TYPE)),
+            relations[PLAIN_RELATION],
+        )
+        encoded = replace(
+            encoded,
+            src=edges.src,
+            dst=edges.dst,
+            edge_weight=edges.edge_weight,
+            edge_feat=edges.edge_feat,
+            features=table.features,
+            node_ids=table.node_ids,
+            featured=table.featured,
+            labels=np.full(table.num_nodes, -1, np.int64),
+        )
+    made = encoded if held.keeps_features else add_kinds(encoded, held.settings.features)
+    return replace(held, graph=made, encoded=encoded)
+
+
+def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
+    if more is None:
+        return table
+    features: Any
+    if isinstance(table.features, sp.csr_array):
+        features = sp.csr_array(sp.vstack([table.features, sp.csr_array(more.features)]))
+    else:
+        features = np.concatenate((table.features, np.asarray(more.features)))
+    featured = table.featured
+    if featured is not None:
+        featured = np.concatenate((featured, np.ones(more.num_nodes, np.bool_)))
+    ids = np.concatenate((table.node_ids, more.node_ids))
+    return replace(table, features=features, node_ids=ids, featured=featured, node_names=None)
+
+
+def _join_edges(relation: Relation, more: Relation | None) -> Relation:
+    if more is None:
+        return relation
+    joined: Any = {
+        name: np.concatenate((getattr(relation, name), getattr(more, name)))
+        for name in ("src", "dst", "edge_weight", "edge_feat")
+        if getattr(relation, name) is not None
+    }
+    return replace(relation, **joined)

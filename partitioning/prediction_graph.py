@@ -1,0 +1,241 @@
+"""Reads a graph to predict into memory, from a file or an object; graph_addition.py adds nodes.
+
+Columns are encoded by the pipeline that a model was trained with. A graph is a path (as
+dataset_file), a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and
+edges: two data frames, or for several types two dictionaries, {TYPE: frame} and {(SOURCE,
+RELATION, DESTINATION): frame}.
+
+N nodes, E edges.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from partitioning import datasets
+from partitioning.datasets import file, hetero_objects, hetero_tables, objects
+from partitioning.datasets.hetero_objects import as_arrays
+from partitioning.errors import InputError
+from partitioning.features.build import (
+    STORED_ROLES,
+    States,
+    add_kinds,
+    encode_tables,
+    read_as_fitted,
+    stored_columns,
+)
+from partitioning.features.encoder import EncodedFeatures
+from partitioning.features.roles import MissingColumn
+from partitioning.graph_data import (
+    SEPARATOR,
+    AnyGraph,
+    GraphData,
+    HeteroGraphData,
+)
+from partitioning.links.link_split import (
+    LinkSplit,
+    find_relation,
+    split_links,
+    to_graph_of_relation,
+)
+from partitioning.partition_settings import ColumnSettings, DatasetSettings
+
+FORMS = (
+    "a path, a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and"
+    " edges (two data frames, or two dictionaries of them by type)"
+)
+ID_ROLES = ("id", "src", "dst", "weight")
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionGraph:
+    """A graph to predict."""
+
+    graph: AnyGraph
+    """With the features that the network reads."""
+    encoded: AnyGraph
+    """The same before the kinds of features.kind are added."""
+    settings: DatasetSettings
+    stored: States
+    """The pipelines that encode its tables."""
+    links: LinkSplit | None = None
+    """For link prediction; all pairs are training pairs."""
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether new nodes leave the features of the others as they are."""
+        return tuple(self.settings.features.kind) == ("given",) and isinstance(
+            self.encoded, GraphData
+        )
+
+
+def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGraph:
+    """Read a graph to predict.
+
+    Args:
+        given: One of FORMS.
+        settings: How the training graph was read, with split.kind=none.
+        stored: The pipelines of the model.
+
+    Raises:
+        InputError: it is none, or a column or type is not what the model was trained with.
+    """
+    if stored:
+        settings = replace(settings, columns=_named_columns(stored, settings.columns))
+    try:
+        graph = read_as_fitted(
+            lambda columns: _read(given, replace(settings, columns=columns)),
+            settings.columns,
+            stored,
+        )
+    except MissingColumn as error:
+        if stored and error.role in STORED_ROLES:
+            raise InputError(
+                f"graph: no column `{error.pattern}`, which the model was trained with;"
+                f" {str(error).partition('column: ')[2]}"
+            ) from error
+        raise
+    if stored:
+        settings = replace(settings, columns=stored_columns(stored, settings.columns))
+    encoded: Any
+    encoded, _ = encode_tables(graph, settings.features, None, stored)
+    if not settings.links:
+        encoded = _dense(encoded)
+        return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)
+    if isinstance(encoded, HeteroGraphData):
+        encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.relation))
+    encoded = _dense(encoded)
+    links = split_links(encoded, settings.split, settings.spectral, paths=settings.paths)
+    made = add_kinds(links.graph, settings.features)
+    return PredictionGraph(made, encoded, settings, stored, links)
+
+
+def _named_columns(stored: States, columns: ColumnSettings) -> ColumnSettings:
+    """The columns of ids, ends and weights as stored, unless settings name them."""
+    known = {
+        role: [name for state in stored.values() for name in state["roles"].get(role, [])]
+        for role in ID_ROLES
+    }
+    names: Any = {
+        role: found[0]
+        for role, found in known.items()
+        if len(set(found)) == 1 and getattr(columns, role) is None
+    }
+    return replace(columns, **names)
+
+
+def _dense(graph: Any) -> Any:
+    """Features as arrays instead of EncodedFeatures."""
+    if isinstance(graph, HeteroGraphData):
+        return graph
+    made = {name: getattr(graph, name) for name in ("features", "edge_feat")}
+    return replace(
+        graph,
+        **{
+            name: each.toarray() for name, each in made.items() if isinstance(each, EncodedFeatures)
+        },
+    )
+
+
+def _read(given: Any, settings: DatasetSettings) -> AnyGraph:
+    name = type(given).__name__
+    if isinstance(given, DatasetSettings):
+        return datasets.read_graph(settings)
+    if _has_types(given) and settings.target is None and not settings.links:
+        raise InputError(
+            "graph: a heterogeneous graph; the model is for a plain graph, without types"
+        )
+    if isinstance(given, str | Path):
+        return datasets.read_graph(replace(settings, name="file", file=str(given)))
+    if hasattr(given, "node_types") or (hasattr(given, "ntypes") and len(given.etypes) != 1):
+        make = hetero_objects.of_pyg if hasattr(given, "node_types") else hetero_objects.of_dgl
+        types, relations = make(given)
+        # In the order of the files that `retexo.from_pyg` writes, which numbers relations.
+        graph: AnyGraph = hetero_tables.from_arrays(
+            Path(name),
+            {each: types[each] for each in sorted(types, key="{}.npz".format)},
+            {each: relations[each] for each in sorted(relations, key=SEPARATOR.join)},
+            settings,
+        )
+        return datasets.add_reverse(graph, settings)
+    if isinstance(given, tuple | list) and len(given) == 2:
+        with _as_files(*given) as folder, _named_as_given(folder):
+            return datasets.read_graph(replace(settings, name="file", file=str(folder)))
+    for attribute, convert in (
+        ("edge_index", objects.pyg_arrays),
+        ("ntypes", objects.dgl_arrays),
+        ("is_directed", objects.networkx_arrays),
+    ):
+        if hasattr(given, attribute):
+            found = {key: value for key, value in convert(given).items() if "mask" not in key}
+            found |= {"label": None}
+            return datasets.add_reverse(
+                file.from_arrays(name, as_arrays(found), settings), settings
+            )
+    raise InputError(f"graph: {name}: expected {FORMS}")
+
+
+def _has_types(given: Any) -> bool:
+    if isinstance(given, str | Path):
+        return hetero_tables.is_folder(Path(given))
+    is_pair_of_types = isinstance(given, tuple | list) and all(
+        isinstance(each, Mapping) for each in given
+    )
+    return is_pair_of_types or hasattr(given, "node_types")
+
+
+@contextlib.contextmanager
+def _named_as_given(folder: Path) -> Iterator[None]:
+    """Name `nodes` in messages, not the file nodes.parquet of a temporary folder."""
+    try:
+        yield
+    except MissingColumn as error:
+        raise MissingColumn(error.role, error.pattern, _without_files(str(error), folder)) from None
+    except InputError as error:
+        raise InputError(_without_files(str(error), folder)) from None
+
+
+def _without_files(message: str, folder: Path) -> str:
+    return (
+        message.replace(f"dataset_file={folder}", "graph")
+        .replace(f"{folder}/", "")
+        .replace(".parquet", "")
+    )
+
+
+@contextlib.contextmanager
+def _as_files(nodes: Any, edges: Any) -> Iterator[Path]:
+    """The folder of tables of two data frames or of two dictionaries of them, while it is read."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if hasattr(nodes, "columns") and hasattr(edges, "columns"):
+            frames = {"nodes": nodes, "edges": edges}
+        elif isinstance(nodes, Mapping) and isinstance(edges, Mapping):
+            frames = {f"nodes/{each}": frame for each, frame in nodes.items()}
+            for each, frame in edges.items():
+                hetero_tables.check_name(SEPARATOR, "") if len(each) != 3 else None
+                frames[f"edges/{SEPARATOR.join(each)}"] = frame
+            for below in ("nodes", "edges"):
+                (folder / below).mkdir()
+        else:
+            raise InputError(
+                f"graph: a pair of {type(nodes).__name__} and {type(edges).__name__}: expected"
+                f" {FORMS}"
+            )
+        for place, frame in frames.items():
+            write_frame(frame, folder / f"{place}.parquet", place)
+        yield folder
+
+
+def write_frame(frame: Any, path: Path, what: str) -> None:
+    """Write a data frame; InputError for cells of several types in a column."""
+    try:
+        frame.to_parquet(path, index=frame.index.name is not None)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{what}: not a table with one type of values in each column: {reason}"
+        ) from None

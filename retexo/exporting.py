@@ -1,0 +1,133 @@
+"""Writes a trained network for use without this package: torch.export's pt2, or ONNX.
+
+Both take any number of nodes and edges. N nodes, E edges, F features.
+"""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from partitioning.errors import InputError
+from partitioning.graph_data import SEPARATOR
+from retexo.results.atomic_write import atomic_write
+from retexo.trainers.graph_module import PlainGraphModule, TypedGraphModule
+
+Module = PlainGraphModule | TypedGraphModule
+FORMATS = ("pt2", "onnx")
+TOLERANCE = 1e-4
+"""Largest difference of a logit between the module and what onnxruntime computes."""
+
+
+def to_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+    """The module as a program of torch.export.
+
+    Args:
+        module: Without edge gates.
+        inputs: Example arguments, such as Predictor.network_inputs returns them.
+    """
+    with torch.no_grad(), _quiet():
+        return torch.export.export(module, inputs, dynamic_shapes=_dynamic_shapes(inputs))
+
+
+def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Nodes and edges may be any number: dimension 1 of edge_index [2, E], else dimension 0."""
+
+    def of(given: Any) -> Any:
+        if isinstance(given, dict):
+            return {name: of(each) for name, each in given.items()}
+        if given is None:
+            return None
+        return {1 if given.dtype == torch.int64 else 0: Dim.DYNAMIC}
+
+    return tuple(of(each) for each in inputs)
+
+
+def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
+    """Write a file of one of FORMATS; InputError if an optional package is missing, or the graph
+    cannot be expressed.
+
+    ONNX is written after onnxruntime has computed the example's logits within TOLERANCE.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    if kind == "pt2":
+        torch.export.save(to_program(module, inputs), content)
+    else:
+        _write_onnx(module, inputs, content)
+    with atomic_write(path) as unfinished:
+        unfinished.write_bytes(content.getvalue())
+
+
+def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) -> None:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"export.format=onnx: needs the package {error.name}: pip install 'retexo-gnn[export]'"
+        ) from None
+    names = input_names(inputs)
+    with _quiet():
+        program = torch.onnx.export(
+            to_program(module, inputs), dynamo=True, input_names=names, output_names=["logits"]
+        )
+    assert program is not None
+    model = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    given = dict(zip(names, map(Tensor.numpy, _tensors(inputs)), strict=True))
+    with torch.no_grad():
+        wanted = module(*inputs)
+    found = torch.from_numpy(session.run(None, given)[0])
+    if not torch.allclose(found, wanted, rtol=0, atol=TOLERANCE):
+        difference = float((found - wanted).abs().max())
+        raise InputError(
+            f"export.format=onnx: onnxruntime's logits differ by {difference:.3g};"
+            " export.format=pt2 is exact"
+        )
+    content.write(model)
+
+
+def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors of the arguments, in order."""
+    flat: list[Tensor] = []
+    for each in inputs:
+        flat += each.values() if isinstance(each, dict) else () if each is None else (each,)
+    return flat
+
+
+def input_names(inputs: tuple[Any, ...]) -> list[str]:
+    """The names of ONNX's inputs: x, edge_index, edge_weight and edge_attr; in a typed graph
+    x.TYPE, edge_index.SOURCE__RELATION__DESTINATION ..."""
+    names = []
+    arguments = ("x", "edge_index", "edge_weight", "edge_attr")
+    for argument, each in zip(arguments, inputs, strict=False):
+        if isinstance(each, dict):
+            keys = (key if isinstance(key, str) else SEPARATOR.join(key) for key in each)
+            names += [f"{argument}.{key}" for key in keys]
+        elif each is not None:
+            names.append(argument)
+    return names
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notices of torch's exporters, which are not about the model."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export")]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)

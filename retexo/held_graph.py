@@ -1,0 +1,344 @@
+"""A graph in memory with the rows of each layer, from which new nodes are computed.
+
+The rows of known nodes are kept. A new node changes only the nodes that its edges reach: after l
+layers those within l hops of a new edge, and with GCN those that share a neighbour whose out-degree
+grew. Only these are computed again; label propagation, which is C wide, runs over the whole graph.
+The result is that of the whole grown graph, up to rounding.
+
+N nodes, n new ones, E edges, F width of rows, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from partitioning import graph_addition
+from partitioning.graph_addition import Addition
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, HeteroGraphData
+from partitioning.prediction_graph import PredictionGraph
+from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources
+from retexo.models.hetero_stage import Schema
+from retexo.trainers.graph_module import (
+    Outputs,
+    PlainGraphModule,
+    TypedGraphModule,
+    mean_edge_features,
+    read_edge_features,
+    run_stage,
+)
+
+
+def to_tensor(values: Any) -> Tensor:
+    """Features [N, F], dense float32; edge ends as int64."""
+    dense = values.toarray() if sp.issparse(values) or hasattr(values, "toarray") else values
+    array = np.asarray(dense)
+    return torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges of a plain graph without self loops, sorted by destination."""
+
+    held: InEdges
+    """With the edge features that the convolution reads."""
+    dst: Tensor
+    """int64 [E]"""
+    feat: Tensor | None
+    """[E, K] given features, where skip connections read their means."""
+
+    @classmethod
+    def of(cls, module: PlainGraphModule, graph: GraphData, num_relations: int) -> "Edges":
+        """The edges of a graph; num_relations: of a union graph, whose edge_feat are numbers."""
+        src, dst = to_tensor(graph.src), to_tensor(graph.dst)
+        keep = src != dst
+        src, dst = src[keep], dst[keep]
+        weight, feat = (
+            None if data is None else to_tensor(data)[keep]
+            for data in (graph.edge_weight, graph.edge_feat)
+        )
+        if num_relations and feat is not None:
+            feat = torch.nn.functional.one_hot(feat[:, 0].long(), num_relations).float()
+        order = torch.argsort(dst, stable=True)
+        src, dst = src[order], dst[order]
+        weight, feat = (None if data is None else data[order] for data in (weight, feat))
+        ones = torch.ones(len(src)) if weight is None else weight
+        degrees = [torch.zeros(graph.num_nodes).index_add(0, ends, ones) for ends in (dst, src)]
+        conv = module.stages[0].conv
+        read = read_edge_features(conv, weight, feat)
+        held = InEdges.build(
+            src, dst, degrees[0], degrees[1], torch.float32, weight=weight, edge_feat=read
+        )
+        return cls(held, dst, None if conv.attention_heads or conv.reads_relations else feat)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.held.in_degree)
+
+    def number(self) -> NumberedEdges:
+        """To cut blocks."""
+        none = HaloRows.empty(0, 0, torch.float32)
+        return self.held.number_sources(Sources(none, none))
+
+    def whole(self) -> Block:
+        """The block of all nodes."""
+        held, nodes = self.held, torch.arange(self.num_nodes)
+        return Block(
+            nodes=nodes,
+            num_dst=len(nodes),
+            num_unprojected=len(nodes),
+            src=held.src.long(),
+            dst=self.dst,
+            out_degree=held.out_degree,
+            in_degree=held.in_degree,
+            weight=held.weight,
+            edge_feat=held.edge_feat,
+        )
+
+    def edge_means(self, block: Block) -> Tensor | None:
+        """[N, K] means of the in-edges' features; block: the whole one."""
+        return None if self.feat is None else mean_edge_features(block, self.feat)
+
+    def insert(self, module: PlainGraphModule, added: Addition) -> "Edges":
+        """The edges with new ones, of nodes that follow the known ones."""
+        relation = added.relations.get(PLAIN_RELATION)
+        num_new = added.nodes[PLAIN_TYPE].num_nodes
+        src = torch.zeros(0, dtype=torch.int64) if relation is None else to_tensor(relation.src)
+        dst = src if relation is None else to_tensor(relation.dst)
+        keep = (src != dst).nonzero()[:, 0]
+        order = keep[torch.argsort(dst[keep], stable=True)]
+        src, dst = src[order], dst[order]
+        weight, feat = (
+            None if relation is None or data is None else to_tensor(data)[order]
+            for data in (
+                relation and relation.edge_weight,
+                relation and relation.edge_feat,
+            )
+        )
+        held, num_nodes = self.held, self.num_nodes + num_new
+        row_ptr = torch.cat((held.row_ptr, held.row_ptr[-1:].expand(num_new)))
+        places = row_ptr[dst + 1].numpy()
+        read = read_edge_features(module.stages[0].conv, weight, feat)
+        grown_dst = torch.from_numpy(np.insert(self.dst.numpy(), places, dst.numpy()))
+
+        def joined(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+            if old is None:
+                return None
+            new = old.new_zeros(0, *old.shape[1:]) if new is None else new.to(old)
+            return torch.from_numpy(np.insert(old.numpy(), places, new.numpy(), axis=0))
+
+        ones = torch.ones(len(src)) if weight is None else weight
+        in_degree, out_degree = (
+            torch.cat((degree, degree.new_zeros(num_new))).index_add(0, ends, ones)
+            for degree, ends in ((held.in_degree, dst), (held.out_degree, src))
+        )
+        grown_src, grown_weight = joined(held.src, src), joined(held.weight, weight)
+        assert grown_src is not None
+        counts = torch.bincount(dst, minlength=num_nodes)
+        row_ptr = row_ptr + torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        grown = InEdges(
+            grown_src, row_ptr, out_degree, in_degree, grown_weight, joined(held.edge_feat, read)
+        )
+        return Edges(grown, grown_dst, joined(self.feat, feat))
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """A table of rows [N, F] of which some are replaced or added."""
+
+    kept: Tensor
+    place: Tensor
+    """int64 [N + n] the row in `values` of each node, -1 for a kept one."""
+    values: Tensor
+
+    @classmethod
+    def of(cls, kept: Tensor, num_nodes: int, nodes: Tensor, values: Tensor) -> "Overlay":
+        place = torch.full((num_nodes,), -1)
+        place[nodes] = torch.arange(len(nodes))
+        return cls(kept, place, values)
+
+    def take(self, nodes: Tensor) -> Tensor:
+        """[m, F] the rows of some nodes, int64 [m]."""
+        place = self.place[nodes]
+        rows = self.kept[nodes.clamp(max=len(self.kept) - 1)]
+        replaced = (place >= 0).nonzero()[:, 0]
+        rows[replaced] = self.values[place[replaced]]
+        return rows
+
+    def whole(self) -> Tensor:
+        """[N + n, F]"""
+        rows = torch.cat(
+            (self.kept, self.kept.new_zeros(len(self.place) - len(self.kept), self.kept.shape[1]))
+        )
+        replaced = (self.place >= 0).nonzero()[:, 0]
+        rows[replaced] = self.values[self.place[replaced]]
+        return rows
+
+
+@dataclass(eq=False)
+class HeldPlainGraph:
+    """A plain graph with the rows of each layer."""
+
+    module: PlainGraphModule
+    read: PredictionGraph
+    num_relations: int = 0
+    """Of a union graph."""
+    outputs: Outputs = field(init=False)
+    """At all nodes."""
+
+    @torch.no_grad()
+    def __post_init__(self) -> None:
+        assert isinstance(self.read.graph, GraphData)
+        self.features = to_tensor(self.read.graph.features)
+        self.edges = Edges.of(self.module, self.read.graph, self.num_relations)
+        block = self.edges.whole()
+        self.layers = list(self.module.layers(self.features, block, self.edges.edge_means(block)))
+        by_head = [logits for _, logits, _ in self.layers]
+        rows = self.layers[-2][0] if len(self.layers) > 1 else self.features
+        self.outputs = Outputs(self.module.finish(by_head, block), rows, by_head)
+        needs_aggregate = any("aggregate" in stage.skips for stage in self.module.stages)
+        empty = self.features.new_zeros(0, 0)
+        self.layers = [
+            (rows, logits, aggregate if needs_aggregate and not layer else empty)
+            for layer, (rows, logits, aggregate) in enumerate(self.layers)
+        ]
+
+    def inputs(self) -> tuple[Any, ...]:
+        """The arguments of the module."""
+        edges, held = self.edges, self.edges.held
+        feat = held.edge_feat if edges.feat is None else edges.feat
+        if self.module.stages[0].conv.attention_heads and held.weight is not None:
+            assert feat is not None
+            feat = feat[:, :-1] if feat.shape[1] > 1 else None  # the last one is the weight
+        ends = torch.stack((held.src.long(), edges.dst))
+        given = (self.features, ends, held.weight, feat)
+        return given[: 4 if feat is not None else 3 if held.weight is not None else 2]
+
+    @torch.no_grad()
+    def extend(self, added: Addition) -> Outputs:
+        """The outputs at new nodes that join the graph; the graph stays as it is."""
+        edges = self.edges.insert(self.module, added)
+        num_nodes, first = edges.num_nodes, self.edges.num_nodes
+        new = torch.arange(first, num_nodes)
+        features = self._extend_features(added, num_nodes, new)
+        changed = features.place >= 0
+        base = self._nodes_with_new_edges(edges, added, changed)
+        numbered, means = edges.number(), None
+        if edges.feat is not None:
+            means = edges.edge_means(edges.whole())
+        rows, by_head, tables = features, [], {"features": features}
+        before = features
+        for stage, (kept, kept_logits, kept_aggregate) in zip(
+            self.module.stages, self.layers, strict=True
+        ):
+            changed = base | changed | _reached(edges, changed)
+            nodes = changed.nonzero()[:, 0]
+            block = numbered.cut_block(nodes)
+            skips = {name: table.take(nodes) for name, table in tables.items()}
+            if means is not None:
+                skips["edges"] = means[nodes]
+            values, logits, aggregate = run_stage(stage, block, rows.take(block.nodes), skips)
+            before, rows = rows, Overlay.of(kept, num_nodes, nodes, values)
+            by_head.append(Overlay.of(kept_logits, num_nodes, nodes, logits))
+            if len(kept_aggregate):
+                tables["aggregate"] = Overlay.of(kept_aggregate, num_nodes, nodes, aggregate)
+        embeddings = before.take(new)
+        if self.module.heads.alpha == 1:
+            logits_of_new = self.module.finish([each.take(new) for each in by_head], block)
+        else:
+            whole = [each.whole() for each in by_head]
+            logits_of_new = self.module.finish(whole, edges.whole())[new]
+        return Outputs(logits_of_new, embeddings)
+
+    def _extend_features(self, added: Addition, num_nodes: int, new: Tensor) -> Overlay:
+        """The features, of which those of new nodes, and maybe of others, differ from the kept."""
+        if self.read.keeps_features:
+            values = to_tensor(added.nodes[PLAIN_TYPE].features)
+            return Overlay.of(self.features, num_nodes, new, values)
+        grown = graph_addition.grow(self.read, added).graph
+        assert isinstance(grown, GraphData)
+        features = to_tensor(grown.features)
+        differs = torch.ones(num_nodes, dtype=torch.bool)
+        differs[: len(self.features)] = (features[: len(self.features)] != self.features).any(dim=1)
+        nodes = differs.nonzero()[:, 0]
+        return Overlay.of(self.features, num_nodes, nodes, features[nodes])
+
+    def _nodes_with_new_edges(self, edges: Edges, added: Addition, changed: Tensor) -> Tensor:
+        """bool [N + n] nodes whose aggregate changes in each layer: the ends of new edges, and what
+        is scaled by an out-degree that grew."""
+        base = torch.zeros_like(changed)
+        base[self.edges.num_nodes :] = True
+        relation = added.relations.get(PLAIN_RELATION)
+        if relation is not None:
+            base[to_tensor(relation.dst)] = True
+            if self.module.stages[0].conv.uses_out_degree:
+                scaled = torch.zeros_like(base)
+                scaled[to_tensor(relation.src)] = True
+                base |= scaled | _reached(edges, scaled)
+        return base
+
+
+def _reached(edges: Edges, nodes: Tensor) -> Tensor:
+    """bool [N] the destinations of edges from nodes, bool [N]."""
+    reached = torch.zeros_like(nodes)
+    reached[edges.dst[nodes[edges.held.src.long()]]] = True
+    return reached
+
+
+@dataclass(eq=False)
+class HeldTypedGraph:
+    """A heterogeneous graph with its outputs; with new nodes the whole graph is computed again."""
+
+    module: TypedGraphModule
+    read: PredictionGraph
+    outputs: Outputs = field(init=False)
+    """At all nodes of the target."""
+
+    def __post_init__(self) -> None:
+        self.outputs = self._run(self.read)
+
+    @torch.no_grad()
+    def _run(self, read: PredictionGraph) -> Outputs:
+        return self.module.run(*_typed_inputs(read))
+
+    def inputs(self) -> tuple[Any, ...]:
+        """The arguments of the module."""
+        given = _typed_inputs(self.read)
+        return given if given[2] else given[:2]
+
+    def extend(self, added: Addition) -> Outputs:
+        """The outputs at new nodes of the target that join the graph; the graph stays as it is."""
+        first = len(self.outputs.logits)
+        found = self._run(graph_addition.grow(self.read, added))
+        return Outputs(found.logits[first:], found.embeddings[first:])
+
+
+def _typed_inputs(read: PredictionGraph) -> tuple[Any, ...]:
+    """Features, edges and edge weights by type."""
+    graph = read.graph
+    assert isinstance(graph, HeteroGraphData)
+    x_dict = {name: to_tensor(table.features) for name, table in graph.nodes.items()}
+    ends, weights = {}, {}
+    for each, relation in graph.relations.items():
+        ends[each] = torch.stack((to_tensor(relation.src), to_tensor(relation.dst)))
+        if relation.edge_weight is not None:
+            weights[each] = to_tensor(relation.edge_weight)
+    return x_dict, ends, weights
+
+
+def schema_of(read: PredictionGraph) -> Schema:
+    """Node types, widths and relations of a heterogeneous graph."""
+    graph = read.graph
+    assert isinstance(graph, HeteroGraphData)
+    widths = {name: int(table.features.shape[1]) for name, table in graph.nodes.items()}
+    return Schema(graph.target, widths, tuple(graph.relations))
+
+
+def ids_of(read: PredictionGraph) -> Sequence[Any]:
+    """The ids of the nodes that are predicted, int or str."""
+    table = read.graph.nodes[read.graph.target]
+    return table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()

@@ -1,0 +1,236 @@
+"""A trained model over a partition directory, in one process: each partition is a thread that
+exchanges rows like a worker.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.errors import InputError
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
+from retexo.exchange.exchange_plan import Use
+from retexo.models.stage import Stage
+from retexo.results.checkpoint import Checkpoint
+from retexo.results.predictions import Predictions
+from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.communication_settings import ExchangeSettings
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.ranking import EmbeddedNodes
+from retexo.trainers.context import Clock
+from retexo.trainers.lazy import InferenceResult, infer
+from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.graph import (
+    Graph,
+    check_directory,
+    graph_of,
+    make_inference_context,
+    read_graph,
+    task_of_checkpoint,
+)
+from retexo.worker.link_predictions import score_own_pairs
+from retexo.worker.make_context import task_of
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedRun:
+    """A trained model that predicts the nodes of partition directories."""
+
+    checkpoint: Checkpoint
+    stages: list[Stage]
+    exchange: ExchangeSettings
+    """How boundary rows are sent."""
+
+    def predict(
+        self,
+        directory: str | Path | PartitionDirectory,
+        node_ids: Sequence[int | str] | NDArray[Any] | None = None,
+    ) -> Predictions:
+        """Predictions for nodes of a partition directory, by their ids in the data set and in the
+        order asked for.
+
+        Without node_ids: for all nodes, sorted by id. With them, only what reaches these through
+        the layers and the smoothing is computed; all where that starts from the nodes in a split
+        (smoothing.reach=computed), or where rows are rounded, which sums of other nodes' rows are
+        otherwise. InputError for a folder that is no partition directory, or that does not fit the
+        model, and for what is no id of a node of it.
+        """
+        opened, graphs = self._open(directory, links=False)
+        parts = range(opened.num_parts)
+        keys = torch.cat([graph.partition.node_ids for graph in graphs])
+        held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
+        every = (
+            np.array([name for names in held for name in names], dtype=np.str_)
+            if held
+            else keys.numpy()
+        )
+        order = np.argsort(every, kind="stable")
+        asked = None
+        if node_ids is not None:
+            asked = check_ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
+        positions = order if asked is None else _find_positions(every, order, asked, opened)
+        heads = self.checkpoint.heads
+        all_rows = self.exchange.rounded or (heads.alpha < 1 and heads.reach == "computed")
+        found = self._infer(opened, graphs, None if all_rows or asked is None else keys[positions])
+        return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
+            positions
+        )
+
+    def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
+        """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set;
+        InputError as above.
+        """
+        opened, graphs = self._open(directory, links=True)
+        named = opened.node_names(0) is not None
+        ids = check_ids(pairs, "pairs", named=named)
+        if ids.size and ids.shape[-1] != 2:
+            raise InputError(f"pairs: has the shape {list(ids.shape)}, expected [n, 2] ids")
+        ids = ids.reshape(-1, 2)
+        scores = np.zeros(len(ids), np.float32)
+        settings = self._settings(opened.num_parts)
+
+        def worker(comm: Communicator) -> None:
+            context, inferred = self._inferred(comm, settings, opened, graphs[comm.rank], "predict")
+            embedded = EmbeddedNodes.of(
+                context, self.stages, inferred.by_head, [self.checkpoint.heads]
+            )
+            own, found = score_own_pairs(embedded, ids, "pairs", named=named)
+            scores[own] = found
+
+        run_threads(len(graphs), worker)
+        return scores
+
+    def _open(
+        self, directory: str | Path | PartitionDirectory, *, links: bool
+    ) -> tuple[PartitionDirectory, list[Graph]]:
+        if links != bool(self.checkpoint.scorer):
+            kind, method = (
+                ("links", "score") if self.checkpoint.scorer else ("classes of nodes", "predict")
+            )
+            raise InputError(f"{self.checkpoint.directory}: its model is for {kind}; call {method}")
+        opened = (
+            directory
+            if isinstance(directory, PartitionDirectory)
+            else find([Path(directory)], None)
+        )
+        parts, settings = range(opened.num_parts), self._settings(opened.num_parts)
+        opened.verify(parts)
+        check_directory(settings, opened)
+        check_fits(self.checkpoint, Shape.of(opened, parts), opened, use="predict")
+        return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
+
+    def _infer(
+        self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None
+    ) -> Predictions:
+        """Return the predictions of all nodes, partition by partition; NaN where none was asked
+        for."""
+        settings = self._settings(directory.num_parts)  # Hydra composes in one thread only
+
+        def worker(comm: Communicator) -> InferenceResult:
+            graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
+            use: Use = "predict" if asked is None else "evaluate"
+            return self._inferred(comm, settings, directory, graph, use)[1]
+
+        inferred = run_threads(len(graphs), worker)
+        logits = torch.cat([each.logits for each in inferred])
+        return Predictions.of(
+            torch.cat([graph.partition.node_ids for graph in graphs]),
+            logits,
+            torch.cat([each.embeddings for each in inferred]),
+            task_of_checkpoint(self.checkpoint).predict(logits),
+        )
+
+    def _inferred(
+        self,
+        comm: Communicator,
+        settings: TrainSettings,
+        directory: PartitionDirectory,
+        graph: Graph,
+        use: Use,
+    ) -> tuple[Any, InferenceResult]:
+        info = agree_on_graph_info(
+            comm, graph.partition, directory, training=False, task=task_of(settings)
+        )
+        context = make_inference_context(
+            settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
+        )
+        return context, infer(context, self.stages, self.checkpoint.heads)
+
+    def _settings(self, num_parts: int) -> TrainSettings:
+        task = f"task={self.checkpoint.task_name}"
+        train = compose_train(f"num_partitions={num_parts}", "device=cpu", task)
+        dim = self.checkpoint.architecture.num_classes if self.checkpoint.scorer else train.task.dim
+        return replace(
+            train,
+            model=self.checkpoint.model,
+            exchange=self.exchange,
+            task=replace(train.task, dim=dim),
+        )
+
+
+@cache
+def compose_train(*overrides: str) -> TrainSettings:
+    """The settings of training, which Hydra takes half a second to compose."""
+    return compose(list(overrides)).train
+
+
+def _asking(graph: Graph, asked: Tensor) -> Graph:
+    """Return the graph with the requested nodes as its only test nodes."""
+    nodes = graph.partition
+    nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
+    test_mask = torch.isin(nodes.node_ids, asked)
+    return graph_of(replace(graph.part, train_mask=nothing, val_mask=nothing, test_mask=test_mask))
+
+
+def check_ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
+    """Check ids and return them as str or int64 in their shape."""
+    ids = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
+    if ids.dtype.kind == "i" and not named:
+        return ids.astype(np.int64)
+    dtype = np.str_ if named else np.int64
+    flat = [_id(value, argument, named=named) for value in ids.reshape(-1).tolist()]
+    return np.array(flat, dtype=dtype).reshape(ids.shape)
+
+
+def _id(value: Any, argument: str, *, named: bool) -> int | str:
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float | np.number):
+            raise TypeError
+        if named:
+            return str(value)
+        number = int(np.int64(int(value)))
+        if not isinstance(value, str) and number != value:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        kind = "names" if named else "integers below 2**63"
+        shown = f"{value!r:.100}"
+        raise InputError(
+            f"{argument}: {shown} is no id; the ids of this graph are {kind}, give a list of these"
+        ) from None
+    return number
+
+
+def _find_positions(
+    every: NDArray[Any],
+    order: NDArray[np.int64],
+    asked: NDArray[Any],
+    directory: PartitionDirectory,
+) -> NDArray[np.int64]:
+    """Return the positions of the requested ids, int64 [n]."""
+    positions = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
+    unknown = asked[every[order[positions]] != asked] if len(every) else asked
+    if len(unknown):
+        shown = ", ".join(map(str, unknown[:5].tolist()))
+        raise InputError(
+            f"node_ids: {directory.path} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
+        )
+    return order[positions]

@@ -1,0 +1,479 @@
+"""A trained model in memory: predict, embed, score links, export (docs/inference.md).
+
+    p = retexo.load("outputs/2026-01-31/12-00-00")
+    p.predict((nodes, edges))                          # two data frames; a DataFrame of all nodes
+    p.attach((nodes, edges))                           # keeps the graph and the rows of each layer
+    p.predict(node_ids=[31336, 1061127])
+    p.predict(new=(new_nodes, new_edges))              # nodes that the graph does not have yet
+
+n nodes, C classes, D width of embeddings.
+"""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning import graph_addition, prediction_graph
+from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
+from partitioning.errors import InputError
+from partitioning.file_io import file_checksum
+from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.partition_settings import DatasetSettings
+from partitioning.prediction_graph import PredictionGraph
+from partitioning.setting_fields import check
+from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, schema_of
+from retexo.held_links import HeldLinks
+from retexo.models.conv_registry import check_model
+from retexo.models.hetero_stage import HeteroArchitecture
+from retexo.models.stage import Stage
+from retexo.partitioned_run import PartitionedRun, check_ids
+from retexo.results.checkpoint import Checkpoint, open_checkpoint
+from retexo.results.predictions import Predictions
+from retexo.settings.compose import compose
+from retexo.settings.schema import DEFINED
+from retexo.trainers.graph_module import (
+    Outputs,
+    PlainGraphModule,
+    TypedGraphModule,
+    add_edge_gates,
+    make_module,
+)
+from retexo.worker.graph import task_of_checkpoint
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = ("frame", "tensors", "arrays")
+GRAPH_FIELDS = {
+    "symmetrize": "symmetrize",
+    "duplicates": "duplicates",
+    "relations.reverse": "reverse",
+    "task.relation": "relation",
+}
+"""Settings of the training graph that a new graph takes over, and their fields in DatasetSettings.
+"""
+
+
+def load(
+    run_dir: str | Path,
+    precision: str = "fp32",
+    *,
+    output: str = "frame",
+    settings: Sequence[str] = (),
+) -> "Predictor":
+    """Load a trained model; see `retexo.load`."""
+    check(DEFINED["predict.precision"][0], precision)
+    if output not in OUTPUTS:
+        raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
+    checkpoint = open_checkpoint(Path(run_dir))
+    composed = compose([*settings, f"task={checkpoint.task_name}"])
+    dataset = dataset_like_training(
+        checkpoint, composed.partition.dataset, composed.given | {*_names(settings)}
+    )
+    return Predictor(checkpoint, checkpoint.stages(), precision, output, dataset)
+
+
+def _names(settings: Sequence[str]) -> list[str]:
+    return [each.partition("=")[0].lstrip("+~") for each in settings]
+
+
+def dataset_like_training(
+    checkpoint: Checkpoint, dataset: DatasetSettings, given: Any
+) -> DatasetSettings:
+    """How a graph to predict is read: as the training graph was, without a split; `given` settings
+    stay."""
+    if not any(name.split(".")[0] == "split" for name in given):
+        dataset = replace(dataset, split=replace(dataset.split, kind="none"))
+    kinds = checkpoint.graph.get("features")
+    if kinds is not None and "features.kind" not in given:
+        kinds = kinds if isinstance(kinds, dict) else tuple(kinds)
+        dataset = replace(dataset, features=replace(dataset.features, kind=kinds))
+    if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
+        dataset = replace(dataset, target=checkpoint.architecture.schema.target)
+    taken = {
+        field: checkpoint.graph[name]
+        for name, field in GRAPH_FIELDS.items()
+        if name in checkpoint.graph and name not in given
+    }
+    return replace(dataset, **taken)
+
+
+@dataclass(eq=False)
+class _Held:
+    """A graph that was read, its outputs, and the predictions of all its nodes."""
+
+    graph: HeldPlainGraph | HeldTypedGraph
+    positions: dict[Any, int]
+    """Of each id, int or str."""
+    named: bool
+    """Whether ids are names."""
+    predictions: Predictions | None
+    """None for link prediction."""
+    links: HeldLinks | None
+    known: Mapping[str, Any]
+    """partitioning's Nodes by type, to look up the ends of new edges."""
+
+    def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
+        """The positions of ids, in their shape; InputError for an unknown one."""
+        asked = check_ids(ids, argument, named=self.named)
+        flat = asked.reshape(-1).tolist()
+        unknown = [each for each in flat if each not in self.positions]
+        if unknown:
+            shown = ", ".join(map(str, unknown[:5]))
+            raise InputError(
+                f"{argument}: the graph has no node {shown}{' ...' if len(unknown) > 5 else ''}"
+            )
+        found = np.array([self.positions[each] for each in flat], np.int64)
+        return found.reshape(asked.shape)
+
+
+class Predictor:
+    """A trained model. Threads may call its methods at the same time."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        stages: list[Stage],
+        precision: str = "fp32",
+        output: str = "frame",
+        dataset: DatasetSettings | None = None,
+    ) -> None:
+        """See `retexo.load`; dataset: how graphs are read, None: as the training graph."""
+        self.checkpoint, self.stages, self.output = checkpoint, stages, output
+        if dataset is None:
+            composed = compose([f"task={checkpoint.task_name}"]).partition.dataset
+            dataset = dataset_like_training(checkpoint, composed, frozenset())
+        self.dataset = dataset
+        self.version = file_checksum(checkpoint.directory / "model.json")[:12]
+        """Identifies the model: the beginning of the checksum of model.json."""
+        self._partitioned = PartitionedRun(
+            checkpoint, stages, checkpoint.exchange.at_prediction(precision)
+        )
+        self._module = make_module(checkpoint.architecture, stages, checkpoint.heads)
+        self._held: _Held | None = None
+
+    @property
+    def class_names(self) -> list[Any]:
+        """The names of the classes, or of the targets of a regression; empty for 0 ... C-1."""
+        return self.checkpoint.class_names
+
+    @property
+    def threshold(self) -> float:
+        """The probability from which on the positive class or a label is predicted."""
+        return self.checkpoint.heads.threshold
+
+    @property
+    def is_of_links(self) -> bool:
+        """Whether the model is for link prediction."""
+        return bool(self.checkpoint.scorer)
+
+    # --- graphs ----------
+
+    def attach(self, graph: Any = None) -> Self:
+        """Keep a graph, and the rows of each layer, for later calls without `graph`.
+
+        graph: as of `predict`; None: the data set that the settings name.
+        """
+        self._held = self._hold(self.dataset if graph is None else graph)
+        return self
+
+    def _hold(self, graph: Any) -> _Held:
+        read = self._check_fits(
+            prediction_graph.read(graph, self.dataset, self.checkpoint.features)
+        )
+        held: HeldPlainGraph | HeldTypedGraph
+        if isinstance(self._module, TypedGraphModule):
+            held = HeldTypedGraph(self._module, read)
+        else:
+            architecture: Any = self.checkpoint.architecture
+            reads_relations = check_model(self.checkpoint.model).reads_relations
+            num_relations = architecture.num_edge_features if reads_relations else 0
+            held = HeldPlainGraph(self._module, read, num_relations)
+        ids = ids_of(read)
+        table = read.graph.nodes[read.graph.target]
+        links = predictions = None
+        if self.is_of_links:
+            assert isinstance(held, HeldPlainGraph)
+            links = HeldLinks(held, self.stages, self.checkpoint.heads)
+        else:
+            predictions = self._predictions(np.array(ids), held.outputs)
+        known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
+        positions = {each: place for place, each in enumerate(ids)}
+        return _Held(held, positions, table.node_names is not None, predictions, links, known)
+
+    def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
+        """The graph, with types and relations in the order of training; InputError where they, or
+        widths, differ."""
+        trained, graph = self.checkpoint.architecture, read.graph
+        model = f"the model of {self.checkpoint.directory}"
+        if isinstance(trained, HeteroArchitecture) != isinstance(graph, HeteroGraphData):
+            kinds = ("a plain graph, without types", "a heterogeneous graph")
+            is_typed = isinstance(graph, HeteroGraphData)
+            raise InputError(f"graph: {kinds[is_typed]}; {model} is for {kinds[not is_typed]}")
+        if isinstance(trained, HeteroArchitecture):
+            read = _in_order(read, trained)
+            found = schema_of(read)
+            if found != trained.schema:
+                raise InputError(
+                    f"{model} is for {trained.schema.description}; this graph has "
+                    f"{found.description}; give it the same types, features and relations"
+                )
+            return read
+        assert isinstance(graph, GraphData)
+        if graph.num_features != trained.num_features:
+            raise InputError(
+                f"graph: its features are {graph.num_features} wide, {model} takes"
+                f" {trained.num_features}"
+            )
+        conv = check_model(trained.model)
+        given = 0 if graph.edge_feat is None else graph.edge_feat.shape[1]
+        given += conv.attention_heads > 0 and graph.edge_weight is not None
+        if given != trained.num_edge_features and not conv.reads_relations:
+            raise InputError(
+                f"{model} reads {trained.num_edge_features} features of an edge (for attention a "
+                f"weight is one), this graph has {given}; give it the same"
+            )
+        return read
+
+    def _use(self, graph: Any) -> _Held:
+        """The graph of a call: read now, or the held one."""
+        if graph is not None:
+            return self._hold(graph)
+        if self._held is None:
+            raise InputError("graph: none is given and none is attached; call attach(graph) first")
+        return self._held
+
+    # --- predictions of nodes ----------
+
+    def predict(
+        self,
+        graph: Any = None,
+        node_ids: Any = None,
+        *,
+        new: tuple[Any, Any] | None = None,
+        output: str | None = None,
+    ) -> Any:
+        """Classes and probabilities, or the values of a regression.
+
+        Args:
+            graph: A path of a file, folder or partition directory; a Data or HeteroData of PyG, a
+                DGLGraph, a networkx graph, or a pair of data frames (nodes, edges); with several
+                types two dictionaries, {TYPE: frame} and {(SOURCE, RELATION, DESTINATION): frame}.
+                None: the attached graph.
+            node_ids: Ids of nodes, in the order of the result; None: all.
+            new: New nodes and their edges to each other and to the graph, in the form of a pair of
+                data frames; the result has these nodes, and the graph stays as it is.
+            output: "frame": a DataFrame with the columns id, class and p0 ... (of a regression
+                id and value), as app=predict writes it; "tensors": a dictionary of tensors, and the
+                ids; "arrays": a retexo.results.predictions.Predictions; None: as of `load`.
+
+        Raises:
+            InputError: an id is unknown, or the graph is not what the model was trained for.
+        """
+        return self._present(self._find(graph, node_ids, new), output, embeddings=False)
+
+    def embed(
+        self,
+        graph: Any = None,
+        node_ids: Any = None,
+        *,
+        new: tuple[Any, Any] | None = None,
+        output: str | None = None,
+    ) -> Any:
+        """The input of the last layer (columns e0 ...); arguments as of `predict`."""
+        if self.is_of_links:
+            held = self._use(graph)
+            embeddings = torch.cat(list(held.graph.outputs.by_head), dim=1).numpy()
+            places = self._places(held, node_ids)
+            ids = np.array(ids_of(held.graph.read))[places]
+            nothing = np.empty((len(ids), 0), np.float32)
+            found = Predictions(ids, nothing, nothing, embeddings[places])
+        else:
+            found = self._find(graph, node_ids, new)
+        return self._present(found, output, embeddings=True)
+
+    def _find(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
+        if self.is_of_links:
+            raise InputError(
+                f"{self.checkpoint.directory}: its model is for links; call score or top"
+            )
+        directory = partition_directory(graph)
+        if directory is not None:
+            return self._partitioned.predict(directory, node_ids)
+        held = self._use(graph)
+        if new is not None:
+            if node_ids is not None:
+                raise InputError("node_ids, new: give one of them")
+            return self._find_new(held, new)
+        assert held.predictions is not None
+        return held.predictions.take(self._places(held, node_ids))
+
+    def _places(self, held: _Held, node_ids: Any) -> NDArray[np.int64]:
+        if node_ids is not None:
+            return held.find(node_ids, "node_ids").reshape(-1)
+        return np.argsort(np.array(ids_of(held.graph.read)), kind="stable")
+
+    def _find_new(self, held: _Held, new: tuple[Any, Any]) -> Predictions:
+        if not isinstance(new, tuple | list) or len(new) != 2:
+            raise InputError("new: expected a pair of nodes and edges, as data frames")
+        read = held.graph.read
+        added = graph_addition.read_addition(read, held.known, *new)
+        table = added.nodes.get(read.graph.target)
+        if table is None:
+            raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
+        ids: Any = table.node_ids if table.node_names is None else table.node_names.tolist()
+        return self._predictions(np.array(ids), held.graph.extend(added))
+
+    def _predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
+        if not bool(outputs.logits.isfinite().all()):
+            raise InputError(
+                "graph: some predictions are NaN or infinite; look for very large values in the"
+                " features"
+            )
+        predicted = task_of_checkpoint(self.checkpoint).predict(outputs.logits)
+        found = Predictions.of(
+            torch.arange(len(ids)), outputs.logits, outputs.embeddings, predicted
+        )
+        return replace(found.named(None, self.class_names), ids=ids)
+
+    def _present(self, found: Predictions, output: str | None, *, embeddings: bool) -> Any:
+        output = self.output if output is None else output
+        if output == "arrays":
+            return found
+        if output == "tensors":
+            return _tensors(found, embeddings=embeddings)
+        if output != "frame":
+            raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
+        import pandas as pd
+
+        return pd.DataFrame(found.embedding_columns() if embeddings else found.columns())
+
+    # --- links ----------
+
+    def score(self, graph: Any, pairs: Any = None) -> NDArray[np.float32]:
+        """The scores [n] of pairs of ids, [n, 2]: score(pairs) in the attached graph, or
+        score(graph, pairs)."""
+        if pairs is None:
+            graph, pairs = None, graph
+        directory = partition_directory(graph)
+        if directory is not None:
+            return self._partitioned.score(directory, pairs)
+        held = self._use_links(graph)
+        places = held.find(pairs, "pairs")
+        if places.size and places.shape[-1] != 2:
+            raise InputError(f"pairs: has the shape {list(places.shape)}, expected [n, 2] ids")
+        assert held.links is not None
+        return held.links.score(torch.from_numpy(places.reshape(-1, 2))).numpy()
+
+    def top(
+        self, node_ids: Any, k: int = 10, *, graph: Any = None, output: str | None = None
+    ) -> Any:
+        """The k most likely new destinations of each node, best first: a DataFrame of id, partner
+        and score; graph: None: the attached one."""
+        held = self._use_links(graph)
+        places = np.atleast_1d(held.find(node_ids, "node_ids")).reshape(-1)
+        ids = np.array(ids_of(held.graph.read))
+        if k < 1:
+            raise InputError(f"k={k}: must be at least 1")
+        assert held.links is not None
+        scores, nodes = held.links.find_top(torch.from_numpy(places), min(k, len(ids)))
+        row, column = scores.isfinite().nonzero(as_tuple=True)
+        columns = {
+            "id": ids[places][row.numpy()],
+            "partner": ids[nodes[row, column].numpy()],
+            "score": scores[row, column].numpy(),
+        }
+        if (self.output if output is None else output) == "tensors":
+            return {**columns, "score": torch.from_numpy(columns["score"])}
+        import pandas as pd
+
+        return pd.DataFrame(columns)
+
+    def _use_links(self, graph: Any) -> _Held:
+        if not self.is_of_links:
+            raise InputError(
+                f"{self.checkpoint.directory}: its model is for {self.checkpoint.task_name}; call"
+                " predict"
+            )
+        return self._use(graph)
+
+    # --- export ----------
+
+    def to_module(self, *, explainable: bool | None = None) -> PlainGraphModule | TypedGraphModule:
+        """The network as a torch module: forward(x, edge_index, edge_weight=None), of typed graphs
+        (x_dict, edge_index_dict), to logits.
+
+        Features are those after the pipeline: `network_inputs` returns them for a graph.
+
+        Args:
+            explainable: Whether explainers of PyG may mask edges; None: if PyG is installed.
+        """
+        module = copy.deepcopy(self._module)
+        if explainable or explainable is None:
+            try:
+                add_edge_gates(module)
+            except ImportError:
+                if explainable:
+                    raise InputError(
+                        "explainable: needs torch_geometric: pip install 'retexo-gnn[pyg]'"
+                    ) from None
+        return module
+
+    def network_inputs(self, graph: Any = None) -> tuple[Any, ...]:
+        """The arguments of the module's forward for a graph, encoded by the pipeline.
+
+        graph: as of `predict`; None: the attached one.
+        """
+        held = self._use(graph).graph
+        return held.inputs()
+
+
+def _in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGraph:
+    """The graph with node types and relations in the order of training, further ones last."""
+    schema = trained.schema
+
+    def ordered(graph: Any) -> Any:
+        names = [name for name in schema.widths if name in graph.nodes]
+        edges = [each for each in schema.relations if each in graph.relations]
+        nodes = {name: graph.nodes[name] for name in (*names, *graph.nodes)}
+        relations = {each: graph.relations[each] for each in (*edges, *graph.relations)}
+        return replace(graph, nodes=nodes, relations=relations)
+
+    return replace(read, graph=ordered(read.graph), encoded=ordered(read.encoded))
+
+
+def partition_directory(graph: Any) -> PartitionDirectory | None:
+    """The partition directory that a path names; None for everything else."""
+    if isinstance(graph, PartitionDirectory):
+        return graph
+    if not isinstance(graph, str | Path) or not Path(graph).is_dir():
+        return None
+    try:
+        return find([Path(graph)], None)
+    except MissingPartitions:
+        return None
+
+
+def _tensors(found: Predictions, *, embeddings: bool) -> dict[str, Any]:
+    """ids as an array; classes (of several labels 0 and 1; names as an array), probabilities or
+    values, embeddings as tensors."""
+
+    def tensor(values: Any) -> Tensor | NDArray[Any]:
+        return values if values.dtype.kind in "USO" else torch.from_numpy(values)
+
+    if embeddings:
+        return {"id": found.ids, "embeddings": tensor(found.embeddings)}
+    if found.values.shape[1]:
+        return {"id": found.ids, "values": tensor(found.values)}
+    return {
+        "id": found.ids,
+        "class": tensor(found.classes),
+        "probabilities": tensor(found.probabilities),
+    }

@@ -1,0 +1,152 @@
+"""What a finished run means, in a few sentences: the score beside a baseline and with its standard
+error, what was sent, and what to look at next.
+
+The standard error is that of drawing other test nodes from the same population. That of macro-F1 is
+found by redrawing the confusion matrix; the worker redraws histograms for ROC AUC and average
+precision (retexo.tasks.score_histogram).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from retexo.results.tables import format_bytes
+from retexo.settings.flatten import flatten
+
+TITLES = {
+    "accuracy": "accuracy",
+    "micro_f1": "micro-F1",
+    "macro_f1": "macro-F1",
+    "balanced_accuracy": "balanced accuracy",
+    "roc_auc": "ROC AUC",
+    "average_precision": "average precision",
+    "r2": "R2",
+    "mrr": "MRR",
+}
+DRAWS = 200
+"""How often the confusion matrix is drawn anew."""
+CLEAR = 2.0
+"""Standard errors from which on a difference is called one."""
+LARGE_GAP = 0.1
+"""Difference of training and test score from which on a network overfits."""
+
+
+def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
+    """Sentences about a finished run; summary: content of summary.json."""
+    name = headline_of(summary)
+    sentences = [_describe_score(summary, name), _describe_bytes(summary["bytes"])]
+    return [each for each in (*sentences, *_advise(summary, name, run_dir)) if each]
+
+
+def headline_of(summary: Mapping[str, Any]) -> str:
+    """The score to judge a run by: what stopping looked at, or where that is a loss, accuracy or
+    R2."""
+    metric = summary.get("chosen", {}).get("metric", "accuracy")
+    return {"loss": "r2" if "targets" in summary else "accuracy"}.get(metric, str(metric))
+
+
+def _describe_score(summary: Mapping[str, Any], name: str) -> str:
+    value = summary.get("test", {}).get(name)
+    if value is None or not math.isfinite(value):
+        return "There are no test nodes to judge it by."
+    error = standard_error(summary, name)
+    sure = "" if error is None else f" (standard error {error:.4f})"
+    title = TITLES.get(name, name)
+    text = f"{title[0].upper()}{title[1:]} on test is {value:.4f}{sure}"
+    reference, baseline = _baseline_of(summary, name)
+    if baseline is None:
+        return f"{text}."
+    if value - baseline > CLEAR * (error or 0.0):
+        return f"{text}; {reference} has {baseline:.4f}."
+    return f"{text}, which is not clearly above {reference}: {baseline:.4f}."
+
+
+def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | None]:
+    of_links = summary.get("baselines")
+    if of_links:
+        best = max(of_links, key=lambda each: of_links[each].get(name, -math.inf))
+        return f"{best} without training", of_links[best].get(name)
+    found = summary.get("baseline", {})
+    if name in ("roc_auc", "average_precision"):
+        return "a random ranking", found.get(name)
+    if name == "r2":
+        return "the mean of the training nodes", found.get(name)
+    if "class" in found:
+        return f"always predicting {found['class']}, the most frequent class,", found.get(name)
+    return "the most frequent value of each label", found.get(name)
+
+
+def standard_error(summary: Mapping[str, Any], name: str) -> float | None:
+    """About the standard error of a test score; None where it is not known."""
+    value, stored = summary["test"][name], summary.get("standard_error", {}).get(name)
+    if stored is not None:
+        return float(stored) if math.isfinite(stored) else None
+    rows = summary.get("classes", {}).get("test", [])
+    supports = [row["support"] for row in rows]
+    chosen = summary.get("chosen", {})
+    multilabel = "threshold" in chosen and "positive_class" not in chosen
+    size = sum(supports)
+    if name == "r2":
+        size = max((row["support"] for row in summary["targets"]["test"]), default=0)
+        return math.sqrt(4 * value * (1 - value) ** 2 / size) if size and value > 0 else None
+    if name == "mrr":  # reciprocal ranks lie in [0, 1]
+        size = summary["test"].get("ranked", 0)
+        return math.sqrt(value * (1 - value) / size) if size else None
+    if multilabel or not size or not 0 <= value <= 1:
+        return None
+    if name in ("accuracy", "micro_f1"):
+        return math.sqrt(value * (1 - value) / size)
+    if name == "balanced_accuracy":
+        variances = [
+            row["recall"] * (1 - row["recall"]) / row["support"] for row in rows if row["support"]
+        ]
+        return math.sqrt(sum(variances)) / len(variances)
+    if name == "macro_f1":
+        return _redraw_macro_f1(summary["confusion"]) if "confusion" in summary else None
+    return None
+
+
+def _redraw_macro_f1(confusion: Sequence[Sequence[int]]) -> float:
+    """The deviation of macro-F1 over tables drawn with the frequencies of the counted one."""
+    counted = np.asarray(confusion, dtype=np.float64)
+    size = int(counted.sum())
+    drawn = np.random.default_rng(0).multinomial(size, counted.ravel() / size, DRAWS)
+    tables = drawn.reshape(DRAWS, *counted.shape)
+    hits = np.diagonal(tables, axis1=1, axis2=2)
+    marginals = tables.sum(axis=1) + tables.sum(axis=2)
+    scores = 2 * hits / np.maximum(marginals, 1)
+    return float((scores.sum(axis=1) / (marginals > 0).sum(axis=1)).std(ddof=1))
+
+
+def _describe_bytes(counted: Mapping[str, Any]) -> str:
+    total, num_workers = counted["total"], len(counted["by_peer"])
+    if not total:
+        return "Nothing was sent." if num_workers > 1 else ""
+    kinds = sorted(counted["by_kind"].items(), key=lambda each: -each[1])
+    shares = ", ".join(f"{kind} {sent / total:.0%}" for kind, sent in kinds[:3] if sent)
+    return f"The {num_workers} workers sent {format_bytes(total)}: {shares}."
+
+
+def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
+    settings = flatten(summary.get("settings", {}))
+    limits = settings.get("num_rounds") or []
+    limits = limits if isinstance(limits, list) else [limits]
+    cut = [
+        str(layer)
+        for layer, done in enumerate(summary["rounds"])
+        if limits and done >= limits[min(layer, len(limits) - 1)] > 0
+    ]
+    advice = []
+    if cut and settings.get("stopping.patience") is not None:
+        layers = f"Layer{'s' * (len(cut) > 1)} {', '.join(cut)}"
+        advice.append(f"{layers} had no more rounds left: a larger num_rounds may help.")
+    train, test = (summary.get(split, {}).get(name) for split in ("train", "test"))
+    if train is not None and test is not None and train - test > LARGE_GAP:
+        advice.append(
+            f"On training nodes it is {train:.4f}: more dropout or weight_decay may help."
+        )
+    if "seed" in settings:
+        advice.append("Other seeds differ, too: seeds=[0,1,2] shows by how much.")
+    return [*advice, f"Curves, classes and bytes: app=report report.runs={run_dir}"]

@@ -1,0 +1,110 @@
+"""The callbacks, trackers and progress bar of one run."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo.results.callbacks import Callback, RoundCallback, RoundFollower
+from retexo.results.progress_bar import ProgressBar, choose_progress, shown_progress
+from retexo.results.trackers import make_trackers
+from retexo.settings.flatten import flatten
+from retexo.settings.run_settings import TrainSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Observers:
+    """Passes the rounds of a run on. Callbacks of users may end it; trackers may not."""
+
+    def __init__(
+        self, run_dir: Path, callbacks: Sequence[Callback], trackers: dict[str, Callback]
+    ) -> None:
+        self._run_dir = run_dir
+        self._callbacks, self._trackers = callbacks, trackers
+        self._rounds = RoundFollower(run_dir / "metrics.jsonl")
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Tell all that the run starts; InputError if a tracker cannot be used."""
+        flat = flatten(settings)
+        for name, tracker in self._trackers.items():
+            try:
+                tracker.on_start(flat, self._run_dir)
+            except Exception as error:
+                raise InputError(
+                    f"logger={name}: {_first_line(error)}; correct that, or leave it out"
+                ) from error
+        self._call_callbacks(lambda each: each.on_start(flat, self._run_dir))
+
+    def look(self, phase: str, bytes_sent: int) -> None:
+        """Pass on the rounds since the last call."""
+        for line in self._rounds.read():
+            self._call(lambda each, line=line: each.on_round(line))  # type: ignore[misc]
+            if line["train_loss"] is None:
+                self._call(lambda each, line=line: each.on_layer(line))  # type: ignore[misc]
+        self._call(lambda each: each.on_progress(phase, bytes_sent))
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Tell all that the run has ended. Of a failed run, that failure is the one to report."""
+        if summary.get("status") == "done":
+            self._call(lambda each: each.on_end(summary))
+            return
+        for callback in (*self._callbacks, *self._trackers.values()):
+            try:
+                callback.on_end(summary)
+            except Exception as error:
+                logger.warning("%s: %s", type(callback).__name__, _first_line(error))
+
+    def _call_callbacks(self, function: Callable[[Callback], None]) -> None:
+        for callback in self._callbacks:
+            try:
+                function(callback)
+            except Exception as error:
+                error.add_note(f"raised by the callback {_name_of(callback)}, which ended the run")
+                raise
+
+    def _call(self, function: Callable[[Callback], None]) -> None:
+        self._call_callbacks(function)
+        for name, tracker in list(self._trackers.items()):
+            try:
+                function(tracker)
+            except Exception as error:
+                logger.warning(
+                    "logger=%s: %s; the run goes on without it", name, _first_line(error)
+                )
+                del self._trackers[name]
+
+
+def _name_of(callback: Callback) -> str:
+    if isinstance(callback, RoundCallback):
+        return getattr(callback.function, "__name__", type(callback.function).__name__)
+    return type(callback).__name__
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+@contextmanager
+def observing(
+    settings: TrainSettings, run_dir: Path, callbacks: Sequence[Any]
+) -> Iterator[Observers]:
+    """The observers of a run on node 0, with its lines on the console as `progress` says.
+
+    Args:
+        settings: of the run.
+        run_dir: its directory.
+        callbacks: of users: a Callback, or a function of a round.
+    """
+    given = [each if isinstance(each, Callback) else RoundCallback(each) for each in callbacks]
+    names = settings.display.logger or ()
+    trackers = dict(zip(names, make_trackers(names), strict=True))
+    kind = choose_progress(settings.display.progress)
+    if kind == "bar":
+        by_layer = settings.trainer.name == "lazy"
+        limits = settings.num_rounds if by_layer else settings.num_rounds[:1]
+        given.append(ProgressBar(limits))
+    with shown_progress(kind):
+        yield Observers(run_dir, given, trackers)

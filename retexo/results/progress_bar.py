@@ -1,0 +1,126 @@
+"""`progress`: a bar of tqdm on a terminal and in notebooks, lines elsewhere, or nothing."""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retexo.results.callbacks import Callback
+from retexo.results.tables import format_bytes
+
+OF_ROUNDS = ("retexo.launch.monitor", "retexo.launch.ticker")
+"""Loggers of the lines that a bar replaces."""
+FORMAT = (
+    "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}<{remaining}{postfix}]"
+)
+
+
+def choose_progress(wanted: str) -> str:
+    """The setting `progress`, with auto as bar or lines."""
+    if wanted != "auto":
+        return wanted
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return "bar" if on_terminal or _in_notebook() else "lines"
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class ProgressBar(Callback):
+    """Shows the layer, its round, the validation metric, the bytes sent and the time left.
+
+    The time left is an upper limit: layers may stop before num_rounds.
+    """
+
+    def __init__(self, num_rounds: Sequence[int]) -> None:
+        """num_rounds: the most rounds of each layer, of the whole network in one entry."""
+        self._limits = num_rounds
+        self._metric = self._sent = ""
+
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a notebook without ipywidgets gets a bar of text
+            from tqdm.auto import tqdm
+        self._bar = tqdm(total=sum(self._limits), bar_format=FORMAT, desc="start", leave=False)
+
+    def on_round(self, line: Mapping[str, Any]) -> None:
+        layer, done = line["layer"], line["round"]
+        if line["train_loss"] is None:  # the last round of the layer
+            done = self._limits[layer] if layer < len(self._limits) else done
+        self._bar.n = min(sum(self._limits[:layer]) + done, self._bar.total)
+        if line["val_metric"] is not None:
+            self._metric = f", validation {line['val_metric']:.4f}"
+
+    def on_progress(self, phase: str, bytes_sent: int) -> None:
+        self._sent = f", {format_bytes(bytes_sent)} sent"
+        self._bar.set_description_str(phase, refresh=False)
+        self._bar.postfix = f"{self._metric}{self._sent}"[2:]  # tqdm puts ", " before it
+        self._bar.refresh()
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self._bar.close()
+
+
+@contextmanager
+def shown_progress(kind: str) -> Iterator[None]:
+    """Within the block, log lines go to the console as `kind` (bar, lines or none) needs it.
+
+    Lines are printed to stderr where the program that calls `retexo.train` has set up no logging.
+    """
+    root = logging.getLogger()
+    if kind == "lines":
+        with _logging_to_stderr():
+            yield
+        return
+    if kind == "bar":
+        from tqdm.contrib.logging import logging_redirect_tqdm
+
+        with logging_redirect_tqdm(loggers=[root]), _without_rounds(root):
+            yield
+        return
+    with _without_rounds(root):
+        yield
+
+
+@contextmanager
+def _logging_to_stderr() -> Iterator[None]:
+    package = logging.getLogger("retexo")
+    if package.isEnabledFor(logging.INFO):
+        yield
+        return
+    handler, level = logging.StreamHandler(), package.level
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+
+
+@contextmanager
+def _without_rounds(root: logging.Logger) -> Iterator[None]:
+    """Keep the lines of rounds from the console, not from files."""
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.name not in OF_ROUNDS or record.levelno > logging.INFO
+
+    consoles = [
+        each
+        for each in root.handlers
+        if isinstance(each, logging.StreamHandler) and not isinstance(each, logging.FileHandler)
+    ]
+    for handler in consoles:
+        handler.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        for handler in consoles:
+            handler.removeFilter(is_shown)

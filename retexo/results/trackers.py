@@ -1,0 +1,179 @@
+"""`logger=csv,tensorboard,mlflow,wandb`: metrics of a run in the files or the server of a tracker.
+
+Each tracker is a Callback. One that fails during a run is left out with a warning.
+"""
+
+import csv
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from partitioning.file_io import open_regular
+from retexo.results.callbacks import Callback
+from retexo.settings.flatten import flatten
+
+METRICS = ("train_loss", "val_metric", "val_loss")
+COLUMNS = ("layer", "round", *METRICS, "seconds")
+PROJECT = "retexo"
+"""Experiment of MLflow and project of W&B, unless their environment variables name another."""
+FILES = ("config.json", "summary.json")
+MAX_PARAMS = 100
+"""Most parameters of one call of MLflow."""
+
+
+def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a round that have a value, by a name with their layer."""
+    return {
+        f"layer {line['layer']}/{name}": line[name]
+        for name in METRICS
+        if line.get(name) is not None
+    }
+
+
+def results_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Scores, bytes and seconds of summary.json by dotted name."""
+    groups = {name: summary.get(name, {}) for name in ("train", "val", "test", "bytes", "seconds")}
+    return {
+        name: float(value)
+        for name, value in flatten(groups).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+class Csv(Callback):
+    """Writes rounds.csv."""
+
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        self._file = open_regular(run_dir / "rounds.csv", "w", buffering=1)
+        self._rows = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore")
+        self._rows.writeheader()
+
+    def on_round(self, line: Mapping[str, Any]) -> None:
+        self._rows.writerow(line)
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self._file.close()
+
+
+class TensorBoard(Callback):
+    """Writes the folder tensorboard/, anew for a resumed run."""
+
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        shutil.rmtree(run_dir / "tensorboard", ignore_errors=True)
+        self._board = SummaryWriter(str(run_dir / "tensorboard"))
+
+    def on_round(self, line: Mapping[str, Any]) -> None:
+        for name, value in metrics_of(line).items():
+            self._board.add_scalar(name, value, line["round"])
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        for name, value in results_of(summary).items():
+            self._board.add_scalar(f"results/{name}", value, 0)
+        self._board.close()
+
+
+class MLflow(Callback):
+    """Logs to the server of MLFLOW_TRACKING_URI, by default to the folder mlruns/."""
+
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None:  # MLflow refuses its own folders unless they are wanted
+            uri = Path("mlruns").absolute().as_uri()
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._run_dir, self._client = run_dir, MlflowClient(uri)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self._client.get_experiment_by_name(name)
+        identity = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        self._id = self._client.create_run(identity, run_name=run_dir.name).info.run_id
+        values = [Param(name, str(value)) for name, value in settings.items()]
+        for first in range(0, len(values), MAX_PARAMS):
+            self._client.log_batch(self._id, params=values[first : first + MAX_PARAMS])
+
+    def on_round(self, line: Mapping[str, Any]) -> None:
+        self._log(metrics_of(line), line["round"])
+
+    def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        values = [Metric(name, value, now, step) for name, value in metrics.items()]
+        self._client.log_batch(self._id, metrics=values)
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self._log(results_of(summary), 0)
+        for path in _artefacts(self._run_dir):
+            log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+            log(self._id, str(path), *([path.name] if path.is_dir() else []))
+        done = summary.get("status") == "done"
+        self._client.set_terminated(self._id, "FINISHED" if done else "FAILED")
+
+
+class WandB(Callback):
+    """Logs to Weights & Biases; WANDB_MODE=offline keeps the run in the run directory."""
+
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        import wandb
+
+        self._run_dir = run_dir
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run_dir.name,
+            dir=str(run_dir),
+            config=dict(settings),
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self._layers: set[int] = set()
+
+    def on_round(self, line: Mapping[str, Any]) -> None:
+        layer = line["layer"]
+        if layer not in self._layers:
+            self._layers.add(layer)
+            self._run.define_metric(f"layer {layer}/*", step_metric=f"layer {layer}/round")
+        self._run.log({**metrics_of(line), f"layer {layer}/round": line["round"]})
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._run.summary.update(results_of(summary))
+        artefact = wandb.Artifact(f"run-{self._run.id}", type="run")
+        for path in _artefacts(self._run_dir):
+            add = artefact.add_dir if path.is_dir() else artefact.add_file
+            add(str(path), name=path.name)
+        self._run.log_artifact(artefact)
+        self._run.finish(exit_code=0 if summary.get("status") == "done" else 1)
+
+
+def _artefacts(run_dir: Path) -> Iterator[Path]:
+    """The files and folders of a run that a tracker keeps."""
+    return (path for name in (*FILES, "checkpoint") if (path := run_dir / name).exists())
+
+
+TRACKERS: dict[str, tuple[Callable[[], Callback], str, str]] = {
+    "csv": (Csv, "csv", ""),
+    "tensorboard": (TensorBoard, "tensorboard", "report"),
+    "mlflow": (MLflow, "mlflow", "trackers"),
+    "wandb": (WandB, "wandb", "trackers"),
+}
+"""Name -> class, the package that it needs, and the extra that has the package."""
+
+
+def make_trackers(names: Sequence[str]) -> list[Callback]:
+    """The trackers of the setting logger; InputError with the remedy if one is not installed."""
+    for name in names:
+        _, package, extra = TRACKERS[name]
+        if importlib.util.find_spec(package) is None:
+            raise InputError(
+                f"logger={name}: not installed; pip install -e '.[{extra}]' -c constraints.txt, or"
+                " leave it out"
+            )
+    return [TRACKERS[name][0]() for name in names]

@@ -1,0 +1,136 @@
+"""`objective`: the number that a run returns to a sweeper of Hydra, which searches for settings."""
+
+import difflib
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from partitioning.errors import InputError
+from partitioning.setting_fields import Check
+from retexo.errors import TrainingError
+
+SPLITS = ("train", "val", "test")
+SCORES = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "micro_f1",
+    "roc_auc",
+    "average_precision",
+    "log_loss",
+    "brier",
+    "calibration_error",
+    "r2",
+    "mae",
+    "rmse",
+    "mrr",
+    "auc",
+)
+"""Scores by split in summary.json, besides hits@K and those of OGB's evaluators."""
+COSTS = r"(bytes|seconds)(\.\w+)+"
+MAX_NAME = 120
+"""Longest name of a job's folder."""
+LESS_IS_BETTER = ("log_loss", "brier", "calibration_error", "mae", "rmse")
+NAMED = re.compile(rf"({'|'.join(SPLITS)})\.({'|'.join(SCORES)}|hits@\d+|ogb_\w+)|{COSTS}")
+IS_OBJECTIVE = Check(
+    lambda name: NAMED.fullmatch(name) is not None,
+    "must be a number of summary.json: val.NAME or test.NAME with one of "
+    f"{', '.join(SCORES)}, hits@20; or bytes.total, seconds.train and the like",
+)
+
+
+def shorten_name(overrides: str) -> str:
+    """Return hydra.job.override_dirname as the name of one folder, with short numbers.
+
+    A checksum keeps names apart that differ in what is left out.
+    """
+    text = re.sub(r"\d+\.\d{4,}(e-?\d+)?", lambda number: f"{float(number[0]):.4g}", overrides)
+    name = text.replace("/", "_")
+    digest = hashlib.sha256(overrides.encode()).hexdigest()[:8]
+    return name if name == overrides and len(name) <= MAX_NAME else f"{name[:MAX_NAME]}-{digest}"
+
+
+def check_objective_name(name: str, *, of_links: bool) -> None:
+    """Raise InputError for a name that users confuse with another one."""
+    split, _, score = name.rpartition(".")
+    remedy = {"auc": "roc_auc", "loss": "log_loss", "f1": "macro_f1"}.get(score, score)
+    if (score == "auc" and not of_links) or (remedy != score and NAMED.fullmatch(name) is None):
+        raise InputError(f"objective={name}: did you mean {split or 'val'}.{remedy}?")
+    if NAMED.fullmatch(name) is None:
+        nearest = difflib.get_close_matches(score, SCORES, n=1, cutoff=0.8)
+        if nearest:
+            raise InputError(
+                f"objective={name}: did you mean"
+                f" {split if split in SPLITS else 'val'}.{nearest[0]}?"
+            )
+
+
+def is_better_when_less(name: str) -> bool:
+    """Whether an objective is to be minimised: a loss, an error or a cost."""
+    return name.rpartition(".")[2] in LESS_IS_BETTER or re.fullmatch(COSTS, name) is not None
+
+
+def check_direction(objective: Sequence[str] | None, metric: str, sweeper: Any) -> None:
+    """Raise InputError where Optuna's sweeper would look for the worst run.
+
+    Args:
+        objective: the setting.
+        metric: the setting stopping.metric.
+        sweeper: configuration of the sweeper; others than Optuna's have no direction.
+    """
+    given = sweeper.get("direction")
+    if given is None:
+        return
+    names = list(objective or (["val.log_loss"] if metric == "loss" else ["val.accuracy"]))
+    listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    given = [str(getattr(each, "name", each)) for each in listed]
+    needed = ["minimize" if is_better_when_less(name) else "maximize" for name in names]
+    if given != needed:
+        wanted = needed[0] if len(needed) == 1 else f"[{','.join(needed)}]"
+        what = f"objective={','.join(objective)}" if objective else "the validation metric"
+        raise InputError(
+            f"hydra.sweeper.direction={','.join(given)}: {what} needs"
+            f" hydra.sweeper.direction={wanted}; set it"
+        )
+
+
+def find_objective(result: Any, objective: Sequence[str] | None) -> float | list[float] | None:
+    """The number that a job returns, or several.
+
+    Args:
+        result: content of summary.json or seeds.json.
+        objective: the setting; None: the validation metric that stopping looked at. Of a result
+            without one, None is returned.
+
+    Raises:
+        TrainingError: the result has no such number.
+    """
+    if not isinstance(result, Mapping):
+        return None
+    if objective is None:
+        metric = result.get("chosen", {}).get("metric")
+        score = {"loss": "r2" if "targets" in result else "log_loss"}.get(metric, metric)
+        return _find_number(result, f"val.{score}")
+    found = []
+    for name in objective:
+        value = _find_number(result, name)
+        if value is None:
+            owner = result.get(name.split(".")[0])
+            names = ", ".join(owner) if isinstance(owner, Mapping) else "nothing of that name"
+            raise TrainingError(f"objective={name}: has no value in this run; there is {names}")
+        found.append(value)
+    return found[0] if len(found) == 1 else found
+
+
+def _find_number(result: Any, name: str) -> float | None:
+    """A number by its dotted name; of several seeds their mean. None where there is none."""
+    for part in name.split("."):
+        if not isinstance(result, Mapping):
+            return None
+        result = result.get(part)
+    if isinstance(result, Mapping):
+        result = result.get("mean")
+    is_number = isinstance(result, int | float) and not isinstance(result, bool)
+    return float(result) if is_number and math.isfinite(result) else None

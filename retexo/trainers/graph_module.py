@@ -1,0 +1,471 @@
+"""A trained network as a torch module over one whole graph: what retexo.predictor runs and exports.
+
+The layers are the trained stages; the graph is a block whose destinations are all nodes. With
+`edge_gates`, an explainer of PyG masks the messages; where torch.export traces, and with a mask,
+messages are scattered (Block.scale).
+
+N nodes (N_t of a type), E edges, F features, K edge features, C classes, D width of embeddings.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.graph_data import SEPARATOR, EdgeType
+from retexo.models.block import Block
+from retexo.models.conv.gcn import GCN
+from retexo.models.convolution import Convolution, Inputs
+from retexo.models.hetero_stage import (
+    PLAIN_EDGE,
+    HeteroArchitecture,
+    TypedLayer,
+    projected_width,
+    projections,
+)
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import as_matrix, matmul, to_dense
+from retexo.models.stage import OutputHeads, Stage
+from retexo.tasks.output_heads import average_heads, sum_powers
+from retexo.trainers.network_pass import block_mean
+from retexo.trainers.relational_propagation import PathRelations, SumOverRelations
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """A network's outputs at all nodes; of a typed graph at those of the target."""
+
+    logits: Tensor
+    """[N, C] after smoothing and calibration."""
+    embeddings: Tensor
+    """[N, D] the input of the last layer, or of its head in a typed graph; with one layer the
+    features."""
+    by_head: Sequence[Tensor] = ()
+    """[N, C] of each head."""
+
+
+class GraphModule(nn.Module):
+    """Common to plain and typed graphs."""
+
+    stages: Any
+    """The layers, an nn.ModuleList."""
+    edge_gates: Any
+    """By relation, modules that give the factors of messages; see `add_edge_gates`."""
+
+    def __init__(self, stages: Sequence[Any], heads: OutputHeads) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self.heads = heads
+        self.edge_gates = nn.ModuleDict()
+        self.eval()
+
+    def scale_of(self, relation: EdgeType, num_edges: int, like: Tensor) -> Tensor | None:
+        """The factors [E] that an explainer gives the messages of a relation; None without one."""
+        name = SEPARATOR.join(relation)
+        return self.edge_gates[name](num_edges, like) if name in self.edge_gates else None
+
+
+def make_block(
+    ends: Tensor,
+    num_nodes: tuple[int, int],
+    *,
+    same_type: bool,
+    weight: Tensor | None = None,
+    feat: Tensor | None = None,
+    scale: Tensor | None = None,
+    like: Tensor,
+) -> Block:
+    """The block of all edges of a relation, without self loops.
+
+    Args:
+        ends: int64 [2, E] sources and destinations.
+        num_nodes: of the source type and the destination type.
+        same_type: whether these are the same, so that an edge may be a self loop.
+        weight: [E]
+        feat: [E, K]
+        scale: [E] of an explainer.
+        like: features, whose type degrees get.
+    """
+    if same_type and torch.compiler.is_compiling():  # a mask would make the shape depend on data
+        is_edge = (ends[0] != ends[1]).to(like.dtype)
+        scale = is_edge if scale is None else scale * is_edge
+    elif same_type:
+        is_edge = ends[0] != ends[1]
+        if not bool(is_edge.all()):
+            ends = ends[:, is_edge]
+            weight, feat, scale = (
+                None if each is None else each[is_edge] for each in (weight, feat, scale)
+            )
+    if torch.compiler.is_compiling() and scale is None:
+        scale = like.new_ones(ends.shape[1])
+    if scale is None and not bool((ends[1][1:] >= ends[1][:-1]).all()):  # attention needs the order
+        order = torch.argsort(ends[1], stable=True)
+        ends = ends[:, order]
+        weight, feat = (None if each is None else each[order] for each in (weight, feat))
+    src, dst = ends[0], ends[1]
+    ones = like.new_ones(ends.shape[1]) if weight is None else weight.to(like.dtype)
+    if same_type and torch.compiler.is_compiling():
+        ones = ones * (ends[0] != ends[1]).to(like.dtype)
+    out_degree, in_degree = (
+        like.new_zeros(count).index_add(0, end, ones)
+        for count, end in zip(num_nodes, (src, dst), strict=True)
+    )
+    return Block(
+        nodes=torch.arange(num_nodes[0], device=ends.device),
+        num_dst=num_nodes[1],
+        num_unprojected=num_nodes[0],
+        src=src,
+        dst=dst,
+        out_degree=out_degree,
+        in_degree=in_degree,
+        weight=weight,
+        edge_feat=feat,
+        scale=scale,
+    )
+
+
+# --- plain graphs ----------
+
+
+def read_edge_features(
+    conv: Convolution, weight: Tensor | None, feat: Tensor | None
+) -> Tensor | None:
+    """[E, K] what a convolution reads of each edge: attention its features and its weight, R-GCN
+    the relation (one-hot `feat`); others nothing."""
+    if conv.reads_relations:
+        return feat
+    if not conv.attention_heads:
+        return None
+    if weight is None:
+        return feat
+    return weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
+
+
+def run_stage(
+    stage: Stage, block: Block, rows: Tensor, skips: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer at the destinations of a block.
+
+    Args:
+        stage: of the layer.
+        block: in-edges of n nodes.
+        rows: [N_src, F] of the block's sources; may be overwritten.
+        skips: what skip connections read at the n nodes besides their own rows: features, the
+            features' `aggregate` (not before it is known), means of edge features.
+
+    Returns:
+        [n, D] the input of the next layer, [n, C] the logits, and [n, F] the aggregate.
+    """
+    own = rows[: block.num_dst].clone()
+    inputs = stage.conv.prepare(block, rows, NO_PROJECTED_ROWS)
+    aggregate = inputs.matrices[-1]
+    given = {"rows": own, **skips}
+    if "aggregate" in stage.skips and "aggregate" not in skips:
+        given["aggregate"] = to_dense(aggregate)
+    read = tuple(as_matrix(given[name]) for name in stage.skips)
+    after, logits = stage.outputs(replace(inputs, skips=read))
+    return after, logits, to_dense(aggregate)
+
+
+class PlainGraphModule(GraphModule):
+    """A network of a plain graph.
+
+    Its logits give the probabilities of `retexo.load(...).predict` by a softmax, or by a sigmoid
+    with several labels; a regression's are in units of the targets' deviations. Of link prediction
+    they are the embeddings.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
+        """[N, C] from features [N, F], and edges int64 [2, E] with weights [E] and features [E,
+        K]."""
+        return self.run(x, edge_index, edge_weight, edge_attr).logits
+
+    def run(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Outputs:
+        """All outputs; arguments as of `forward`."""
+        block, means = self.make_block(x, edge_index, edge_weight, edge_attr)
+        tables = list(self.layers(x, block, means))
+        by_head = [logits for _, logits, _ in tables]
+        embeddings = tables[-2][0] if len(tables) > 1 else x
+        return Outputs(self.finish(by_head, block), embeddings, by_head)
+
+    def make_block(
+        self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
+    ) -> tuple[Block, Tensor | None]:
+        """The block of the graph, and the means [N, K] of the in-edges' features, if they are
+        read."""
+        conv, count = self.stages[0].conv, (x.shape[0], x.shape[0])
+        block = make_block(
+            edge_index,
+            count,
+            same_type=True,
+            weight=weight,
+            feat=feat,
+            scale=self.scale_of(PLAIN_EDGE, edge_index.shape[1], x),
+            like=x,
+        )
+        means = None
+        if any("edges" in stage.skips for stage in self.stages):
+            assert block.edge_feat is not None
+            means = mean_edge_features(block, block.edge_feat.to(x.dtype))
+        return replace(
+            block, edge_feat=read_edge_features(conv, block.weight, block.edge_feat)
+        ), means
+
+    def layers(
+        self, x: Tensor, block: Block, edge_means: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """By layer what `run_stage` returns, at all nodes."""
+        rows, skips = x, {"features": x}
+        if edge_means is not None:
+            skips["edges"] = edge_means
+        for stage in self.stages:
+            found = run_stage(stage, block, rows.clone(), skips)
+            rows = found[0]
+            skips.setdefault("aggregate", found[2])
+            yield found
+
+    def finish(self, by_head: Sequence[Tensor], block: Block) -> Tensor:
+        """Average the chosen heads, smooth and calibrate: [N, C]; block: of all nodes."""
+        start = average_heads(by_head, self.heads, len(by_head))
+        return self.heads.calibrate(self.smooth(start, block))
+
+    def smooth(self, start: Tensor, block: Block) -> Tensor:
+        """Label propagation, as retexo.trainers.label_propagation, which starts from all nodes."""
+        if self.heads.alpha == 1:
+            return start
+        gcn, powers = GCN(start.shape[1], start.shape[1], dropout=0.0), [start]
+        block = replace(block, edge_feat=None)
+        for _ in range(self.heads.steps):
+            inputs = gcn.prepare(block, powers[-1].clone(), NO_PROJECTED_ROWS)
+            powers.append(to_dense(inputs.matrices[0]))
+        return sum_powers(powers, self.heads.alpha)
+
+
+def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
+    """[N, K] weighted means of the in-edges' features; 0 without in-edges."""
+    weight = feat.new_ones(feat.shape[0]) if block.weight is None else block.weight
+    weight = weight if block.scale is None else weight * block.scale
+    total = feat.new_zeros(block.num_dst, feat.shape[1])
+    total = total.index_add(0, block.dst, feat * weight[:, None])
+    return total / torch.where(block.in_degree > 0, block.in_degree, 1)[:, None]
+
+
+# --- typed graphs ----------
+
+
+class TypedGraphModule(GraphModule):
+    """A network of a heterogeneous graph: of the logits see PlainGraphModule."""
+
+    def __init__(
+        self, stages: Sequence[Any], heads: OutputHeads, architecture: HeteroArchitecture
+    ) -> None:
+        super().__init__(stages, heads)
+        self.schema, self.depth = architecture.schema, architecture.model.depth
+
+    def forward(
+        self,
+        x_dict: dict[str, Tensor],
+        edge_index_dict: dict[EdgeType, Tensor],
+        edge_weight_dict: dict[EdgeType, Tensor] | None = None,
+    ) -> Tensor:
+        """[N_t, C] of the target type.
+
+        Args:
+            x_dict: features [N_t, F_t] of each type; [N_t, 0] of a type without features.
+            edge_index_dict: int64 [2, E] of each relation.
+            edge_weight_dict: [E] of the relations with weights.
+        """
+        return self.run(x_dict, edge_index_dict, edge_weight_dict).logits
+
+    def run(
+        self,
+        x_dict: Mapping[str, Tensor],
+        edge_index_dict: Mapping[EdgeType, Tensor],
+        edge_weight_dict: Mapping[EdgeType, Tensor] | None = None,
+    ) -> Outputs:
+        """All outputs; arguments as of `forward`."""
+        blocks, target = {}, x_dict[self.schema.target]
+        for each in self.schema.relations:
+            ends = edge_index_dict[each]
+            blocks[each] = make_block(
+                ends,
+                (x_dict[each[0]].shape[0], x_dict[each[2]].shape[0]),
+                same_type=each[0] == each[2],
+                weight=(edge_weight_dict or {}).get(each),
+                scale=self.scale_of(each, ends.shape[1], target),
+                like=target,
+            )
+        run = self._run_typed if isinstance(self.stages[0], TypedLayer) else self._run_layerwise
+        by_head, embeddings = run(x_dict, blocks)
+        heads = self.heads if len(by_head) > 1 else replace(self.heads, stages=(0,))
+        start = average_heads(by_head, heads, len(by_head))
+        if heads.alpha < 1:
+            start = sum_powers(list(self._propagate(start, blocks, x_dict)), heads.alpha)
+        return Outputs(heads.calibrate(start), embeddings, by_head)
+
+    def _run_typed(
+        self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
+    ) -> tuple[list[Tensor], Tensor]:
+        """The logits and the embeddings of a network that was trained end to end."""
+        rows = {name: x_dict[name] for name, width in self.schema.widths.items() if width}
+        before = rows
+        for layer in self.stages:
+            before, rows = rows, {}
+            for name, stage in layer.by_type():
+                into = [each for each in self.schema.relations_into(name) if each[0] in before]
+                own = (as_matrix(before[name]),) if name in before else ()
+                inputs = _relation_inputs(stage, into, before, blocks, (), own)
+                rows[name] = stage.embed(replace(inputs, num_rows=x_dict[name].shape[0]))
+        target = self.schema.target
+        read = before.get(target, x_dict[target]) if len(self.stages) > 1 else x_dict[target]
+        return [rows[target]], read
+
+    def _run_layerwise(
+        self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
+    ) -> tuple[list[Tensor], Tensor]:
+        """The logits of each head, and the embeddings, of a network that was trained by layers."""
+        schema, target = self.schema, self.schema.target
+        rows = {name: x_dict[name] for name in schema.types_with_rows(0)}
+        own = (as_matrix(x_dict[target]),) if schema.widths[target] else ()
+        raw = [block_mean(blocks[each], rows[each[0]]) for each in schema.target_relations(0)]
+        by_head, hidden = [], x_dict[target]
+        for layer, stage in enumerate(self.stages):
+            linear = stage.conv.linear_aggregation
+            into = schema.target_relations(layer) if layer or not linear else []
+            first = raw if layer or linear else []
+            inputs = _relation_inputs(stage, into, rows, blocks, first, own)
+            hidden, logits = stage.outputs(replace(inputs, num_rows=x_dict[target].shape[0]))
+            by_head.append(logits)
+            rows = self._pass_rows(layer, stage, rows, blocks)
+        return by_head, hidden
+
+    def _pass_rows(
+        self,
+        layer: int,
+        stage: Stage,
+        rows: Mapping[str, Tensor],
+        blocks: Mapping[EdgeType, Block],
+    ) -> dict[str, Tensor]:
+        """The rows q that types pass to the next layer (retexo.models.hetero_stage)."""
+        schema, weights = self.schema, projections(stage, self.schema, layer)
+        width, passed = projected_width(stage), {}
+        for name in schema.passing_types(layer, self.depth):
+            near, far = [], []
+            for each in schema.relations_into(name):
+                if each[0] not in rows:
+                    continue
+                if each[0] in weights:
+                    products = matmul(rows[each[0]], weights[each[0]])
+                    near.append(block_mean(blocks[each], products))
+                else:
+                    far.append(block_mean(blocks[each], rows[each[0]]))
+            start = [torch.stack(near).sum(dim=0)] if near else []
+            assert not near or start[0].shape[1] == width
+            passed[name] = torch.cat([*start, *far], dim=1)
+        return passed
+
+    def _propagate(
+        self, start: Tensor, blocks: Mapping[EdgeType, Block], x_dict: Mapping[str, Tensor]
+    ) -> Iterator[Tensor]:
+        """V_0 ... V_K of retexo.trainers.relational_propagation, from all nodes of the target."""
+        yield start
+        relations, target = PathRelations.of(self.schema), self.schema.target
+        if not relations.leaving:
+            return
+        rows = start
+        for _ in range(self.heads.steps):
+            reached = _sum_relations(relations.leaving, {target: rows}, blocks, x_dict)
+            found = [reached.pop(target)] if target in reached else []
+            between = {name: each.mean for name, each in reached.items()}
+            if between:
+                found += _sum_relations(relations.returning, between, blocks, x_dict).values()
+            whole = found[0]
+            for each in found[1:]:
+                whole.add(each.total, each.count)
+            rows = torch.where(whole.count > 0, whole.mean, rows)
+            yield rows
+
+
+def _relation_inputs(
+    stage: Stage,
+    into: Sequence[EdgeType],
+    rows: Mapping[str, Tensor],
+    blocks: Mapping[EdgeType, Block],
+    first: Sequence[Tensor],
+    own: tuple[Any, ...],
+) -> Inputs:
+    """The inputs of a relational stage: `first`, then the relations' means, or for attention
+    rows."""
+    chosen: tuple[Block, ...] = ()
+    if stage.conv.linear_aggregation:
+        read = [block_mean(blocks[each], rows[each[0]]) for each in into]
+    else:
+        read, chosen = [rows[each[0]] for each in into], tuple(blocks[each] for each in into)
+    matrices = tuple(as_matrix(each) for each in (*first, *read))
+    return Inputs(matrices, 0, NO_PROJECTED_ROWS, skips=own, blocks=chosen)
+
+
+def _sum_relations(
+    relations: frozenset[EdgeType],
+    rows: Mapping[str, Tensor],
+    blocks: Mapping[EdgeType, Block],
+    x_dict: Mapping[str, Tensor],
+) -> dict[str, SumOverRelations]:
+    """By destination type the sum of the means over relations; rows: [N_t, C] by source type."""
+    sums: dict[str, SumOverRelations] = {}
+    for each in sorted(relations):
+        if each[0] in rows:
+            to, like = each[2], rows[each[0]]
+            held = sums.setdefault(to, SumOverRelations.zeros(x_dict[to].shape[0], like))
+            held.add(block_mean(blocks[each], like), (blocks[each].in_degree > 0)[:, None].to(like))
+    return sums
+
+
+# --- making a module ----------
+
+
+def make_module(
+    architecture: Any, stages: Sequence[Any], heads: OutputHeads
+) -> PlainGraphModule | TypedGraphModule:
+    """The module of a trained network."""
+    if isinstance(architecture, HeteroArchitecture):
+        return TypedGraphModule(stages, heads, architecture)
+    return PlainGraphModule(stages, heads)
+
+
+def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
+    """Let explainers of PyG, which must be installed, mask the edges of a module.
+
+    They look for modules of the class MessagePassing and set `explain` and a mask there.
+    """
+    from torch_geometric.nn import MessagePassing
+
+    class EdgeGate(MessagePassing):  # type: ignore[misc]
+        """The factors of messages that an explainer sets."""
+
+        def forward(self, num_edges: int, like: Tensor) -> Tensor | None:
+            if not self.explain:
+                return None
+            ones = like.new_ones(num_edges, 1)
+            return self.explain_message(ones, num_edges)[:, 0]  # type: ignore[no-any-return]
+
+        def message(self, x_j: Tensor) -> Tensor:
+            return x_j
+
+    relations = module.schema.relations if isinstance(module, TypedGraphModule) else (PLAIN_EDGE,)
+    for each in relations:
+        module.edge_gates[SEPARATOR.join(each)] = EdgeGate()

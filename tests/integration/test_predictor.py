@@ -1,0 +1,360 @@
+"""A model in memory (retexo.load): it predicts what a partition directory's workers predict, for
+known and new nodes, as a torch module and exported; what is refused.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hetero_support import random_hetero, write_hetero
+from support import random_graph, run_main, save_npz, snapshot, thirds, write_partitions
+from test_inference import edit, flip, scattered
+
+import retexo
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData, HeteroGraphData
+from retexo.exporting import to_program
+from retexo.models.conv_registry import default_model_settings
+from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
+from retexo.models.stage import Architecture
+from retexo.results.checkpoint import save_layer, save_model
+
+NEW = 3
+"""Nodes that join a graph."""
+HEADS = {"stages": [0, 1], "alpha": 0.3, "steps": 3, "reach": "hops", "offsets": [0.1, 0.2, -0.3]}
+
+
+def checkpoint_of(folder: Path, shape: Any, **described: Any) -> Path:
+    """A checkpoint of a network that nobody trained, with smoothing and calibration."""
+    for layer, stage in enumerate(build_network(shape, seed=3)):
+        save_layer(folder / "checkpoint", layer, stage)
+    answer = {**HEADS, "temperature": 0.7, **described.pop("answer", {})}
+    common = {"multilabel": False, "partition_digest": "none", "answer": answer}
+    save_model(folder / "checkpoint", shape, {**common, **described})
+    return folder
+
+
+def model_of(name: str, **changes: Any) -> Any:
+    return dataclasses.replace(default_model_settings(name, 2, 8), heads=2, **changes)
+
+
+def with_edge_data(graph: GraphData, weighted: bool, num_features: int) -> GraphData:
+    rng, count = np.random.default_rng(5), graph.num_edges
+    return dataclasses.replace(
+        graph,
+        edge_weight=rng.uniform(0.5, 2, count).astype(np.float32) if weighted else None,
+        edge_feat=rng.normal(size=(count, num_features)).astype(np.float32)
+        if num_features
+        else None,
+    )
+
+
+PLAIN: dict[str, tuple[Any, bool, int]] = {
+    "gcn": (model_of("gcn"), True, 0),
+    "lookahead": (model_of("gcn", lookahead=1), False, 0),
+    "sage": (model_of("sage"), True, 2),
+    "pool": (model_of("sage", options={"aggregator": "pool"}), False, 0),
+    "gin": (model_of("gin"), False, 0),
+    "gat": (model_of("gat"), True, 2),
+}
+"""Model, whether edges have weights, and their number of features."""
+
+
+def as_data(graph: GraphData, keep: Any = slice(None)) -> Any:
+    """A graph, or some of its edges, as torch_geometric's Data."""
+    data = pytest.importorskip("torch_geometric.data").Data
+    ends = torch.tensor(np.stack((graph.src, graph.dst))[:, keep])
+    given = {"edge_weight": graph.edge_weight, "edge_attr": graph.edge_feat}
+    found = {name: torch.tensor(each[keep]) for name, each in given.items() if each is not None}
+    return data(
+        x=torch.tensor(graph.features),
+        edge_index=ends,
+        node_id=torch.tensor(graph.node_ids),
+        **found,
+    )
+
+
+def probabilities(frame: pd.DataFrame) -> np.ndarray:
+    return frame[[name for name in frame if str(name).startswith("p")]].to_numpy()
+
+
+def assert_traced(predictor: Any, graph: Any, wanted: np.ndarray) -> None:
+    """The module, and what torch.export makes of it for any number of nodes and edges."""
+    module, inputs = predictor.to_module(explainable=False), predictor.network_inputs(graph)
+    exported = to_program(module, inputs).module()
+    for run in (module, exported):
+        found = torch.softmax(run(*inputs), dim=1).detach().numpy()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
+    model, weighted, num_features = PLAIN[kind]
+    graph = with_edge_data(random_graph(), weighted, num_features)
+    read = num_features + weighted if kind == "gat" else num_features
+    shape = Architecture(model, 6, 3, num_edge_features=read)
+    predictor = retexo.load(checkpoint_of(tmp_path / "run", shape))
+    parts = write_partitions(tmp_path, graph, thirds(40), scattered(40, 3), 3)
+    wanted, data = predictor.predict(parts), as_data(graph)
+
+    found = predictor.predict(data)
+    pd.testing.assert_frame_equal(found, wanted, atol=1e-5, rtol=0)
+    pd.testing.assert_frame_equal(predictor.embed(data), predictor.embed(parts), atol=1e-5, rtol=0)
+    some = predictor.attach(data).predict(node_ids=[1030, 1003, 1003])
+    assert some.id.tolist() == [1030, 1003, 1003]
+    np.testing.assert_array_equal(probabilities(some), probabilities(found)[[30, 3, 3]])
+    assert_traced(predictor, data, probabilities(wanted))
+
+    # The last nodes join the graph of the others.
+    old = (graph.src < 40 - NEW) & (graph.dst < 40 - NEW)
+    smaller = as_data(
+        dataclasses.replace(graph, features=graph.features[:-NEW], node_ids=graph.node_ids[:-NEW]),
+        old,
+    )
+    nodes = pd.DataFrame({"id": graph.node_ids[-NEW:], "x": list(graph.features[-NEW:])})
+    edges = pd.DataFrame({"src": graph.src[~old] + 1000, "dst": graph.dst[~old] + 1000})
+    if weighted:
+        assert graph.edge_weight is not None
+        edges["weight"] = graph.edge_weight[~old]
+    if num_features:
+        assert graph.edge_feat is not None
+        edges["f"] = list(graph.edge_feat[~old])
+    predictor.attach(smaller)
+    before = predictor.predict()
+    new = predictor.predict(new=(nodes, edges))
+    pd.testing.assert_frame_equal(new, found.tail(NEW).reset_index(drop=True), atol=1e-5, rtol=0)
+    embedded = predictor.embed(new=(nodes, edges), output="tensors")["embeddings"].numpy()
+    wanted_rows = predictor.embed(data).to_numpy()[-NEW:, 1:]
+    np.testing.assert_allclose(embedded, wanted_rows, rtol=0, atol=1e-5)
+    pd.testing.assert_frame_equal(predictor.predict(), before)
+
+
+def as_hetero_data(graph: HeteroGraphData, sizes: dict[str, int]) -> Any:
+    """The first nodes of each type, with the edges between them."""
+    data = pytest.importorskip("torch_geometric.data").HeteroData()
+    for name, table in graph.nodes.items():
+        data[name].x = torch.tensor(np.asarray(table.features)[: sizes[name]])
+        data[name].node_id = torch.tensor(table.node_ids[: sizes[name]])
+    for each, relation in reversed(graph.relations.items()):
+        keep = (relation.src < sizes[each[0]]) & (relation.dst < sizes[each[2]])
+        data[each].edge_index = torch.tensor(np.stack((relation.src, relation.dst))[:, keep])
+        if relation.edge_weight is not None:
+            data[each].edge_weight = torch.tensor(relation.edge_weight[keep])
+    return data
+
+
+@pytest.mark.parametrize("kind", ["hetero_sage", "rgcn", "rgat", "rgcn end to end"])
+def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
+    relation = ("author", "writes", "paper")
+    relations = {relation: 90, ("paper", "cites", "paper"): 60, ("paper", "by", "author"): 70}
+    graph = random_hetero(
+        {"paper": (30, 5), "author": (20, 4)}, relations, weighted=[("paper", "cites", "paper")]
+    )
+    schema = Schema("paper", {"paper": 5, "author": 4}, tuple(relations))
+    by_layers = not kind.endswith("end to end")
+    answer = {} if by_layers else {"stages": [1], "reach": "computed"}
+    shape = HeteroArchitecture(model_of(kind.split()[0], input_skip=by_layers), schema, 3)
+    run = checkpoint_of(tmp_path / "run", shape, answer=answer, graph={"relations.reverse": False})
+    predictor = retexo.load(run)
+    no_split = {name: mask & False for name, mask in thirds(30).items()}
+    parts = write_hetero(tmp_path, graph, 3, masks=no_split)
+    data = as_hetero_data(graph, {"paper": 30, "author": 20})
+
+    found = predictor.predict(data)
+    pd.testing.assert_frame_equal(found, predictor.predict(parts), atol=1e-5, rtol=0)
+    pd.testing.assert_frame_equal(predictor.embed(data), predictor.embed(parts), atol=1e-5, rtol=0)
+    assert_traced(predictor, data, probabilities(found))
+
+    sizes = {"paper": 28, "author": 19}
+    nodes = {
+        name: pd.DataFrame(
+            {"id": table.node_ids[sizes[name] :], "x": [*table.features[sizes[name] :]]}
+        )
+        for name, table in graph.nodes.items()
+    }
+    edges = {}
+    for each, held in graph.relations.items():
+        new = (held.src >= sizes[each[0]]) | (held.dst >= sizes[each[2]])
+        ids = [graph.nodes[each[end]].node_ids for end in (0, 2)]
+        edges[each] = pd.DataFrame({"src": ids[0][held.src[new]], "dst": ids[1][held.dst[new]]})
+        if held.edge_weight is not None:
+            edges[each]["weight"] = held.edge_weight[new]
+    predictor.attach(as_hetero_data(graph, sizes))
+    new_papers = predictor.predict(new=(nodes, edges))
+    wanted = found.tail(2).reset_index(drop=True)
+    pd.testing.assert_frame_equal(new_papers, wanted, atol=1e-5, rtol=0)
+
+
+# --- tables with columns to encode ----------
+
+SETTINGS = ("dataset_name=file", "dataset_file=tables", "num_partitions=2", "symmetrize=true")
+TRAIN = ("hidden_dim=8", "num_rounds=[4]", "split=fraction", "split.train=0.5", "split.val=0.2")
+
+
+def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    rng, count = np.random.default_rng(1), 60
+    nodes = pd.DataFrame(
+        {
+            "customer": [f"c{number:02}" for number in range(count)],
+            "age": rng.normal(40, 10, count),
+            "city": rng.choice(["Bern", "Rome", "Oslo"], count),
+            "label": rng.choice(["good", "bad"], count),
+        }
+    )
+    ends = rng.choice(nodes.customer, (150, 2))
+    return nodes, pd.DataFrame({"src": ends[:, 0], "dst": ends[:, 1]})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run directory of a model of tables, and what app=predict says of them."""
+    folder = Path(tmp_path_factory.mktemp("tables"))
+    retexo.from_pandas(*tables(), folder / "tables")
+    arguments = (*SETTINGS, "columns.id=customer", "split.test=0.3")
+    assert run_main("app=train", *arguments, *TRAIN, "hydra.run.dir=run", cwd=folder).rc == 0
+    ended = run_main(
+        "app=predict",
+        *SETTINGS,
+        "columns.id=customer",
+        "partition_dir=whole",
+        "predict.precision=fp32",
+        "checkpoint_dir=run",
+        "hydra.run.dir=predicted",
+        cwd=folder,
+    )
+    assert ended.rc == 0, ended.output
+    return folder
+
+
+def test_tables_get_the_predictions_of_the_command(trained: Path) -> None:
+    wanted = pd.read_parquet(trained / "predicted" / "predictions.parquet")
+    predictor, (nodes, edges) = retexo.load(trained / "run"), tables()
+    assert predictor.class_names == ["bad", "good"]
+    for graph in (trained / "tables", (nodes.drop(columns="label")[::-1], edges)):
+        pd.testing.assert_frame_equal(predictor.predict(graph), wanted, atol=1e-5, rtol=0)
+    last = nodes.customer.iloc[-1]
+    is_new = (edges.src == last) | (edges.dst == last)
+    predictor.attach((nodes[:-1], edges[~is_new]))
+    new = predictor.predict(new=(nodes[-1:].drop(columns="label"), edges[is_new]))
+    np.testing.assert_allclose(probabilities(new), probabilities(wanted)[-1:], rtol=0, atol=1e-5)
+    tensors = retexo.load(trained / "run", output="tensors").predict((nodes, edges), ["c03", "c01"])
+    assert tensors["id"].tolist() == ["c03", "c01"]
+    assert tensors["probabilities"].shape == (2, 2)
+
+
+def new_node(**changes: Any) -> pd.DataFrame:
+    row = {"customer": "new", "age": 30.0, "city": "Bern", **changes}
+    return pd.DataFrame({name: [value] for name, value in row.items() if value is not None})
+
+
+def edge(src: Any = "new", dst: Any = "c01", **more: Any) -> pd.DataFrame:
+    return pd.DataFrame({"src": [src], "dst": [dst], **more})
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "unknown id": (lambda p: p.predict(node_ids=["c01", "c99"]), "node_ids: .* no node c99"),
+    "no graph": (lambda p: retexo.load(p.checkpoint.directory).predict(), "call attach"),
+    "no such form": (lambda p: p.predict({"nodes": 1}), "graph: dict: expected a path, a Data"),
+    "no file": (lambda p: p.predict("nowhere"), "nowhere: there is no such file"),
+    "known node": (
+        lambda p: p.predict(new=(new_node(customer="c01"), edge())),
+        "c01 is in the graph",
+    ),
+    "no column": (lambda p: p.predict(new=(new_node(age=None), edge())), "no column `age`"),
+    "text": (lambda p: p.predict(new=(new_node(age="old"), edge())), "new nodes.*`age`"),
+    "no such end": (lambda p: p.predict(new=(new_node(), edge(dst="c99"))), "new edges.*c99"),
+    "old ends": (lambda p: p.predict(new=(new_node(), edge("c02"))), "row 0 joins two nodes"),
+    "weights": (lambda p: p.predict(new=(new_node(), edge(weight=[2]))), "new edges: have weights"),
+    "mixed cells": (
+        lambda p: p.predict(new=(pd.DataFrame({"customer": ["a", 1], "age": [1, "b"]}), edge())),
+        "one type of values in each column",
+    ),
+    "nodes alone": (lambda p: p.predict(new=new_node()), "new: expected a pair"),
+    "links": (lambda p: p.score([("c01", "c02")]), "its model is for node_classification"),
+    "other table": (
+        lambda p: p.predict((tables()[0].drop(columns="age"), tables()[1])),
+        "no column `age`, which the model was trained with; nodes, edges have customer, city",
+    ),
+    "typed": (lambda p: p.predict(as_hetero_data(random_hetero(), SIZES)), "a heterogeneous graph"),
+    "width": (lambda p: p.predict(as_data(random_graph())), "feat|age"),
+}
+SIZES = {name: table.num_nodes for name, table in random_hetero().nodes.items()}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_named(trained: Path, name: str) -> None:
+    before = snapshot(trained / "run")
+    predictor = retexo.load(trained / "run").attach(tables())
+    call, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        call(predictor)
+    assert snapshot(trained / "run") == before
+
+
+def test_a_damaged_or_newer_checkpoint_is_named(trained: Path, tmp_path: Path) -> None:
+    from shutil import copytree
+
+    def newer(content: dict[str, Any]) -> None:
+        content["features"]["nodes"]["version"] = 2
+
+    damaged = copytree(trained / "run", tmp_path / "damaged")
+    flip(damaged / "checkpoint" / "layer0.safetensors")
+    with pytest.raises(InputError, match=r"layer0.safetensors: its checksum"):
+        retexo.load(damaged)
+    other = copytree(trained / "run", tmp_path / "other")
+    edit(other / "checkpoint", newer)
+    with pytest.raises(InputError, match="feature pipeline has version 2"):
+        retexo.load(other)
+
+
+def test_features_that_depend_on_the_graph(tmp_path: Path) -> None:
+    """Kinds of features that a new node changes elsewhere, too: degrees and means of neighbours."""
+    graph, kinds = random_graph(), ["given", "degree"]
+    run = checkpoint_of(
+        tmp_path / "run", Architecture(model_of("sage"), 8, 3), graph={"features": kinds}
+    )
+    predictor, whole = retexo.load(run), tmp_path / "whole.npz"
+    save_npz(whole, graph, thirds(40))
+    found = predictor.predict(whole)
+    old = (graph.src < 39) & (graph.dst < 39)
+    smaller = dataclasses.replace(graph, features=graph.features[:-1], node_ids=graph.node_ids[:-1])
+    nodes = pd.DataFrame({"id": [1039], "x": [graph.features[-1]]})
+    edges = pd.DataFrame({"src": graph.src[~old] + 1000, "dst": graph.dst[~old] + 1000})
+    new = predictor.attach(as_data(smaller, old)).predict(new=(nodes, edges))
+    np.testing.assert_allclose(probabilities(new), probabilities(found)[-1:], rtol=0, atol=1e-5)
+
+
+def test_pyg_explains_a_module(tmp_path: Path) -> None:
+    """Its gradient-based and its learnt masks find the edges that count: those within two hops."""
+    explain = pytest.importorskip("torch_geometric.explain")
+    graph = random_graph()
+    run = checkpoint_of(
+        tmp_path / "run", Architecture(model_of("gcn"), 6, 3), answer={"alpha": 1.0, "stages": [1]}
+    )
+    data = as_data(graph)
+    module = retexo.load(run).to_module()
+    explainer = explain.Explainer(
+        model=module,
+        algorithm=explain.GNNExplainer(epochs=20),
+        explanation_type="model",
+        node_mask_type="attributes",
+        edge_mask_type="object",
+        model_config={
+            "mode": "multiclass_classification",
+            "task_level": "node",
+            "return_type": "raw",
+        },
+    )
+    found = explainer(data.x, data.edge_index, index=7)
+    within = {7}
+    for _ in range(2):
+        within |= set(graph.src[np.isin(graph.dst, [*within])].tolist())
+    outside = ~np.isin(graph.dst, [*within])
+    assert (found.edge_mask.numpy()[outside] == 0).all()
+    assert (found.edge_mask > 0).any()
+    assert (found.node_mask > 0).any()
