@@ -4,8 +4,8 @@ backward.
 The selection depends on the edges only: a minimum vertex cover for linear aggregators, otherwise
 every boundary row. Both ends compute the same cover, so nothing is announced. Vectors are dense.
 
-With a rounded precision, vectors and their gradients are rounded at random to one of the two nearest
-codes, so that both are right on average, as in AdaQP (Wan, Zhao and Wu, "Adaptive Message
+With a rounded precision, vectors and their gradients are rounded at random to one of the two
+nearest codes, so that both are right on average, as in AdaQP (Wan, Zhao and Wu, "Adaptive Message
 Quantization and Parallelization for Distributed Full-graph GNN Training", MLSys 2023) with the same
 number of bits for all vectors.
 

@@ -104,7 +104,8 @@ def run(
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
-                "no validation nodes: every layer keeps its last round, and the last head predicts%s",
+                "no validation nodes: every layer keeps its last round, and the last head"
+                " predicts%s",
                 "; num_layers=auto trains two layers" if settings.model.grows else "",
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
@@ -127,7 +128,7 @@ def run(
             logger.warning("%s", warning)
         if rank == 0 and _may_gain_by_depth(settings, heads, graph_info):
             logger.info(
-                "the last layer alone predicts the validation nodes best; num_layers=auto tries more"
+                "the last layer alone predicts validation nodes best; num_layers=auto tries more"
             )
         return {
             **scores.to_json(),
