@@ -53,6 +53,6 @@ def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: Gra
     if graph_info.num_edge_features and not conv.attention_heads and trainer not in readers:
         raise InputError(
             f"trainer={trainer}: the edges have features, which model={settings.model.name} reads"
-            f" only with trainer={', '.join(readers)}; use one, or model=gat, or partition the graph"
+            f" only with trainer={', '.join(readers)}; use one, model=gat, or partition the graph"
             " without `edge_feat` (of tables: columns.ignore=[NAME])"
         )
