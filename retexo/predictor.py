@@ -11,6 +11,7 @@ n nodes, C classes, D width of embeddings.
 
 import copy
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +26,9 @@ from partitioning import graph_addition, prediction_graph
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
+from partitioning.graph_addition import Addition
 from partitioning.graph_data import GraphData, HeteroGraphData
-from partitioning.partition_settings import DatasetSettings
+from partitioning.partition_settings import TASKS, DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import check
 from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, schema_of
@@ -50,6 +52,8 @@ from retexo.worker.graph import task_of_checkpoint
 
 logger = logging.getLogger(__name__)
 
+TASK_NAMES = ("node_classification", "node_regression", "link_prediction")
+"""In the order of TASKS."""
 OUTPUTS = ("frame", "tensors", "arrays")
 GRAPH_FIELDS = {
     "symmetrize": "symmetrize",
@@ -95,6 +99,7 @@ def dataset_like_training(
     if kinds is not None and "features.kind" not in given:
         kinds = kinds if isinstance(kinds, dict) else tuple(kinds)
         dataset = replace(dataset, features=replace(dataset.features, kind=kinds))
+    dataset = replace(dataset, task=TASKS[TASK_NAMES.index(checkpoint.task_name)])
     if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
         dataset = replace(dataset, target=checkpoint.architecture.schema.target)
     taken = {
@@ -134,6 +139,55 @@ class _Held:
         return found.reshape(asked.shape)
 
 
+class DriftMonitor:
+    """Counts new nodes that are unlike the training nodes, over about the last WINDOW ones."""
+
+    WINDOW, LEAST = 1000, 20
+
+    def __init__(self, limit: float) -> None:
+        """limit: the share from which on a column is named."""
+        self.limit, self.num_nodes = limit, 0.0
+        self._counts: dict[str, float] = {}
+        self._named: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, added: Addition) -> None:
+        """Count new nodes, and log columns that have passed the limit."""
+        with self._lock:
+            self.num_nodes += added.num_nodes
+            for name, count in added.unusual.items():
+                self._counts[name] = self._counts.get(name, 0.0) + count
+            if self.num_nodes > 2 * self.WINDOW:  # forget half
+                self.num_nodes /= 2
+                self._counts = {name: count / 2 for name, count in self._counts.items()}
+            passed = self._passed()
+            for name in passed.keys() - self._named:
+                logger.warning("%s", self._text(name, passed[name]))
+            self._named = set(passed)
+
+    def shares(self) -> dict[str, float]:
+        """By column the share of unusual nodes."""
+        with self._lock:
+            return {name: count / self.num_nodes for name, count in self._counts.items()}
+
+    def warnings(self) -> list[str]:
+        """A sentence for each column beyond the limit."""
+        with self._lock:
+            return [self._text(*each) for each in self._passed().items()]
+
+    def _passed(self) -> dict[str, float]:
+        if self.num_nodes < self.LEAST:
+            return {}
+        shares = {name: count / self.num_nodes for name, count in self._counts.items()}
+        return {name: share for name, share in shares.items() if share > self.limit}
+
+    def _text(self, name: str, share: float) -> str:
+        return (
+            f"column `{name}`: {share:.0%} of the last {self.num_nodes:.0f} new nodes have an"
+            " unknown category or a number far from those of training; train again on newer data"
+        )
+
+
 class Predictor:
     """A trained model. Threads may call its methods at the same time."""
 
@@ -158,6 +212,8 @@ class Predictor:
         )
         self._module = make_module(checkpoint.architecture, stages, checkpoint.heads)
         self._held: _Held | None = None
+        self.drift = DriftMonitor(limit=0.1)
+        """Of new nodes."""
 
     @property
     def class_names(self) -> list[Any]:
@@ -242,6 +298,11 @@ class Predictor:
             )
         return read
 
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of the attached graph that are predicted."""
+        return len(self._use(None).positions)
+
     def _use(self, graph: Any) -> _Held:
         """The graph of a call: read now, or the held one."""
         if graph is not None:
@@ -325,6 +386,7 @@ class Predictor:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
         read = held.graph.read
         added = graph_addition.read_addition(read, held.known, *new)
+        self.drift.add(added)
         table = added.nodes.get(read.graph.target)
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")

@@ -25,6 +25,8 @@ FLOORS = (
     ("held_graph", "partitioned_run"),
     ("held_links", "exporting"),
     ("predictor",),
+    ("service",),
+    ("service",),
     ("apps",),
     ("__main__",),
 )
