@@ -72,7 +72,8 @@ def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) ->
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"export.format=onnx: needs the package {error.name}: pip install 'retexo-gnn[export]'"
+            f"export.format=onnx: needs the package {error.name}: pip install -e '.[export]'"
+            " -c constraints.txt"
         ) from None
     names = input_names(inputs)
     with _quiet():

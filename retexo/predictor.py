@@ -484,7 +484,8 @@ class Predictor:
             except ImportError:
                 if explainable:
                     raise InputError(
-                        "explainable: needs torch_geometric: pip install 'retexo-gnn[pyg]'"
+                        "explainable: needs torch_geometric: pip install -e '.[pyg]' -c"
+                        " constraints.txt"
                     ) from None
         return module
 

@@ -637,3 +637,35 @@ class RoundRecorder:
     def scores(self) -> list[tuple[float | None, float | None]]:
         """Training loss and metric of each round."""
         return [(loss, metric) for _, _, loss, metric in self.lines]
+
+
+def dense_conv(
+    conv: Any, weight: torch.Tensor, rows: torch.Tensor, degrees: Any = None
+) -> torch.Tensor:
+    """What retexo.models says that a convolution is, with matrices [N, N].
+
+    weight: [to, from] how many edges; degrees: in and out, that sums are normalised by; None: of
+    these edges.
+    """
+    name, own = type(conv).__name__, torch.eye(len(weight), dtype=weight.dtype)
+    in_degree, out_degree = degrees or (weight.sum(1), weight.sum(0))
+    if name == "GCN":
+        scale = (in_degree + 1).rsqrt()[:, None] * (weight + own) * (out_degree + 1).rsqrt()
+        return scale @ rows @ conv.weight + conv.bias
+    if name == "SAGEMean":
+        mean = weight / in_degree.clamp(min=1)[:, None] @ rows
+        return rows @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+    if name == "GIN":
+        hidden = conv.norm((rows + weight @ rows) @ conv.weight_in + conv.bias_in)
+        return torch.relu(hidden) @ conv.weight_out + conv.bias_out
+    if name == "SAGEPool":
+        messages = torch.relu(rows @ conv.weight_pool + conv.bias_pool)
+        pooled = torch.where(weight[:, :, None] > 0, messages[None], 0).amax(dim=1)
+        return rows @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
+    z = (rows @ conv.weight).view(len(rows), conv.attention_heads, -1)
+    score = (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None]
+    weight = weight + conv.self_loops * own
+    share = weight[:, :, None] * torch.nn.functional.leaky_relu(score, 0.2).exp()
+    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-300)
+    merged = torch.einsum("vuh,uhd->vhd", share, z)
+    return (merged.mean(dim=1) if conv.merge == "mean" else merged.flatten(1)) + conv.bias

@@ -107,8 +107,6 @@ def read_config(file: Path) -> tuple[dict[str, Any], list[int]]:
             raise InputError(f"{file}: does not name the files of part {part}")
     counts = np.bincount(nodes.part, nodes.size, minlength=num_parts).astype(np.int64)
     bounds = [0, *np.cumsum(counts).tolist()]
-    if not is_hetero(config):
-        config["node_bounds"] = bounds  # runs of earlier versions have its digest
     return config, bounds
 
 

@@ -63,7 +63,7 @@ def load_part(files: Sequence[Path], edge_data: str) -> DglPart:
 
 
 def read_part(files: Sequence[Path], where: str) -> ForeignPart:
-    """Read a partition of a plain graph; out_degree is kept where this program wrote it."""
+    """Read a partition of a plain graph."""
     found = load_part(files, "inner_edge")
     is_inner = found.edges["inner_edge"].bool()
     edges = {"src": found.src, "dst": found.dst}
@@ -84,7 +84,6 @@ def read_part(files: Sequence[Path], where: str) -> ForeignPart:
         edges,
         require(found.nodes, ("_ID",), where).to(torch.int64),
         {name.split("/")[-1]: tensor for name, tensor in found.node_tensors.items()},
-        found.nodes.get("out_deg"),
     )
 
 

@@ -18,8 +18,7 @@ from partitioning.array_checks import (
     check_edge_weight,
     check_node_ids,
 )
-from partitioning.directory.meta import Meta
-from partitioning.directory.npy_files import check_classes_match, check_target
+from partitioning.directory.npy_files import check_target
 from partitioning.directory.partition import Partition
 from partitioning.directory.sorted_rows import degrees
 from partitioning.errors import InputError
@@ -40,13 +39,9 @@ class ForeignPart:
     """int64 [n] ids of the nodes in the partitioned graph, the inner nodes first."""
     tensors: dict[str, Tensor]
     """Data of the inner nodes by name, [I, ...]."""
-    out_degree: Tensor | None = None
-    """[n] in the whole graph; None where the files do not have it."""
 
 
-def to_partition(
-    found: ForeignPart, bounds: list[int], part: int, meta: Meta | None, where: str
-) -> Partition:
+def to_partition(found: ForeignPart, bounds: list[int], part: int, where: str) -> Partition:
     """Check a partition and number its nodes as Partition does.
 
     Edges into halo nodes and self loops are left out, and so are halo nodes that send nothing
@@ -73,7 +68,7 @@ def to_partition(
     local_id = torch.zeros(len(found.ids), dtype=torch.int32)
     local_id[used] = torch.arange(len(used), dtype=torch.int32)
     edge_data = _check_edge_data(edges, len(src), where)
-    tensors = _check_tensors(found.tensors, inner, num_nodes, meta, where)
+    tensors = _check_tensors(found.tensors, inner, num_nodes, where)
     part_bounds = torch.tensor(bounds)
     owner = torch.searchsorted(part_bounds, halo, right=True) - 1
     return Partition(
@@ -86,7 +81,7 @@ def to_partition(
         halo_owner=owner,
         halo_index=halo - part_bounds[owner],
         in_degree=degrees(dst, edge_data.get("edge_weight"), num_inner),
-        out_degree=None if found.out_degree is None else found.out_degree[used],
+        out_degree=None,
         self_loops=num_loops,
         **tensors,
         **edge_data,
@@ -120,7 +115,7 @@ def _sort_halo(halo: Tensor, src: Tensor, num_inner: int) -> tuple[Tensor, Tenso
 
 
 def _check_tensors(
-    tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, meta: Meta | None, where: str
+    tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, where: str
 ) -> dict[str, Any]:
     """Check features, labels, masks and ids of the inner nodes, whose ids in the partitioned graph
     are `inner`.
@@ -133,15 +128,7 @@ def _check_tensors(
     features = check_dense(require(arrays, FEATURE_NAMES, where), len(inner), f"{where}: features")
     target: dict[str, Array] = {"label": require(arrays, LABEL_NAMES, where)}
     target |= {name: require(arrays, (name,), where) for name in MASKS}
-    task = "" if meta is None else meta.task
-    checked = check_target(target, len(inner), num_nodes, where, task)
-    if meta is not None:
-        check_classes_match(checked["labels"], meta, where)
-        if features.shape[1] != meta.num_features:
-            raise InputError(
-                f"{where}: has {features.shape[1]} features, meta.json says {meta.num_features}; "
-                "copy it again, or partition again with overwrite=true"
-            )
+    checked = check_target(target, len(inner), num_nodes, where)
     node_ids = check_node_ids(arrays.get("orig_id", inner.numpy()), len(inner), f"{where}: orig_id")
     return {
         "features": torch.from_numpy(features),

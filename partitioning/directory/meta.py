@@ -12,22 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from partitioning.array_checks import MANY_CLASSES
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
 from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, read_json
-from partitioning.graph_data import MASKS
 
 VERSION = 2
-"""Format version: npy files. Version 1 had DGL's files alone."""
-NODE_TENSORS = ("feat", "label", "orig_id", *MASKS, "in_deg", "out_deg")
-"""The tensors of node_feat.dgl in version 1."""
-CHUNK = 1 << 20
-"""Rows of a tensor that are hashed at a time."""
+"""Format version: npy files. Version 1, of before 0.1.0, had DGL's files alone."""
 
 
 def check_class_names(names: list[Any], num_classes: int) -> None:
@@ -71,34 +63,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_intact(path: Path, checksum: str) -> bool:
     return path.is_file() and file_checksum(path) == checksum
-
-
-def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 (hex) of the tensors in DGL's files of a partition, for directories of
-    version 1.
-
-    The bytes of the files themselves differ between equal partitions.
-
-    Args:
-        nodes: int64 [I + H] ids in the partitioned graph, the inner nodes first.
-        src, dst: int64 [E] local ids.
-        tensors: data of the inner nodes, with the names NODE_TENSORS.
-
-    Raises:
-        KeyError: a tensor is missing.
-    """
-    digest = hashlib.sha256()
-    first = int(nodes[0]) if len(nodes) else 0
-    for tensor, offset in (
-        (nodes, 0),
-        (src, 0),
-        (dst, first),
-        *((tensors[name], 0) for name in NODE_TENSORS),
-    ):
-        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        for chunk in torch.split(tensor, CHUNK):
-            digest.update((chunk + offset if offset else chunk).contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -178,10 +142,10 @@ class Meta:
         fields = read_json(path)
         if fields and "version" not in fields and "checksums" not in fields:
             return None
-        if fields.get("version") not in (1, VERSION):
+        if fields.get("version") != VERSION:
             raise InputError(
-                f"{path}: version {fields.get('version')}, this program reads versions 1 and"
-                f" {VERSION}; partition again with overwrite=true"
+                f"{path}: version {fields.get('version')}, this program reads version {VERSION};"
+                " partition again with overwrite=true"
             )
         try:
             parts = [PartCounts(**part) for part in fields.pop("parts")]

@@ -39,8 +39,7 @@ class PartCounts:
     val: int
     test: int
     content: str
-    """sha256 (hex) of the checksums of all npy files; in version 1, of the tensors in DGL's files,
-    whose bytes also contain memory addresses."""
+    """sha256 (hex) of the checksums of all npy files."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from torch import Tensor
 from partitioning.array_checks import check_integers, check_length, check_unique
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_config, dgl_files, hetero_dgl_part, pyg_files
-from partitioning.directory.foreign_part import ForeignPart, to_partition
-from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
+from partitioning.directory.foreign_part import to_partition
+from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import (
     REMEDY,
     check_no_leak,
@@ -161,8 +161,7 @@ class PartitionDirectory:
             self._verify_by_reading(list(parts))
             return
         for part in parts:
-            suffix = ".npy" if self.config is None else ""
-            path = self.meta.first_damaged(self.path, f"part{part}/", suffix)
+            path = self.meta.first_damaged(self.path, f"part{part}/", ".npy")
             if path is not None and not path.is_file():
                 raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
             if path is not None:
@@ -193,12 +192,12 @@ class PartitionDirectory:
         self.refuse_if_hetero()
         if self.config is None:
             return _read_npy_part(self, part)
-        found = (
-            pyg_files.read_part(self.path, part, self.bounds)
-            if self.is_of_pyg
-            else _read_dgl_part(self, part)
-        )
-        return to_partition(found, self.bounds, part, self.meta, f"{self.path}: part {part}")
+        where = f"{self.path}: part {part}"
+        if self.is_of_pyg:
+            found = pyg_files.read_part(self.path, part, self.bounds)
+        else:
+            found = dgl_files.read_part(self.files_of(part), where)
+        return to_partition(found, self.bounds, part, where)
 
     def refuse_if_hetero(self) -> None:
         """InputError where the graph is heterogeneous: it names the models for it."""
@@ -261,7 +260,7 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
 def _open(path: Path) -> PartitionDirectory | None:
     """Open a directory by its description; None where it has none."""
     meta = Meta.read(path)
-    if meta is not None and meta.version == VERSION:
+    if meta is not None:
         bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
         directory = PartitionDirectory(path, len(meta.parts), meta, bounds, None)
         _check_contents(directory, meta)
@@ -273,10 +272,7 @@ def _open(path: Path) -> PartitionDirectory | None:
     if file is None:
         return None
     config, bounds = dgl_config.read_config(file)
-    directory = PartitionDirectory(path, config["num_parts"], meta, bounds, config)
-    if meta is not None:
-        _check_config(directory, meta, file)
-    return directory
+    return PartitionDirectory(path, config["num_parts"], None, bounds, config)
 
 
 def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
@@ -292,18 +288,6 @@ def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
                 f"{directory.path}/meta.json: the checksums of part {part} are not those of its"
                 " content; copy the directory again, or partition again with overwrite=true"
             )
-
-
-def _check_config(directory: PartitionDirectory, meta: Meta, config_file: Path) -> None:
-    if meta.checksums.get(config_file.name) != file_checksum(config_file):
-        raise InputError(
-            f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true"
-        )
-    if (len(meta.parts), meta.num_nodes) != (directory.num_parts, directory.bounds[-1]):
-        raise InputError(
-            f"{directory.path}: meta.json and {config_file.name} disagree about parts or nodes;"
-            " copy both again, or partition again with overwrite=true"
-        )
 
 
 def _read_npy_part(directory: PartitionDirectory, part: int) -> Partition:
@@ -413,31 +397,3 @@ def _read_hetero_npy_part(
         self_loops=meta.parts[part].edges - num_edges,
         **read_target(folder, nodes[meta.target].num_inner, meta),
     )
-
-
-def _read_dgl_part(directory: PartitionDirectory, part: int) -> ForeignPart:
-    where = f"{directory.path}: part {part}"
-    found = dgl_files.read_part(directory.files_of(part), where)
-    if directory.meta is None:
-        return replace(found, out_degree=None)  # `out_deg` is ours only beside our meta.json
-    content = found.ids, found.edges["src"], found.edges["dst"], found.tensors
-    _check_content(directory.meta.parts[part].content, content, where)
-    return found
-
-
-def _check_content(
-    expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], where: str
-) -> None:
-    """InputError where a directory of version 1 holds something else than its meta.json states."""
-    try:
-        found = content_digest(*held)
-    except KeyError as error:
-        raise InputError(
-            f"{where}: has no {error}; copy it again, or partition again with overwrite=true"
-        ) from None
-    if found != expected:
-        raise InputError(
-            f"{where}: holds something else than meta.json says (its content's sha256 is"
-            f" {found[:8]}, expected {expected[:8]}); copy it again, or partition again with"
-            " overwrite=true"
-        )

@@ -1,4 +1,4 @@
-"""`app=report`: tables, figures and an HTML page on any number of runs."""
+"""`app=report`: tables, figures and an HTML page on one run or any number of runs."""
 
 import io
 import re
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
-from retexo.results import figures, tables
+from retexo.results import figures, run_figures, run_page, tables
+from retexo.results.conclusion import conclude
 from retexo.results.groups import DataSet, group
 from retexo.results.page import Picture, Section, page
 from retexo.results.run_lock import locks_run_dir
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 HYDRA_FOLDERS = ("outputs", "multirun")
 """Folders of Hydra's single runs and of --multirun."""
+PNG_DPI = 150
 STATUSES = ("done", "failed", "unfinished", "damaged")
 
 
@@ -48,14 +50,18 @@ def make(run_dir: Path, *folders: Path) -> Path:
     runs = read_runs(*folders)
     data_sets = group(runs)
     run_dir.mkdir(parents=True, exist_ok=True)
+    alone = runs[0].status == "done" and [run.path for run in runs] == list(folders)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
-        _write(Path(name), " and ".join(map(tables.format_path, folders)), runs, data_sets)
+        if alone:
+            _write_run(Path(name), runs[0], data_sets[0])
+        else:
+            _write(Path(name), " and ".join(map(tables.format_path, folders)), runs, data_sets)
         for path in sorted(
             Path(name).iterdir(), key=lambda path: path.name == page_path.name
         ):  # the page last
             shutil.rmtree(run_dir / path.name, ignore_errors=True)
             path.replace(run_dir / path.name)
-    for data in data_sets:
+    for data in [] if alone else data_sets:
         print(f"{data.name}\n")
         print("\n".join(table.markdown() for table in _tables(data)))
     print(f"{_count_statuses(runs)}; {page_path}")
@@ -68,7 +74,7 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         Section(
             data.name,
             _tables(data),
-            _pictures(data, f"{index}-{_as_file_name(data.name)}", out / "figures"),
+            _pictures(data, f"{index}-{_as_file_name(data.name)}", out),
         )
         for index, data in enumerate(data_sets)
     ]
@@ -92,6 +98,30 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         (out / name).write_text(tables.format_csv(content), encoding="utf-8")
 
 
+def _write_run(out: Path, run: Run, data: DataSet) -> None:
+    """The page of one run."""
+    (out / "figures").mkdir()
+    path = tables.format_path(run.path)
+    introduction = " ".join(conclude(run.summary, path)[:-1])
+    wide, narrow = (
+        run_figures.draw_run(run, width) | figures.draw(data, width, ("layers", "pairs"))
+        for width in (figures.WIDE, figures.NARROW)
+    )
+    captions = run_figures.CAPTIONS | {
+        name: caption for name, (caption, _) in figures.FIGURES.items()
+    }
+    pictures = {
+        name: _picture(name, captions[name], figure, narrow[name], out)
+        for name, figure in wide.items()
+    }
+    sections = run_page.sections_of(run, pictures)
+    title = f"{data.methods[0].name} on {data.name}: {path}"
+    (out / "report.html").write_text(
+        page(title, introduction, sections, _describe_versions([run])), encoding="utf-8"
+    )
+    (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
+
+
 def _tables(data: DataSet) -> list[Table]:
     found = [
         tables.results_table(data),
@@ -106,27 +136,29 @@ def _as_file_name(name: str) -> str:
     return re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
 
 
-def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
-    """Draw the figures of a data set, and save each as SVG and PDF."""
-    pictures = []
+def _pictures(data: DataSet, name: str, out: Path) -> list[Picture]:
+    """Draw the figures of a data set, and save each."""
     narrow = figures.draw(data, figures.NARROW)
-    for kind, figure in figures.draw(data).items():
-        stem = f"{name}-{kind}"
-        for suffix in ("svg", "pdf"):
-            (folder / f"{stem}.{suffix}").write_bytes(_rendered(figure, suffix))
-        svg = read_bytes(folder / f"{stem}.svg")
-        spans = figure.get_figwidth() > figures.WIDE / 2
-        pictures.append(
-            Picture(stem, figures.FIGURES[kind][0], svg, _rendered(narrow[kind], "svg"), spans)
-        )
-    return pictures
+    return [
+        _picture(f"{name}-{kind}", figures.FIGURES[kind][0], figure, narrow[kind], out)
+        for kind, figure in figures.draw(data).items()
+    ]
+
+
+def _picture(name: str, caption: str, wide: "Figure", narrow: "Figure", out: Path) -> Picture:
+    """Save a figure as SVG, PDF and PNG, and return it for the page."""
+    for suffix in ("svg", "pdf", "png"):
+        (out / "figures" / f"{name}.{suffix}").write_bytes(_rendered(wide, suffix))
+    svg = read_bytes(out / "figures" / f"{name}.svg")
+    spans = wide.get_figwidth() > figures.WIDE / 2
+    return Picture(name, caption, svg, _rendered(narrow, "svg"), spans)
 
 
 def _rendered(figure: "Figure", suffix: str) -> bytes:
     """Return a figure as a file without a date, so that equal runs give equal files."""
     file = io.BytesIO()
-    metadata = {"Date": None} if suffix == "svg" else {"CreationDate": None}
-    figure.savefig(file, format=suffix, metadata=metadata)
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    figure.savefig(file, format=suffix, metadata=metadata[suffix], dpi=PNG_DPI)
     return file.getvalue()
 
 
@@ -169,7 +201,7 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
 
 def _count_statuses(runs: Sequence[Run]) -> str:
     found = Counter(run.status for run in runs)
-    return f"{len(runs)} runs: " + ", ".join(
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}: " + ", ".join(
         f"{found[status]} {status}" for status in STATUSES if found[status]
     )
 

@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -56,18 +56,25 @@ def check_installed() -> None:
         )
 
 
-def draw(data: DataSet, width: float = WIDE) -> dict[str, "Figure"]:
-    """Draw all figures that have data, by name; `width` is the page width in inches."""
+def draw(
+    data: DataSet, width: float = WIDE, names: Collection[str] | None = None
+) -> dict[str, "Figure"]:
+    """Draw the figures that have data, by name; all of FIGURES if `names` is None. `width` is the
+    page width in inches."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
-        figures = {name: make(data, width) for name, (_, make) in FIGURES.items()}
+        figures = {
+            name: make(data, width)
+            for name, (_, make) in FIGURES.items()
+            if names is None or name in names
+        }
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
     """Plot mean accuracy of each method with standard deviations, and a dot per run."""
-    figure, (axes,) = _make_axes(1, width, 3.6)
+    figure, (axes,) = make_axes(1, width, 3.6)
     by_bytes = measure == "bytes total"
     drawn: dict[int, str] = {}
     without_bytes = []
@@ -165,7 +172,7 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     if not curves:
         return None
     layers = sorted({point.layer for _, run in curves for point in run.curve})
-    figure, all_axes = _make_axes(len(layers), width, 3.0, cell=3.8, share=True)
+    figure, all_axes = make_axes(len(layers), width, 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
         for index, run in curves:
             points = [point for point in run.curve if point.layer == layer]
@@ -207,7 +214,7 @@ def plot_bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None"
     if not names:
         return None
     lines = max(len(by_layer) for _, by_layer in shown)
-    figure, all_axes = _make_axes(len(shown), width, 0.9 + 0.3 * lines, share=True)
+    figure, all_axes = make_axes(len(shown), width, 0.9 + 0.3 * lines, share=True)
     for axes, (method, by_layer) in zip(all_axes, shown, strict=False):
         for index, kind in enumerate(names):
             sent = [(line, entry[kind]) for line, entry in enumerate(by_layer) if entry.get(kind)]
@@ -260,7 +267,7 @@ def plot_bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
     parts = max((len(table) for _, table in shown), default=0)
     if parts < 2:
         return None
-    figure, all_axes = _make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
+    figure, all_axes = make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
     for axes, (method, table) in zip(all_axes, shown, strict=False):
         own = np.eye(len(table), dtype=bool)
         pairs = table[~own]
@@ -301,18 +308,11 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
 
 FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
     "accuracy-bytes": (
-        (
-            "Test accuracy, R2 or MRR against bytes sent. Mark: mean; bars: standard deviations;"
-            " dots:"
-            " runs."
-        ),
+        "Score against bytes sent. Mark: mean; bars: standard deviations; dots: runs.",
         partial(plot_accuracy, measure="bytes total", label="bytes sent by all workers (log)"),
     ),
     "accuracy-seconds": (
-        (
-            "Test accuracy, R2 or MRR against seconds of training. Mark: mean; bars: standard"
-            " deviations; dots: runs."
-        ),
+        "Score against seconds of training. Mark: mean; bars: standard deviations; dots: runs.",
         partial(plot_accuracy, measure="seconds train", label="seconds of training"),
     ),
     "curves": (
@@ -337,7 +337,7 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
 # --- what several figures need ----------
 
 
-def _make_axes(
+def make_axes(
     count: int, width: float, height: float, *, cell: float = 2.9, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
     """Make a grid of axes, each at least `cell` inches wide; `share` gives them one scale.

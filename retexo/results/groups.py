@@ -14,6 +14,14 @@ from retexo.settings.schema import DATA, defaults, keys
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
+HEADLINES = {
+    "roc_auc": "test ROC AUC",
+    "average_precision": "test average precision",
+    "macro_f1": "test macro F1",
+    "balanced_accuracy": "test balanced accuracy",
+    "micro_f1": "test micro F1",
+}
+"""Setting stopping.metric -> measure."""
 GROUP_NAMES = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
 """Setting that a file of conf/GROUP sets -> GROUP, its name for users."""
 
@@ -61,9 +69,15 @@ class DataSet:
 
     @property
     def headline(self) -> str:
-        """Measure by which methods are compared."""
+        """Measure by which methods are compared: on test what stopping looked at, if all runs
+        have it."""
         others = [name for name in ("test MRR", "test R2") if name in self.measures]
-        return others[0] if others else "test accuracy"
+        if others:
+            return others[0]
+        runs = [run for method in self.methods for run in method.done]
+        metrics = {run.metric for run in runs}
+        name = HEADLINES.get(metrics.pop() or "", "") if len(metrics) == 1 else ""
+        return name if name and all(name in run.measures for run in runs) else "test accuracy"
 
 
 def group(runs: Sequence[Run]) -> list[DataSet]:

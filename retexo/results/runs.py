@@ -4,6 +4,7 @@ A damaged file affects only its own run, which keeps the reason.
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -29,11 +30,14 @@ SCORES = {
     "test macro F1": "test.macro_f1",
 }
 SOME_SCORES = {
+    "test balanced accuracy": "test.balanced_accuracy",
     "test ROC AUC": "test.roc_auc",
     "test average precision": "test.average_precision",
 }
-"""Scores of two classes and of several labels per node; other and former runs lack them."""
+"""Scores that other and former runs lack: rankings of two classes and of labels."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
+BIN = ("count", "confidence", "accuracy")
+"""Of a bin of calibration."""
 VALUE_SCORES = {
     "test R2": "test.r2",
     "val R2": "val.r2",
@@ -69,6 +73,9 @@ class Point:
     layer: int
     round: int
     val_metric: float
+    """NaN where it was not measured."""
+    train_loss: float | None = None
+    val_loss: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +93,37 @@ class Run:
     """Name -> value; None for a ratio without data."""
     classes: dict[str, dict[str, float]] = field(default_factory=dict)
     """Class -> CLASS_SCORES of the test nodes; empty for links and former runs."""
+    confusion: list[list[int]] = field(default_factory=list)
+    """[C][C] test nodes by class and predicted class; empty for labels, many classes, former
+    runs."""
+    calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """Split -> `count`, `confidence` and `accuracy` of each bin; empty for former runs."""
     bytes_by_kind: dict[str, int] = field(default_factory=dict)
     bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
     """One entry per layer and one for the whole run; empty for old runs."""
     bytes_by_peer: list[list[int]] = field(default_factory=list)
     """[W][W] sender by receiver."""
-    curve: list[Point] = field(default_factory=list)
+    rounds: list[Point] = field(default_factory=list)
     partition_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Content of summary.json, unchecked but for what the other fields hold."""
+
+    @property
+    def curve(self) -> list[Point]:
+        """The rounds with a validation metric."""
+        return [each for each in self.rounds if not math.isnan(each.val_metric)]
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self.classes)
+
+    @property
+    def metric(self) -> str | None:
+        """The validation metric that stopping looked at, where it is stored."""
+        chosen = self.summary.get("chosen")
+        return str(chosen.get("metric")) if isinstance(chosen, dict) else None
 
     @property
     def draw(self) -> str:
@@ -144,7 +174,8 @@ def read_run(path: Path) -> Run:
         common: dict[str, Any] = {
             "path": path,
             "settings": settings,
-            "curve": _read_curve(path / "metrics.jsonl"),
+            "rounds": _read_rounds(path / "metrics.jsonl"),
+            "summary": summary,
         }
         versions = _read_field(summary, "versions", dict)
         common |= {"partition_digest": summary.get("partition_digest"), "versions": versions}
@@ -206,6 +237,8 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     return {
         "measures": measures,
         "classes": _read_classes(summary),
+        "confusion": _read_confusion(summary),
+        "calibration": _read_calibration(summary),
         "bytes_by_kind": by_kind,
         "bytes_by_peer": by_peer,
         "bytes_by_layer_and_kind": by_layer,
@@ -221,6 +254,23 @@ def _read_classes(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
         name = _shorten(str(row.get("class")))
         found[name] = {score: row[score] for score in CLASS_SCORES}
     return found
+
+
+def _read_confusion(summary: dict[str, Any]) -> list[list[int]]:
+    table = _read_field({"confusion": [], **summary}, "confusion", list)
+    _check_counts([{str(at): count for at, count in enumerate(row)} for row in table], "confusion")
+    if any(len(row) != len(table) for row in table):
+        raise ValueError("confusion is not square")
+    return table  # type: ignore[no-any-return]
+
+
+def _read_calibration(summary: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
+    found = _read_field({"calibration": {}, **summary}, "calibration", dict)
+    for rows in found.values():
+        for row in rows if isinstance(rows, list) else [None]:
+            if not isinstance(row, dict) or not all(_is_number(row.get(name)) for name in BIN):
+                raise ValueError(f"calibration has {_shorten(repr(row))}")
+    return found  # type: ignore[no-any-return]
 
 
 def _read_field(summary: dict[str, Any], key: str, kind: type) -> Any:
@@ -263,11 +313,9 @@ def _check_counts(tables: list[Any], key: str) -> None:
             raise ValueError(f"{key} is {_shorten(repr(counts))}, not counts")
 
 
-def _read_curve(path: Path) -> list[Point]:
-    """Read the validation metrics up to the first damaged line: a killed run ends in half a
-    line.
-    """
-    points = []
+def _read_rounds(path: Path) -> list[Point]:
+    """Read the rounds up to the first damaged line: a killed run ends in half a line."""
+    points: list[Point] = []
     try:
         lines = read_text(path).splitlines()
     except (OSError, ValueError):  # the curve is a picture; the run counts without it
@@ -276,12 +324,13 @@ def _read_curve(path: Path) -> list[Point]:
         try:
             entry = json.loads(line)
             layer, number, metric = (entry[name] for name in ("layer", "round", "val_metric"))
-            if metric is None:
-                continue
-            if not all(map(_is_number, (layer, number, metric))):
+            losses = [entry.get(name) for name in ("train_loss", "val_loss")]
+            values = [layer, number, metric, *losses]
+            if not all(_is_number(value) for value in values if value is not None):
                 break
-            points.append(Point(int(layer), int(number), float(metric)))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            metric = math.nan if metric is None else float(metric)
+            points.append(Point(int(layer), int(number), metric, *losses))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             break
     return points
 

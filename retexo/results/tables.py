@@ -33,6 +33,17 @@ class Table:
     rows: list[list[str]]
     note: str = ""
 
+    def without_empty_columns(self) -> "Table":
+        """The table without columns that have no value in any row."""
+        kept = [
+            place
+            for place in range(len(self.columns))
+            if any(row[place] != NO_VALUE for row in self.rows)
+        ]
+        columns = [self.columns[place] for place in kept]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return Table(self.title, columns, rows, self.note)
+
     def markdown(self) -> str:
         align = ["---" if column == 0 else "---:" for column in range(len(self.columns))]
         lines = [
@@ -87,6 +98,8 @@ MEASURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "test accuracy": ("test accuracy", lambda value: f"{value:.4f}"),
     "val accuracy": ("validation accuracy", lambda value: f"{value:.4f}"),
     "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
+    "test macro F1": ("test macro-F1", lambda value: f"{value:.4f}"),
+    "test balanced accuracy": ("test balanced accuracy", lambda value: f"{value:.4f}"),
     "test ROC AUC": ("test ROC AUC", lambda value: f"{value:.4f}"),
     "test average precision": ("test average precision", lambda value: f"{value:.4f}"),
     "test R2": ("test R2", lambda value: f"{value:.4f}"),
@@ -139,7 +152,8 @@ def format_runs(method: Method) -> str:
 def results_table(data: DataSet) -> Table:
     without = {"test micro F1"} if not _has_own_f1(data) else set()
     without |= SOME_SCORES.keys() - data.measures
-    kinds = (SCORES, VALUE_SCORES, LINK_SCORES)
+    without |= {"test macro F1", "test balanced accuracy"} - {data.headline}
+    kinds: tuple[dict[str, str], ...] = (SCORES | SOME_SCORES, VALUE_SCORES, LINK_SCORES)
     others = {name for kind in kinds if data.headline not in kind for name in kind}
     shown = {name: shown for name, shown in MEASURES.items() if name not in without | others}
     rows = []
@@ -230,7 +244,7 @@ def comparison_table(data: DataSet) -> Table | None:
         for (first, second, difference), together in zip(found, corrected, strict=True)
     ]
     return Table(
-        f"{data.headline.capitalize() if data.headline in SCORES else data.headline}, paired",
+        f"{data.headline[0].upper()}{data.headline[1:]}, paired",
         ["difference", "n", "mean", "95 % interval", "p", "p, Holm"],
         rows,
         "Paired over the n draws (seeds, split and partitions) that both methods have, by Student's"
@@ -279,7 +293,7 @@ def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
 
 
 def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """One row per comparison of test accuracy, R2 or MRR."""
+    """One row per comparison of the headline measure."""
     rows = []
     for data in data_sets:
         for first, second, difference in compare_methods(data):

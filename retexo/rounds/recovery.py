@@ -210,7 +210,7 @@ class Recovery:
             if content["identity"] != self.identity:
                 raise ValueError("of another run")
             here = self._identify(layer, number)
-            there = content.get("place", here)  # states written before 0.1.0 lack it
+            there = content["place"]
             differing = [name for name in here if there[name] != here[name]]
             if differing:
                 found = ", ".join(f"{name} {there[name]}" for name in differing)

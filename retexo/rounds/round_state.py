@@ -4,7 +4,6 @@ P parameters.
 """
 
 import copy
-import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +51,7 @@ class RoundState:
         torch.set_rng_state(saved["random"])
         if saved["random_cuda"] is not None:
             torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
-        if "stopping" in saved:  # states written before 0.1.0 lack it
-            self.stopping.load_state_dict(saved["stopping"])
+        self.stopping.load_state_dict(saved["stopping"])
         self.message.comm.meter.restore(self.layer, saved["sent"])
         # raises for unknown peers and kinds
         self.message.comm.meter.table(self.layer + 1)
@@ -73,12 +71,8 @@ class RoundState:
         """Load the state between two rounds."""
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
-        if "stopping" not in saved:
-            self.stopping.load_state_dict(_former(saved))
-        if "schedule" in saved:
-            self.schedule.load_state_dict(saved["schedule"])
-        if "metric" in saved:
-            self.message.metric.load_state(saved["metric"])
+        self.schedule.load_state_dict(saved["schedule"])
+        self.message.metric.load_state(saved["metric"])
         optimizer = self.local.optimizer
         optimizer.load_state_dict(
             {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}
@@ -89,14 +83,3 @@ class RoundState:
         trial.step()
         for buffer, values in zip(self.message.reduction.buffers(), saved["memory"], strict=True):
             buffer.copy_(values)
-
-
-def _former(saved: dict[str, Any]) -> dict[str, float]:
-    """The state of early stopping in a file that was written without validation losses."""
-    best = {"best_round": saved["best_round"], "best_metric": saved["best_metric"]}
-    return {
-        **best,
-        "best_loss": math.inf,
-        "last_improvement": best["best_round"],
-        "least_loss": math.inf,
-    }

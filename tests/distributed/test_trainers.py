@@ -15,7 +15,15 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from support import MODELS, ROOT, RoundRecorder, graph_info, train_settings, write_partitions
+from support import (
+    MODELS,
+    ROOT,
+    RoundRecorder,
+    dense_conv,
+    graph_info,
+    train_settings,
+    write_partitions,
+)
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
@@ -24,7 +32,6 @@ from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
-from retexo.models.conv.gat import NEGATIVE_SLOPE
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
 from retexo.plan.traffic import architecture_of, estimate_traffic
@@ -185,36 +192,10 @@ def inside(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
     return Edges(weight, edges.in_degree, edges.out_degree)
 
 
-def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
-    """What retexo.models says that a convolution is, with matrices [N, N]."""
-    name, weight = type(conv).__name__, edges.weight
-    if name == "GCN":
-        scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
-        return (
-            scale_in[:, None] * (weight + torch.eye(len(weight))) * scale_out
-        ) @ rows @ conv.weight + conv.bias
-    if name == "SAGEMean":
-        mean = weight / edges.in_degree.clamp(min=1)[:, None] @ rows
-        return rows @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
-    if name == "GIN":
-        hidden = torch.relu(conv.norm((rows + weight @ rows) @ conv.weight_in + conv.bias_in))
-        return hidden @ conv.weight_out + conv.bias_out
-    if name == "SAGEPool":
-        messages = torch.relu(rows @ conv.weight_pool + conv.bias_pool)
-        pooled = torch.where(weight[:, :, None] > 0, messages[None], -1.0).amax(dim=1).clamp(min=0)
-        return rows @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
-    z = (rows @ conv.weight).view(len(rows), conv.attention_heads, -1)
-    score = (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None]
-    weight = weight + conv.self_loops * torch.eye(len(weight), dtype=weight.dtype)
-    share = weight[:, :, None] * nn.functional.leaky_relu(score, NEGATIVE_SLOPE).exp()
-    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-300)
-    merged = torch.einsum("vuh,uhd->vhd", share, z)
-    return (merged.mean(dim=1) if conv.merge == "mean" else merged.flatten(1)) + conv.bias
-
-
 def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tensor:
     for stage, seen in zip(stages, edges, strict=True):
-        rows = dense_conv(stage.conv, rows, seen)
+        degrees = seen.in_degree, seen.out_degree
+        rows = dense_conv(stage.conv, seen.weight, rows, degrees)
         rows = rows if stage.norm is None else torch.relu(stage.norm(rows))
     return rows
 

@@ -3,6 +3,7 @@ loaded.
 """
 
 import ast
+import functools
 from itertools import chain
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def modules() -> list[Path]:
     )
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Dotted names that a module imports anywhere; `from a import b` gives both a and a.b."""
     names: set[str] = set()

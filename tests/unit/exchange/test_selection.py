@@ -156,7 +156,7 @@ def test_no_other_selection_takes_fewer_bytes(case: Case, projected: bool) -> No
     assert case.weight(chosen) == min(least_weight(case, each) for each in formats(projected))
 
 
-@settings(deadline=None, max_examples=300)
+@quickly
 @given(cases(), st.sampled_from([1, 9, 40]), st.booleans(), st.booleans())
 def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     case: Case, width: int, dense_first: bool, projected: bool

@@ -22,7 +22,8 @@ from retexo.apps import report
 from retexo.results import figures
 from retexo.results import runs as report_runs
 from retexo.results.groups import DataSet, group
-from retexo.results.runs import read_run, read_runs
+from retexo.results.run_figures import draw_run
+from retexo.results.runs import CLASS_SCORES, read_run, read_runs
 from retexo.results.statistics import compare_pairs, correct_by_holm, summarize
 from retexo.results.tables import comparison_table, format_bytes, results_table, unfinished_table
 from retexo.settings.compose import compose
@@ -39,6 +40,9 @@ BYTES = {
     ],
     "by_peer": [[0, 700], [800, 0]],
 }
+
+
+OF_SUMMARY = ("error", "classes", "confusion", "calibration", "chosen", "baseline")
 
 
 def write_run(
@@ -78,7 +82,7 @@ def write_run(
             "bytes": BYTES,
         }
     for name, value in changes.items():
-        (summary if name in (*summary, "error", "classes") else settings)[name] = value
+        (summary if name in (*summary, *OF_SUMMARY) else settings)[name] = value
     path.mkdir(parents=True)
     (path / "summary.json").write_text(
         json.dumps({**summary, "settings": summary.get("settings", settings)})
@@ -500,3 +504,92 @@ def test_a_missing_library_is_named_with_its_command(
 )
 def test_bytes_as_text(value: float, text: str) -> None:
     assert format_bytes(value) == text
+
+
+# --- one run ----------
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on one run of two classes."""
+    folder = tmp_path_factory.mktemp("single")
+    rows = [
+        {"class": name, "precision": 0.5, "recall": 0.25, "f1": 0.3, "support": support}
+        for name, support in (("<b>", 40), ("other", 10))
+    ]
+    run = write_run(
+        folder / "run",
+        accuracy=0.8,
+        classes={"test": rows},
+        confusion=[[30, 10], [4, 6]],
+        calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
+        chosen={"metric": "balanced_accuracy"},
+        baseline={"class": "<b>", "accuracy": 0.8, "balanced_accuracy": 0.5},
+        test={"accuracy": 0.72, "balanced_accuracy": 0.675, "micro_f1": 0.72, "macro_f1": 0.6},
+    )
+    report.make(folder / "out", run)
+    return folder / "out"
+
+
+def test_the_page_of_one_run(single: Path) -> None:
+    page = Page((single / "report.html").read_text())
+    for text in (
+        "Balanced accuracy on test is 0.6750 (standard error 0.",
+        "always predicting <b>, the most frequent class,",
+        "The 2 workers sent 1.5 kB: gradients 67%",
+    ):
+        assert text in page.words
+    text = (single / "report.md").read_text()
+    for row in (
+        "| balanced accuracy | - | 0.6750 | 0.5000 |",
+        "| <b> | 0.5000 | 0.2500 | 0.3000 | 40 |",
+        "| layer 1 | 300 B | 100 B | 400 B |",
+        "| total | 500 B | 1 kB | 1.5 kB |",
+        "| training | 2.00 |",
+        "| num_partitions | 2 | 4 |",
+    ):
+        assert row in text
+    assert "partition.seed" not in text, "it is that of seed"
+    names = {"learning", "confusion", "calibration", "layers", "pairs"}
+    for suffix, start in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        files = {path.stem: path for path in (single / "figures").glob(f"*.{suffix}")}
+        assert files.keys() == names
+        assert all(path.read_bytes().startswith(start) for path in files.values())
+
+
+def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run",
+        classes={"test": [{"class": each, **dict.fromkeys(CLASS_SCORES, 1)} for each in "ab"]},
+        confusion=[[30, 10], [4, 6]],
+        calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
+    )
+    drawn = draw_run(read_run(run))
+    axes = drawn["confusion"].axes[0]
+    assert [text.get_text() for text in axes.texts] == ["30", "10", "4", "6"]
+    assert axes.images[0].get_array().tolist() == [[0.75, 0.25], [0.4, 0.6]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert drawn["calibration"].axes[0].lines[-1].get_xydata().tolist() == [[0.75, 0.7]]
+    metric = drawn["learning"].axes[1]
+    assert metric.lines[0].get_xydata().tolist() == [[r, r / 10] for r in range(4)]
+    assert metric.lines[1].get_xydata().tolist() == [[3, 0.3]]
+
+
+def test_methods_are_compared_by_what_stopping_looked_at(tmp_path: Path) -> None:
+    scores = {"accuracy": 0.97, "micro_f1": 0.97, "macro_f1": 0.5}
+    for model in ("gcn", "gat"):
+        for seed in (0, 1):
+            auc = 0.7 + seed / 10 + (0.1 if model == "gat" else 0)
+            write_run(
+                tmp_path / f"{model}{seed}",
+                seed=seed,
+                model={"name": model},
+                chosen={"metric": "roc_auc"},
+                test={**scores, "roc_auc": auc, "average_precision": 0.1},
+            )
+    data = only(tmp_path)
+    assert data.headline == "test ROC AUC"
+    assert {"test ROC AUC", "test accuracy"} <= set(results_table(data).columns)
+    table = comparison_table(data)
+    assert table is not None
+    assert (table.title, table.rows[0][2]) == ("Test ROC AUC, paired", "-0.1000")

@@ -165,76 +165,36 @@ def test_groups_have_the_last_word_over_the_task() -> None:
     [
         ("num_rounds=[-1]", ["num_rounds=-1", "at least 0"]),
         ("num_rounds=[]", ["num_rounds=[]", "at least one"]),
-        ("num_rounds=[1.5]", ["num_rounds", "1.5"]),
         ("num_rounds=[[1]]", ["num_rounds=[[1]]", "number"]),
         ("learning_rate=[-0.1]", ["learning_rate=-0.1"]),
         ("learning_rate=[nan]", ["learning_rate=nan"]),
-        ("learning_rate=[inf]", ["learning_rate=inf", "finite"]),
-        ("learning_rate=[]", ["learning_rate=[]"]),
         ("num_layers=0", ["num_layers=0", "in [1, 254]", "auto"]),
-        ("num_layers=255", ["num_layers=255", "in [1, 254]"]),
-        ("hidden_dim=0", ["hidden_dim=0"]),
         ("num_rounds=[99999999999999999999]", ["num_rounds=99999999999999999999"]),
-        ("plan.rounds=[99999999999999999999]", ["plan.rounds=99999999999999999999"]),
         ("optimizer._target_=torch.optim.Muon", ["torch.optim.Muon", "2D"]),
         ("hidden_dim=many", ["hidden_dim", "many"]),
-        ("heads=0", ["heads=0"]),
         ("dropout=1", ["dropout=1"]),
-        ("dropout=-0.1", ["dropout=-0.1"]),
-        ("dropout=nan", ["dropout=nan"]),
-        ("weight_decay=-1", ["weight_decay=-1"]),
-        ("weight_decay=nan", ["weight_decay=nan"]),
-        ("seed=-1", ["seed=-1"]),
-        ("seed=a", ["seed", "a"]),
-        ("log_every=0", ["log_every=0"]),
-        ("sleep_time=-1", ["sleep_time=-1"]),
-        ("sleep_time=inf", ["sleep_time=inf"]),
         ("best_val_model=maybe", ["best_val_model", "maybe"]),
-        ("measure_dv=often", ["measure_dv", "often"]),
-        ("local_epochs=0", ["local_epochs=0"]),
         ("local_epochs=3", ["local_epochs=3", "gradient=local"]),
-        ("stopping.patience=0", ["stopping.patience=0"]),
-        ("stopping.min_delta=-1", ["stopping.min_delta=-1"]),
-        ("stopping.min_delta=nan", ["stopping.min_delta=nan"]),
         ("device=tpu", ["device=tpu", "auto, cpu, cuda"]),
         ("distributed.backend=nccl", ["distributed.backend=nccl", "gloo"]),
-        ("distributed.master_port=0", ["distributed.master_port=0"]),
         ("distributed.master_port=65536", ["distributed.master_port=65536"]),
-        ("distributed.timeout=0", ["distributed.timeout=0"]),
-        ("distributed.init_timeout=0", ["distributed.init_timeout=0"]),
-        ("distributed.init_timeout=nan", ["distributed.init_timeout=nan"]),
-        ("num_partitions=0", ["num_partitions=0"]),
-        ("num_partitions=-2", ["num_partitions=-2"]),
-        ("num_partitions=two", ["num_partitions", "two"]),
-        ("parts_per_node=0", ["parts_per_node=0"]),
         ("node_rank=1", ["node_rank=1", "parts_per_node"]),
-        ("node_rank=-1", ["node_rank=-1"]),
-        ("cluster.threads=0", ["cluster.threads=0"]),
+        ("num_partitions=5 parts_per_node=2 node_rank=3", ["node_rank=3", "[0, 3)"]),
         ("app=fly", ["app=fly", "train"]),
         ("task._target_=os.system", ["task._target_=os.system"]),
         ("partition_method=chance", ["partition_method=chance", "random, metis"]),
         ("partition_method=file", ["partition_file"]),
-        ("part_obj=edges", ["part_obj=edges", "vol"]),
-        ("partition.seed=-1", ["partition.seed=-1"]),
         ("split.kind=any", ["split=any", "per_class"]),
-        ("split.num_val=-1", ["split.num_val=-1"]),
         ("split.test={a:1}", ["split.test=", "a share in [0, 1]"]),
-        ("synthetic.nodes=0", ["synthetic.nodes=0"]),
         ("synthetic.homophily=1.5", ["synthetic.homophily=1.5"]),
         # What tests/hostile has found.
         *(
             (f"{name}={value}", [name])
             for name, value in {
                 "num_layers": 10**9,
-                "hidden_dim": 10**12,
-                "num_partitions": 10**12,
                 "seed": 2**63,
-                "partition.seed": 2**64,
-                "cluster.threads": 10**9,
                 "distributed.timeout": 1e300,
-                "sleep_time": 1e300,
                 "learning_rate": "[1e300]",
-                "weight_decay": 1e300,
                 "synthetic.nodes": 10**30,
                 "num_rounds": "${device}",
             }.items()
@@ -242,18 +202,7 @@ def test_groups_have_the_last_word_over_the_task() -> None:
     ],
 )
 def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
-    message = refused(override)
-    assert [word for word in words if word not in message] == [], message
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["num_partitions=5", "parts_per_node=2", "node_rank=3"], ["node_rank=3", "[0, 3)"]),
-    ],
-)
-def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]) -> None:
-    message = refused(*overrides)
+    message = refused(*override.split())
     assert [word for word in words if word not in message] == [], message
 
 
@@ -303,14 +252,10 @@ def test_where_no_name_of_a_group_is_near_all_are_named() -> None:
     "target",
     [
         "os.system",
-        "builtins.eval",
         "torch.optim.Optimizer",
-        "torch.optim.lr_scheduler.StepLR",
         "torch.optim.Adm",
-        "torch.load",
         "Adam",
         "",
-        "torch.optim.functional",
     ],
 )
 def test_only_optimizers_of_torch_are_called(target: str) -> None:
