@@ -9,7 +9,8 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.launch import fork_server
 from retexo.launch.ticker import ticker
-from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
+from retexo.settings.app_settings import DISTRIBUTED_APPS
+from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:

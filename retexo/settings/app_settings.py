@@ -12,6 +12,21 @@ from partitioning.setting_fields import (
 )
 from retexo.settings.communication_settings import AT_PREDICTION
 
+APPS = (
+    "train",
+    "partition_data",
+    "describe",
+    "plan",
+    "evaluate",
+    "predict",
+    "export",
+    "serve",
+    "report",
+    "hub",
+)
+DISTRIBUTED_APPS = ("train", "evaluate", "predict")
+NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
+
 
 @settings_dataclass
 class PredictSettings(Checked):

@@ -22,6 +22,8 @@ from partitioning.setting_fields import (
     within,
 )
 from retexo.settings.app_settings import (
+    APPS,
+    NEED_A_MODEL,
     DisplaySettings,
     ExportSettings,
     PredictSettings,
@@ -33,8 +35,6 @@ from retexo.settings.communication_settings import ExchangeSettings, GradientSet
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
-DISTRIBUTED_APPS = ("train", "evaluate", "predict")
-NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 AUTO = "auto"
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
@@ -427,18 +427,7 @@ class Settings(Checked):
         "app",
         "train",
         "application to run",
-        one_of(
-            "train",
-            "partition_data",
-            "describe",
-            "plan",
-            "evaluate",
-            "predict",
-            "export",
-            "serve",
-            "report",
-            "hub",
-        ),
+        one_of(*APPS),
         compared=False,
     )
     partition: PartitionSettings

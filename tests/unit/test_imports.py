@@ -23,7 +23,7 @@ FLOORS = (
     ("trainers",),
     ("worker",),
     ("plan",),
-    ("held_graph", "partitioned_run"),
+    ("drift_monitor", "held_graph", "partitioned_run"),
     ("held_links", "exporting"),
     ("predictor",),
     ("service",),
