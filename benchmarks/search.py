@@ -1,4 +1,4 @@
-"""Optuna's search for settings beside the defaults: the validation metric by trial, and the test score.
+"""Optuna's search for settings beside the defaults: validation metric by trial, and test score.
 
     python benchmarks/search.py --folder DIR --trials 10 --figure docs/img/search.svg
 

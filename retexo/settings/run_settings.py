@@ -62,7 +62,7 @@ class ModelSettings(Checked):
         "num_layers",
         2,
         "number of layers; auto: layers are added until two in a row have not improved validation, "
-        "at most max_layers",
+        "at most max_layers; the default of model=rgcn, rgat and hetero_sage is auto",
         number_or(AUTO, 1, MAX_LAYERS),
     )
     max_layers: int = setting(
