@@ -22,7 +22,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         from retexo.service import ModelStore, make_service
     except ImportError as error:
         raise InputError(
-            f"app=serve: needs the package {error.name}: pip install -e '.[serve]' -c constraints.txt"
+            f"app=serve: needs the package {error.name}: pip install -e '.[serve]'"
+            " -c constraints.txt"
         ) from None
     assert settings.checkpoint_dir is not None
     if not settings.given & {"dataset_name", "dataset_file"}:
