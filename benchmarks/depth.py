@@ -3,9 +3,10 @@
     python benchmarks/depth.py --datasets DIR --graphs minesweeper actor --seeds 3 --models sage \\
         --methods default num_layers=auto +experiment=deep
 
-DIR holds NAME.npz and splits/NAME/0 ... (docs/reproduce.md). A method is a list of settings,
-separated by commas. Each graph has its published splits and four random partitions; the score is
-the one that training stops by. MB counts the bytes of all workers.
+DIR holds NAME.npz, or a folder NAME of tables, and splits/NAME/0 ... (docs/reproduce.md). A method
+is a list of settings, separated by commas. Each graph has its published splits, or the only one
+with several seeds, and four random partitions; the score is the one that training stops by. MB
+counts the bytes of all workers.
 """
 
 import tempfile
@@ -24,7 +25,9 @@ def main() -> None:
     args = parser.parse_args()
     args.datasets = args.datasets.resolve()
     print(common.machine())
-    print("| graph | model | method | score | validation | test | layers | rounds | MB | seconds |")
+    print(
+        "| graph | model | method | score | validation | test | macro-F1 | layers | MB | seconds |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in args.graphs:
         for model in args.models:
@@ -46,13 +49,13 @@ def report(name: str, model: str, method: str, runs: list[dict]) -> None:
     metric = metric if metric in runs[0]["test"] else "accuracy"
     val, test = ([run[part][metric] for run in runs] for part in ("val", "test"))
     layers = np.mean([len(run["rounds"]) for run in runs])
-    rounds = np.mean([sum(run["rounds"]) for run in runs])
+    f1 = np.mean([run["test"].get("macro_f1", np.nan) for run in runs])
     megabytes = np.mean([run["bytes"]["total"] for run in runs]) / 1e6
     seconds = np.median([run["seconds"]["train"] for run in runs])
     deviation = np.std(test, ddof=1) if len(test) > 1 else float("nan")
     print(
         f"| {name} | {model} | {method} | {metric} | {np.mean(val):.4f} | {np.mean(test):.4f} ± "
-        f"{deviation:.3f} | {layers:.1f} | {rounds:.0f} | {megabytes:.1f} | {seconds:.0f} |",
+        f"{deviation:.3f} | {f1:.4f} | {layers:.1f} | {megabytes:.1f} | {seconds:.0f} |",
         flush=True,
     )
 

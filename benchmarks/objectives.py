@@ -46,9 +46,16 @@ SCORES = (
 
 def settings_of(args: Any, name: str, split: int, model: str, folder: str, more: list[str]) -> Any:
     """The settings of one run on one split of a graph."""
-    given = [f"dataset_name=file dataset_file={args.datasets / name}.npz"]
-    if (args.datasets / "splits" / name).is_dir():
-        given.append(f"split=files split.dir={args.datasets / 'splits' / name / str(split)}")
+    tables, splits = args.datasets / name, args.datasets / "splits" / name
+    given = [f"dataset_name=file dataset_file={tables if tables.is_dir() else f'{tables}.npz'}"]
+    if splits.is_dir():
+        published = splits / str(split)
+        given.append(
+            f"split=files split.dir={published if published.is_dir() else min(splits.iterdir())}"
+        )
+    elif name == "imdb":
+        given.append("split=per_class split.train_per_class=100 split.num_val=300")
+        given.append("split.num_test=2339")
     elif name in ("cora", "pubmed"):
         sizes = {"cora": (86, 300, 1806), "pubmed": (1461, 2190, 13144)}[name]
         given.append("split=per_class split.train_per_class={} split.num_val={}".format(*sizes))

@@ -20,6 +20,7 @@ from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.datasets.tables import Table, read_table
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds
+from partitioning.features.drift import count_unusual
 from partitioning.features.encoder import apply
 from partitioning.features.roles import MissingColumn
 from partitioning.features.schema import Schema
@@ -56,6 +57,13 @@ class Addition:
     """By type, with encoded features; of types with new nodes."""
     relations: dict[EdgeType, Relation]
     """The new edges, also in reverse where the graph has reverse edges."""
+    unusual: dict[str, int]
+    """By column how many new nodes are unlike the training nodes (features/drift.py)."""
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of new nodes of all types."""
+        return sum(table.num_nodes for table in self.nodes.values())
 
 
 def read_addition(
@@ -77,11 +85,12 @@ def read_addition(
     if isinstance(graph, GraphData):
         nodes, edges = {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges}
     made: dict[str, NodeTable] = {}
+    unusual: dict[str, int] = {}
     grown = dict(known)
     for name, frame in nodes.items():
         if name not in graph.nodes:
             raise InputError(f"nodes: no type {name!r}; the graph has {', '.join(graph.nodes)}")
-        made[name], ids = _new_nodes(held, name, frame, known[name])
+        made[name], ids = _new_nodes(held, name, frame, known[name], unusual)
         grown[name] = known[name].extended(ids)
     relations: dict[EdgeType, Relation] = {}
     for each, frame in edges.items():
@@ -92,12 +101,13 @@ def read_addition(
                 f"edges: no relation {SEPARATOR.join(map(str, each))!r}; the graph has {there}"
             )
         relations[each] = _new_edges(held, each, frame, known, grown)
-    return Addition(made, _add_reverse(held, relations, grown))
+    return Addition(made, _add_reverse(held, relations, grown), unusual)
 
 
 def _new_nodes(
-    held: PredictionGraph, name: str, frame: Any, known: Nodes
+    held: PredictionGraph, name: str, frame: Any, known: Nodes, unusual: dict[str, int]
 ) -> tuple[NodeTable, NDArray[Any]]:
+    """The new nodes of a type, and their ids; adds to `unusual`."""
     what = f"new nodes{name and f' of {name}'}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "nodes.parquet"
@@ -116,7 +126,7 @@ def _new_nodes(
         raise InputError(f"{what}: an id occurs twice; give each node one row")
     assert keys.ids is not None
     names = Names.of(map(str, table.ids)) if known.named else None
-    features = _encode_new(held, name, table, what)
+    features = _encode_new(held, name, table, what, unusual)
     return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
 
 
@@ -131,7 +141,9 @@ def _read_new(path: Path, columns: ColumnSettings, known: Nodes, what: str) -> T
         raise InputError(str(error).replace(str(path), what)) from None
 
 
-def _encode_new(held: PredictionGraph, name: str, table: Table, what: str) -> NDArray[np.float32]:
+def _encode_new(
+    held: PredictionGraph, name: str, table: Table, what: str, unusual: dict[str, int]
+) -> NDArray[np.float32]:
     """[n, F_t] encoded features of new nodes."""
     width = held.encoded.nodes[name].features.shape[1]
     state = held.stored.get(f"nodes/{name}" if name else "nodes")
@@ -153,6 +165,8 @@ def _encode_new(held: PredictionGraph, name: str, table: Table, what: str) -> ND
     if state is None:
         return np.asarray(raw, np.float32)
     made = apply(state, raw, schema)
+    for column, count in count_unusual(state, raw, schema).items():
+        unusual[column] = unusual.get(column, 0) + count
     return np.asarray(made.toarray(), np.float32)
 
 

@@ -78,7 +78,11 @@ def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) ->
     names = input_names(inputs)
     with _quiet():
         program = torch.onnx.export(
-            to_program(module, inputs), dynamo=True, input_names=names, output_names=["logits"]
+            to_program(module, inputs),
+            dynamo=True,
+            input_names=names,
+            output_names=["logits"],
+            verbose=False,
         )
     assert program is not None
     model = program.model_proto.SerializeToString()
@@ -121,7 +125,7 @@ def input_names(inputs: tuple[Any, ...]) -> list[str]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the notices of torch's exporters, which are not about the model."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export")]
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [each.level for each in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -26,9 +26,10 @@ from partitioning.directory.read_directory import MissingPartitions, PartitionDi
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData, HeteroGraphData
-from partitioning.partition_settings import DatasetSettings
+from partitioning.partition_settings import TASKS, DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import check
+from retexo.drift_monitor import DriftMonitor
 from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, schema_of
 from retexo.held_links import HeldLinks
 from retexo.models.conv_registry import check_model
@@ -50,6 +51,8 @@ from retexo.worker.graph import task_of_checkpoint
 
 logger = logging.getLogger(__name__)
 
+TASK_NAMES = ("node_classification", "node_regression", "link_prediction")
+"""In the order of TASKS."""
 OUTPUTS = ("frame", "tensors", "arrays")
 GRAPH_FIELDS = {
     "symmetrize": "symmetrize",
@@ -95,6 +98,7 @@ def dataset_like_training(
     if kinds is not None and "features.kind" not in given:
         kinds = kinds if isinstance(kinds, dict) else tuple(kinds)
         dataset = replace(dataset, features=replace(dataset.features, kind=kinds))
+    dataset = replace(dataset, task=TASKS[TASK_NAMES.index(checkpoint.task_name)])
     if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
         dataset = replace(dataset, target=checkpoint.architecture.schema.target)
     taken = {
@@ -158,6 +162,8 @@ class Predictor:
         )
         self._module = make_module(checkpoint.architecture, stages, checkpoint.heads)
         self._held: _Held | None = None
+        self.drift = DriftMonitor(limit=0.1)
+        """Of new nodes."""
 
     @property
     def class_names(self) -> list[Any]:
@@ -242,6 +248,11 @@ class Predictor:
             )
         return read
 
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of the attached graph that are predicted."""
+        return len(self._use(None).positions)
+
     def _use(self, graph: Any) -> _Held:
         """The graph of a call: read now, or the held one."""
         if graph is not None:
@@ -325,6 +336,7 @@ class Predictor:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
         read = held.graph.read
         added = graph_addition.read_addition(read, held.known, *new)
+        self.drift.add(added)
         table = added.nodes.get(read.graph.target)
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")

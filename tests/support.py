@@ -654,7 +654,8 @@ def dense_conv(
         return scale @ rows @ conv.weight + conv.bias
     if name == "SAGEMean":
         mean = weight / in_degree.clamp(min=1)[:, None] @ rows
-        return rows @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+        own_rows = rows @ conv.weight_self if conv.root_weight else 0
+        return own_rows + mean @ conv.weight_neigh + conv.bias
     if name == "GIN":
         hidden = conv.norm((rows + weight @ rows) @ conv.weight_in + conv.bias_in)
         return torch.relu(hidden) @ conv.weight_out + conv.bias_out

@@ -1,5 +1,6 @@
 """Applications: each is a function from settings to a result."""
 
+import contextlib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.launch import fork_server
 from retexo.launch.ticker import ticker
-from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
+from retexo.settings.app_settings import DISTRIBUTED_APPS
+from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:
@@ -27,7 +29,7 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     if name in DISTRIBUTED_APPS:
         fork_server.warm_up()  # it imports torch while this process does
     app = import_module(f"retexo.apps.{name}")
-    with ticker.running():
+    with contextlib.nullcontext() if name == "serve" else ticker.running():
         if name == "partition_data":
             return (app.verify if settings.partition.verify else app.run)(settings.partition)
         return app.run(settings, run_dir, *([callbacks] if callbacks else []))

@@ -201,7 +201,7 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
 
 def _count_statuses(runs: Sequence[Run]) -> str:
     found = Counter(run.status for run in runs)
-    return f"{len(runs)} runs: " + ", ".join(
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}: " + ", ".join(
         f"{found[status]} {status}" for status in STATUSES if found[status]
     )
 

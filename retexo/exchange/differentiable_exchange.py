@@ -4,6 +4,11 @@ backward.
 The selection depends on the edges only: a minimum vertex cover for linear aggregators, otherwise
 every boundary row. Both ends compute the same cover, so nothing is announced. Vectors are dense.
 
+With a rounded precision, vectors and their gradients are rounded at random to one of the two
+nearest codes, so that both are right on average, as in AdaQP (Wan, Zhao and Wu, "Adaptive Message
+Quantization and Parallelization for Distributed Full-graph GNN Training", MLSys 2023) with the same
+number of bits for all vectors.
+
 I inner nodes. For one layer: n local rows, K vectors sent, M vectors received, width D.
 """
 
@@ -21,6 +26,14 @@ from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, ids_to_mask, 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import Boundary
+from retexo.exchange.coding.values import (
+    ByteReader,
+    Precision,
+    decode_values,
+    encode_values,
+    quantize,
+    value_bytes,
+)
 from retexo.exchange.cover import minimum_cover
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import HaloRows, ReceivedMessage
@@ -39,6 +52,8 @@ class HaloExchange:
     """Number of vectors received from each peer."""
     received: HaloRows
     """Halo nodes and targets of the received vectors, without values, [M, 0]."""
+    precision: Precision = "full"
+    """Of the vectors and of their gradients."""
 
     def run(
         self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag
@@ -72,23 +87,47 @@ class _AllToAll(torch.autograd.Function):
         tag: MessageTag,
     ) -> Tensor:
         ctx.exchange, ctx.comm, ctx.tag = exchange, comm, tag
-        return _all_to_all(vectors, exchange.num_sent, exchange.num_received, comm, tag)
+        counts = exchange.num_sent, exchange.num_received
+        return _all_to_all(vectors, *counts, exchange.precision, comm, tag)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         exchange = ctx.exchange
-        back = _all_to_all(gradient, exchange.num_received, exchange.num_sent, ctx.comm, ctx.tag)
+        counts = exchange.num_received, exchange.num_sent
+        back = _all_to_all(gradient, *counts, exchange.precision, ctx.comm, ctx.tag)
         return back, gradient.new_zeros(()), None, None, None
 
 
 def _all_to_all(
-    vectors: Tensor, to_peers: list[int], from_peers: list[int], comm: Communicator, tag: MessageTag
+    vectors: Tensor,
+    to_peers: list[int],
+    from_peers: list[int],
+    precision: Precision,
+    comm: Communicator,
+    tag: MessageTag,
 ) -> Tensor:
     """Send vectors [K, D], sorted by peer; return the received vectors [M, D], sorted by peer."""
-    width = vectors.shape[1]
-    outgoing = [part.flatten() for part in torch.split(vectors.detach().cpu(), to_peers)]
-    received = comm.all_to_all(outgoing, [count * width for count in from_peers], tag)
-    return torch.cat(received).view(-1, width).to(vectors.device)
+    width, here = vectors.shape[1], vectors.detach().cpu()
+    if precision == "full":
+        outgoing = [part.flatten() for part in torch.split(here, to_peers)]
+        received = comm.all_to_all(outgoing, [count * width for count in from_peers], tag)
+        return torch.cat(received).view(-1, width).to(vectors.device)
+    row_bytes = value_bytes(width, vectors.dtype, precision)
+    codes, scales = quantize(here, precision, at_random=True)
+    outgoing = [
+        encode_values(codes[place].flatten(), scales[place], _widths(len(place), width), precision)
+        for place in torch.split(torch.arange(len(here)), to_peers)
+    ]
+    arrived = comm.all_to_all(outgoing, [count * row_bytes for count in from_peers], tag)
+    decoded = [
+        decode_values(ByteReader(each), _widths(count, width), vectors.dtype, precision)
+        for each, count in zip(arrived, from_peers, strict=True)
+    ]
+    return torch.cat(decoded).view(-1, width).to(vectors.device)
+
+
+def _widths(count: int, width: int) -> IntArray:
+    return np.full(count, width, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +144,7 @@ def make_halo_exchange(
     scale: Tensor | None,
     like: Tensor,
     sample: BoundarySample | None = None,
+    precision: Precision = "full",
 ) -> HaloExchange:
     """Make the exchange of a layer's input, for a plan with one phase.
 
@@ -114,6 +154,7 @@ def make_halo_exchange(
         scale: [I] factor of each source in the aggregate (source_scale); None for ones.
         like: a tensor with the dtype and device of the rows.
         sample: the boundary rows to exchange; None for all.
+        precision: of the vectors and of their gradients.
     Returns:
         an exchange of the inner nodes with plan.required_layers >= layer, in ascending order.
     """
@@ -143,6 +184,7 @@ def make_halo_exchange(
         num_sent=[piece.shape[0] for piece in pieces],
         num_received=[len(part.halo) + len(part.sum_dst) for part in messages],
         received=HaloRows.empty(plan.num_halo, 0, like.dtype).append(messages),
+        precision=precision,
     )
 
 

@@ -177,6 +177,7 @@ class TypedLayer(nn.Module):
     The last layer has neither norm nor ReLU.
     """
 
+    head = None
     scorer = None
     """There is no link prediction on heterogeneous graphs."""
 

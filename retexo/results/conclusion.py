@@ -43,7 +43,9 @@ def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
 def headline_of(summary: Mapping[str, Any]) -> str:
     """The score to judge a run by: what stopping looked at, or where that is a loss, accuracy or
     R2."""
-    metric = summary.get("chosen", {}).get("metric", "accuracy")
+    metric = summary.get("chosen", {}).get("metric")  # former runs of links have none
+    if metric is None:
+        return "mrr" if "baselines" in summary else "accuracy"
     return {"loss": "r2" if "targets" in summary else "accuracy"}.get(metric, str(metric))
 
 
@@ -143,7 +145,8 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
         layers = f"Layer{'s' * (len(cut) > 1)} {', '.join(cut)}"
         advice.append(f"{layers} had no more rounds left: a larger num_rounds may help.")
     train, test = (summary.get(split, {}).get(name) for split in ("train", "test"))
-    if train is not None and test is not None and train - test > LARGE_GAP:
+    error = (standard_error(summary, name) if test is not None else None) or 0.0
+    if train is not None and test is not None and train - test > max(LARGE_GAP, CLEAR * error):
         advice.append(
             f"On training nodes it is {train:.4f}: more dropout or weight_decay may help."
         )

@@ -105,7 +105,7 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
     low = min(row["confidence"] for rows in shown.values() for row in rows)
     axes.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02))
     axes.set(xlabel="confidence", ylabel="correct")
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(frameon=False, loc="lower right")
     return figure
 
 

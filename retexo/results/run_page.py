@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from retexo.results.conclusion import standard_error
 from retexo.results.page import Picture, Section
 from retexo.results.runs import CLASS_SCORES, Run
 from retexo.results.tables import NO_VALUE, Table, format_bytes, format_memory
@@ -43,18 +44,23 @@ def _scores(run: Run) -> Table:
             name.replace("_", " "),
             *(_number(run.summary[split].get(name)) for split in splits),
             _number(baseline.get(name)),
-            _number(_mapping(run.summary.get("standard_error")).get(name)),
+            _number(_error_of(run, name)),
         ]
         for name in names
     ]
     columns = ["score", *(SPLITS[split] for split in splits), "baseline", "standard error"]
     return Table(
-        "Scores",
+        "By split",
         columns,
         rows,
         "Baseline: on test, without a network: always the most frequent class, or the mean of the"
         " training nodes. Standard error: of drawing other test nodes.",
     ).without_empty_columns()
+
+
+def _error_of(run: Run, name: str) -> float | None:
+    value = _mapping(run.summary.get("test")).get(name)
+    return standard_error(run.summary, name) if isinstance(value, int | float) else None
 
 
 def _classes(run: Run) -> Table:

@@ -87,6 +87,9 @@ class MLflow(Callback):
         if uri is None:  # MLflow refuses its own folders unless they are wanted
             uri = Path("mlruns").absolute().as_uri()
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        # By default MLflow tries for minutes, in which this process does not watch the workers.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         from mlflow import MlflowClient
         from mlflow.entities import Param
 

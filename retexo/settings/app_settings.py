@@ -1,7 +1,31 @@
-"""The settings of app=predict and app=report, and of what app=train shows."""
+"""The settings of app=predict, export, serve and report, and of what app=train shows."""
 
-from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
+from partitioning.setting_fields import (
+    FINITE,
+    Checked,
+    at_least,
+    at_most,
+    one_of,
+    setting,
+    settings_dataclass,
+    within,
+)
 from retexo.settings.communication_settings import AT_PREDICTION
+
+APPS = (
+    "train",
+    "partition_data",
+    "describe",
+    "plan",
+    "evaluate",
+    "predict",
+    "export",
+    "serve",
+    "report",
+    "hub",
+)
+DISTRIBUTED_APPS = ("train", "evaluate", "predict")
+NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 
 
 @settings_dataclass
@@ -48,6 +72,84 @@ class PredictSettings(Checked):
         "predict.embeddings",
         False,
         "also write the embeddings of the last hidden layer",
+        compared=False,
+    )
+
+
+@settings_dataclass
+class ExportSettings(Checked):
+    """Output of app=export."""
+
+    format: str = setting(
+        "export.format",
+        "pt2",
+        "file format: pt2, a program of torch.export, or onnx, which onnxruntime checks",
+        one_of("pt2", "onnx"),
+        compared=False,
+    )
+
+
+@settings_dataclass
+class ServeSettings(Checked):
+    """The service of app=serve, and its limits."""
+
+    host: str = setting(
+        "serve.host",
+        "127.0.0.1",
+        "address to listen on; 0.0.0.0: all of this machine's",
+        compared=False,
+    )
+    port: int = setting(
+        "serve.port",
+        8000,
+        "port to listen on; 0: a free one",
+        at_least(0),
+        at_most(65_535),
+        compared=False,
+    )
+    max_bytes: int = setting(
+        "serve.max_bytes",
+        1_000_000,
+        "largest body of a request, in bytes",
+        at_least(1),
+        compared=False,
+    )
+    max_items: int = setting(
+        "serve.max_items",
+        1_000,
+        "most ids, pairs, new nodes or new edges of a request",
+        at_least(1),
+        compared=False,
+    )
+    timeout: float = setting(
+        "serve.timeout",
+        10.0,
+        "seconds within which a request is answered",
+        at_least(0.001),
+        FINITE,
+        compared=False,
+    )
+    parallel: int = setting(
+        "serve.parallel",
+        1,
+        "requests that are computed at the same time",
+        at_least(1),
+        compared=False,
+    )
+    reload: float = setting(
+        "serve.reload",
+        2.0,
+        "seconds between looks at the checkpoint; a new one is loaded; 0: never",
+        at_least(0),
+        FINITE,
+        compared=False,
+    )
+    drift: float = setting(
+        "serve.drift",
+        0.1,
+        "share of new nodes with an unknown category, or a number beyond 4 deviations of the "
+        "training nodes, from which on a warning is given",
+        within(0, 1),
         compared=False,
     )
 

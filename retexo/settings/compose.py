@@ -24,13 +24,14 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from partitioning.errors import InputError
 from partitioning.setting_fields import check
 from retexo.settings.aliases import rename_override, rename_settings
+from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.command_line import check_overrides
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.launcher_env import LauncherEnv, detect
 from retexo.settings.messages import quoted, refusal, setting_names, unknown_setting
 from retexo.settings.optimizer import check_optimizer
 from retexo.settings.options import OPTIONS
-from retexo.settings.run_settings import DISTRIBUTED_APPS, Settings
+from retexo.settings.run_settings import Settings
 from retexo.settings.schema import (
     CONFIG_DIR,
     DEFINED,

@@ -21,13 +21,20 @@ from partitioning.setting_fields import (
     settings_dataclass,
     within,
 )
-from retexo.settings.app_settings import DisplaySettings, PredictSettings, ReportSettings
+from retexo.settings.app_settings import (
+    APPS,
+    NEED_A_MODEL,
+    DisplaySettings,
+    ExportSettings,
+    PredictSettings,
+    ReportSettings,
+    ServeSettings,
+)
 from retexo.settings.cluster_settings import ClusterSettings, seconds
 from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
-DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 AUTO = "auto"
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
@@ -55,7 +62,7 @@ class ModelSettings(Checked):
         "num_layers",
         2,
         "number of layers; auto: layers are added until two in a row have not improved validation, "
-        "at most max_layers",
+        "at most max_layers; the default of model=rgcn, rgat and hetero_sage is auto",
         number_or(AUTO, 1, MAX_LAYERS),
     )
     max_layers: int = setting(
@@ -420,9 +427,7 @@ class Settings(Checked):
         "app",
         "train",
         "application to run",
-        one_of(
-            "train", "partition_data", "describe", "plan", "evaluate", "predict", "report", "hub"
-        ),
+        one_of(*APPS),
         compared=False,
     )
     partition: PartitionSettings
@@ -454,11 +459,14 @@ class Settings(Checked):
     checkpoint_dir: str | None = setting(
         "checkpoint_dir",
         None,
-        "app=evaluate, app=predict: run directory of the trained model, or its checkpoint folder",
+        "app=evaluate, predict, export, serve: run directory of the trained model, or its "
+        "checkpoint folder",
         per_node=True,
         compared=False,
     )
     predict: PredictSettings
+    export: ExportSettings
+    serve: ServeSettings
     report: ReportSettings
     arguments: tuple[str, ...]
     """The command line: --config-name, --config-dir if given, then the overrides."""
@@ -473,7 +481,7 @@ class Settings(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.app in ("evaluate", "predict") and self.checkpoint_dir is None:
+        if self.app in NEED_A_MODEL and self.checkpoint_dir is None:
             raise InputError(
                 f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
                 " of app=train"

@@ -49,8 +49,8 @@ def choose_heads(
     stages = range(num_layers - len(logits), num_layers)
     candidates = [OutputHeads((num_layers - 1,))]
     if context.settings.output_heads == "validation" and context.graph_info.num_val:
-        candidates = [OutputHeads((stage,)) for stage in stages]
-        candidates += [OutputHeads(tuple(range(first, num_layers))) for first in stages[:-1]]
+        ranges = [range(first, last + 1) for last in stages for first in range(stages[0], last + 1)]
+        candidates = [OutputHeads(tuple(each)) for each in sorted(ranges, key=len)]
     heads, val = candidates[0], context.partition.val_mask
     if len(candidates) > 1:
         val_logits = [each[val] for each in logits]

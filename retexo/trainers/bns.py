@@ -29,12 +29,12 @@ USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
 HETEROGENEOUS = False
+TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
     typed_options("bns", settings.trainer.options, BNSOptions)
     checks.refuse_local_steps(settings)
-    checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
@@ -60,9 +60,13 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             context, stages, required, partition.train_mask, plans, first, sample, scale
         )
 
-    matrices = _rows(context, features) * len(stages[0].conv.first_weights)
     rounds = end_to_end.fit_stages(
-        context, stages, sampled_pass, val_pass, matrices, exchanges_rows=len(stages) > 1
+        context,
+        stages,
+        sampled_pass,
+        val_pass,
+        _first_matrices(context, stages[0], features),
+        exchanges_rows=len(stages) > 1,
     )
     return TrainResult(rounds, [end_to_end.infer(context, stages, received)])
 
@@ -101,7 +105,10 @@ def sampled_features(
     )
 
 
-def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:
-    """All rows that a first weight may be multiplied with; a sum of them is zero where all of them
-    are."""
-    return (as_matrix(torch.cat((context.features, features.unprojected.values))),)
+def _first_matrices(context: Context, stage: Stage, features: Sources) -> list[Matrix]:
+    """For each first weight all rows that it may be multiplied with; a sum of them is zero where
+    all of them are."""
+    rows = as_matrix(torch.cat((context.features, features.unprojected.values)))
+    edges = [] if context.edge_means is None else [as_matrix(context.edge_means)]
+    of_skips = [edges[0] if name == "edges" else rows for name in stage.skips]
+    return [rows] * len(stage.conv.first_weights) + of_skips

@@ -22,7 +22,7 @@ def refuse_rounding(settings: TrainSettings) -> None:
     if settings.exchange.rounded:
         raise InputError(
             f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name}"
-            " cannot round rows and their gradients; leave it out"
+            " has no exchange of rows that could round them; leave it out"
         )
 
 
@@ -49,10 +49,10 @@ def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: Gra
             "model.aggregator=pool: the edges have weights, which a maximum cannot use; use "
             "model.aggregator=mean, or partition the graph without `edge_weight`"
         )
-    trainer = settings.trainer.name
-    if graph_info.num_edge_features and not conv.attention_heads and trainer != "lazy":
+    trainer, readers = settings.trainer.name, ("lazy", "full_graph", "bns", "fedgcn")
+    if graph_info.num_edge_features and not conv.attention_heads and trainer not in readers:
         raise InputError(
             f"trainer={trainer}: the edges have features, which model={settings.model.name} reads"
-            " only with trainer=lazy; use that, or model=gat, or partition the graph without"
-            " `edge_feat` (of tables: columns.ignore=[NAME])"
+            f" only with trainer={', '.join(readers)}; use one, model=gat, or partition the graph"
+            " without `edge_feat` (of tables: columns.ignore=[NAME])"
         )

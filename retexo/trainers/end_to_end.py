@@ -1,7 +1,7 @@
 """Training a whole network at once: what the end-to-end trainers share.
 
 The network is that of the lazy trainer without the heads between the layers, with the same initial
-parameters. I inner nodes, F features, C classes.
+parameters. With skip connections the last layer has a head. I inner nodes, F features, C classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +29,8 @@ from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import Pass
 
+SKIPS = ("model.self_weight", "model.input_skip")
+"""Settings of the lazy trainer that end-to-end trainers take on plain graphs."""
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero that has to enter the loss
 (retexo.exchange.differentiable_exchange)."""
@@ -84,9 +86,10 @@ class NetworkObjective:
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:
-    """The trained modules: all but the heads, and for link prediction the last scorer."""
-    scorers = [] if stages[-1].scorer is None else [stages[-1].scorer]
-    return nn.ModuleList([*(stage.trunk for stage in stages), *scorers])
+    """The trained modules: all but the heads between layers, and for link prediction the last
+    scorer."""
+    last = [each for each in (stages[-1].head, stages[-1].scorer) if each is not None]
+    return nn.ModuleList([*(stage.trunk for stage in stages), *last])
 
 
 def fit(
@@ -237,13 +240,12 @@ def _infer_plain(context: Context, stages: Sequence[Stage], features: Sources) -
     """The same in a plain graph, where later layers are exchanged as the lazy trainer exchanges
     them."""
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
+    given = LayerInput.first(context, stages)
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
         if len(nodes):
-            inputs = layerwise.layer_inputs(
-                context, stages[0], nodes, LayerInput(context.features), features
-            )
+            inputs = layerwise.layer_inputs(context, stages[0], nodes, given, features)
             rows[nodes] = stages[0].embed(inputs).cpu()
     for layer, stage in enumerate(stages[1:], start=1):
-        rows = layerwise.run_layer(context, layer, stage, LayerInput(rows)).rows
+        rows = layerwise.run_layer(context, layer, stage, replace(given, rows=rows)).rows
     return rows

@@ -31,6 +31,7 @@ USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
 HETEROGENEOUS = False
+TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
@@ -53,12 +54,13 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 @dataclass(frozen=True, eq=False)
 class Aggregates:
-    """The first layer's input."""
+    """The first layer's input, with those of its skip connections."""
 
+    given: LayerInput
     own: Sequence[Tensor]
-    """[I, F] each, at the inner nodes."""
+    """[I, F] each, at the inner nodes; K wide for means of edge features."""
     halo: Sequence[Tensor]
-    """[n, F] each, at the halo nodes that were received."""
+    """[n, F] each, likewise, at the halo nodes that were received."""
     place: Tensor
     """int64 [H] the row of each halo node in `halo`, -1 where it was not received."""
 
@@ -67,19 +69,20 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     """First hop: sums and rows of features; second hop: the aggregates of boundary nodes."""
     features = end_to_end.exchange_features(context, stages)[PLAIN_NODE]
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
-    own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
+    widths = [weight.shape[0] for weight in stages[0].first_weights]
+    own = [context.features.new_zeros(len(context.features), width) for width in widths]
+    given = LayerInput.first(context, stages)
     if len(nodes):
-        given = LayerInput(context.features)
         inputs = layerwise.layer_inputs(context, stages[0], nodes, given, features)
-        for rows, matrix in zip(own, inputs.matrices, strict=True):
+        for rows, matrix in zip(own, (*inputs.matrices, *inputs.skips), strict=True):
             rows[nodes] = to_dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
         none = torch.full((context.partition.num_halo,), -1)
-        return Aggregates(own, [rows[:0] for rows in own], none)
+        return Aggregates(given, own, [rows[:0] for rows in own], none)
     rows_only = replace(context.plan, partial_sums=False)
     received = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None)
     halo = received.unprojected
-    return Aggregates(own, torch.split(halo.values, context.features.shape[1], dim=1), halo.halo)
+    return Aggregates(given, own, torch.split(halo.values, widths, dim=1), halo.halo)
 
 
 def aggregate_pass(
@@ -97,11 +100,15 @@ def aggregate_pass(
         for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
     )
     count = len(nodes) + len(halo)
-    fixed = {PLAIN_NODE: Inputs(matrices, count, NO_PROJECTED_ROWS)} if count else {}
+    width = len(stages[0].conv.first_weights)
+    inputs = Inputs(matrices[:width], count, NO_PROJECTED_ROWS, skips=matrices[width:])
+    fixed = {PLAIN_NODE: inputs} if count else {}
     steps = [network_pass.Step({PLAIN_NODE: count}, fixed)]
     for layer in range(1, len(stages)):
         received = {PLAIN_NODE: _number_halo(context, halo)} if layer == 1 else {}
-        steps.append(network_pass.later_step(context, stages, layer, required, received))
+        steps.append(
+            network_pass.later_step(context, stages, layer, required, received, aggregates.given)
+        )
     return network_pass.finish_pass(context, steps, required, targets)
 
 

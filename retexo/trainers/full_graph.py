@@ -20,11 +20,11 @@ USE: Use = "evaluate"
 OWN_MODEL = False
 RESUMES = False
 HETEROGENEOUS = True
+TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
     checks.refuse_local_steps(settings)
-    checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:

@@ -160,7 +160,11 @@ class LayerInput:
 
     def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:
         """Inputs.skips of some nodes, int64 [n]."""
-        return tuple(as_matrix(getattr(self, name)[nodes].to(device)) for name in stage.skips)
+        return tuple(self.skip(name, nodes, device) for name in stage.skips)
+
+    def skip(self, name: str, nodes: Tensor, device: torch.device) -> Matrix:
+        """One of them."""
+        return as_matrix(getattr(self, name)[nodes].to(device))
 
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage

@@ -30,6 +30,8 @@ from retexo.trainers.relational_layers import RelationalInput
 USE: Use = "train"
 LAYER_PATIENCE = 2
 """num_layers=auto: number of layers in a row without better validation that ends the growth."""
+LAYERS_UNGUIDED = 2
+"""num_layers=auto: number of layers without validation nodes."""
 OWN_MODEL = False
 RESUMES = True
 HETEROGENEOUS = True
@@ -43,8 +45,10 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other; each ends with its best validation round's
     parameters.
 
-    With num_layers=auto the last of them are left out, where layers have not improved validation.
+    With num_layers=auto the last of them are left out, where layers have not improved validation;
+    without validation nodes two are trained.
     """
+    grows = context.settings.model.grows
     results: list[RoundsResult] = []
     logits: list[Tensor] = []
     of_layers = EarlyStopping(LAYER_PATIENCE, context.settings.stopping.min_delta)
@@ -64,7 +68,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             logits.append(output.logits)
         del output
         of_layers.is_best(depth, results[-1].metric, results[-1].loss)
-        if context.settings.model.grows and of_layers.out_of_patience(depth):
+        unguided = depth == LAYERS_UNGUIDED and not context.graph_info.num_val
+        if grows and (unguided or of_layers.out_of_patience(depth)):
             break
     return TrainResult([each.num_rounds for each in results], logits)
 

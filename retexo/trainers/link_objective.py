@@ -331,9 +331,9 @@ def make_link_network_objective(
     stage: the last one.
     """
     endpoints, layer = find_endpoints(context, linear=True), context.settings.model.depth - 1
-    exchange = make_halo_exchange(
-        endpoints.plan, layer, None, context.features.new_zeros(0, device=context.device)
-    )
+    like = context.features.new_zeros(0, device=context.device)
+    precision = layerwise.PRECISIONS[context.settings.exchange.precision[layer]]
+    exchange = make_halo_exchange(endpoints.plan, layer, None, like, precision=precision)
 
     def append_endpoints(run: Forward, kind: str) -> Forward:
         def forward() -> tuple[Tensor, Tensor]:

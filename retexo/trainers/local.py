@@ -19,6 +19,7 @@ USE: Use = "nothing"
 OWN_MODEL = False
 RESUMES = False
 HETEROGENEOUS = True
+TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:

@@ -20,7 +20,7 @@ from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
 from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.hetero_stage import TypedLayer, stages_by_type
+from retexo.models.hetero_stage import PLAIN_NODE, TypedLayer, stages_by_type
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
@@ -50,6 +50,9 @@ class Step:
     the rows of the layer before, then the received ones."""
     own_rows: Mapping[str, Tensor] = field(default_factory=dict)
     """int64 [n] the places of a type's nodes among its rows of the layer before."""
+    skips: Mapping[str, Matrix] = field(default_factory=dict)
+    """In a later layer of a plain graph, by name, the inputs of skip connections but for its own
+    rows."""
     exchanges: Mapping[str, HaloExchange] = field(default_factory=dict)
     """By source type; empty where nothing is sent."""
     scale: float = 1.0
@@ -69,7 +72,9 @@ class Step:
                 blocks.append(block)
                 matrices.append(tables[source][places])
         if not stage.conv.relational:
-            return stage.embed(stage.conv.prepare(blocks[0], matrices[0], NO_PROJECTED_ROWS))
+            inputs = stage.conv.prepare(blocks[0], matrices[0], NO_PROJECTED_ROWS)
+            own = {"rows": rows[name][self.own_rows[name]], **self.skips}
+            return stage.embed(replace(inputs, skips=tuple(own[each] for each in stage.skips)))
         skips = (rows[name][self.own_rows[name]],) if name in rows else ()
         if stage.conv.linear_aggregation:
             matrices = [block_mean(*each) for each in zip(blocks, matrices, strict=True)]
@@ -214,7 +219,9 @@ def make_pass(
         sample: if given, only these rows are exchanged, multiplied by `scale`; of a plain graph.
         scale: the factor of received vectors.
     """
-    steps = [first_step(context, layers[0], required, features or {})]
+    plain = [each for each in layers if isinstance(each, Stage)]
+    given = LayerInput.first(context, plain) if plain else None
+    steps = [first_step(context, layers[0], required, features or {}, given)]
     for number, layer in enumerate(layers[1:], start=1):
         exchanges: dict[str, HaloExchange] = {}
         for name, _ in stages_by_type(layers[number - 1]):
@@ -225,7 +232,7 @@ def make_pass(
                     context, layer, number, name, required, plans[name], sample
                 )
         received = {name: exchange.received for name, exchange in exchanges.items()}
-        step = later_step(context, layers, number, required, received)
+        step = later_step(context, layers, number, required, received, given)
         steps.append(replace(step, exchanges=exchanges, scale=scale))
     return finish_pass(context, steps, required, targets)
 
@@ -258,7 +265,8 @@ def _make_exchange(
     no_rows = required[name].new_zeros(out_edges.num_pairs)  # a pair has no row of its own
     plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))
     scale = None if context.is_heterogeneous else context.source_scale(layer.conv)
-    return make_halo_exchange(plan, number, scale, _like(context), sample)
+    precision = layerwise.PRECISIONS[context.settings.exchange.precision[number]]
+    return make_halo_exchange(plan, number, scale, _like(context), sample, precision)
 
 
 def _like(context: Context) -> Tensor:
@@ -267,18 +275,22 @@ def _like(context: Context) -> Tensor:
 
 
 def first_step(
-    context: Context, layer: Layer, required: Required, features: Mapping[str, Sources]
+    context: Context,
+    layer: Layer,
+    required: Required,
+    features: Mapping[str, Sources],
+    given: LayerInput | None,
 ) -> Step:
-    """The first layer; features: received ones by type."""
+    """The first layer; features: received ones by type; given: its input in a plain graph."""
     nodes = _nodes(layer, 0, required)
     num_rows = {name: len(each) for name, each in nodes.items()}
     if isinstance(layer, TypedLayer):
         return Step(num_rows, _first_inputs_by_type(context, layer, nodes, features))
+    assert given is not None
     fixed = {}
     for name, each in nodes.items():
         if len(each):
             received = features.get(name) or no_sources(context)
-            given = LayerInput(context.features)
             fixed[name] = layerwise.layer_inputs(context, layer, each, given, received)
     return Step(num_rows, fixed)
 
@@ -330,6 +342,7 @@ def later_step(
     number: int,
     required: Required,
     received: Mapping[str, HaloRows],
+    given: LayerInput | None = None,
 ) -> Step:
     """A layer after the first, without edges of halo nodes whose rows are not received.
 
@@ -340,6 +353,7 @@ def later_step(
         required: the nodes that each layer computes.
         received: by source type the vectors that are the last rows that the layer reads, without
             values.
+        given: in a plain graph the input of the first layer, which skip connections read.
     """
     nodes, device = _nodes(layers[number], number, required), context.device
     edges, places = {}, {}
@@ -355,8 +369,13 @@ def later_step(
         for each, ids in out_edges.destinations(nodes).items():
             block = out_edges.cut_block(numbered, ids)
             edges[each] = block.to(device), place[block.nodes].to(device)
+    skips: dict[str, Matrix] = {}
+    if given is not None and isinstance(stage := layers[number], Stage):
+        names = [name for name in stage.skips if name != "rows"]
+        skips = {name: given.skip(name, nodes[PLAIN_NODE], device) for name in names}
     return Step(
         {name: len(ids) for name, ids in nodes.items()},
+        skips=skips,
         edges={each: edges[each] for each in context.schema.relations if each in edges},
         own_rows={
             name: places[name][ids].to(device) for name, ids in nodes.items() if name in places

@@ -7,7 +7,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
@@ -16,9 +15,10 @@ from retexo.models.hetero_stage import AnyArchitecture, build_network
 from retexo.models.stage import OutputHeads
 from retexo.results.checkpoint import remove_layers, save_model
 from retexo.results.run_log import RunLog
-from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
+from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
@@ -102,13 +102,11 @@ def run(
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
         del graph  # the context has all of it, and may release the features
-        if graph_info.num_val == 0 and settings.model.grows:
-            raise InputError(
-                "num_layers=auto: the graph has no validation nodes to choose by; give a number"
-            )
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
-                "no validation nodes: every layer keeps its last round, and the last head predicts"
+                "no validation nodes: every layer keeps its last round, and the last head"
+                " predicts%s",
+                "; num_layers=auto trains two layers" if settings.model.grows else "",
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.model.grows:
@@ -128,6 +126,10 @@ def run(
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         for warning in scores.warnings if rank == 0 else ():
             logger.warning("%s", warning)
+        if rank == 0 and _may_gain_by_depth(settings, heads, graph_info):
+            logger.info(
+                "the last layer alone predicts validation nodes best; num_layers=auto tries more"
+            )
         return {
             **scores.to_json(),
             "chosen": {**context.task.choices(heads), **grown},
@@ -135,6 +137,14 @@ def run(
             "resumed": resumed,
             **measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
+
+
+def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:
+    """Whether validation chose the last of a given number of lazily trained layers."""
+    depth = settings.model.depth
+    chooses = settings.output_heads == "validation" and info.num_val and not settings.task.links
+    given = settings.trainer.name == "lazy" and not settings.model.grows and depth > 1
+    return bool(chooses and given and heads.stages == (depth - 1,))
 
 
 def _open_recovery(

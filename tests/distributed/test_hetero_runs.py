@@ -35,12 +35,18 @@ from retexo.settings.run_settings import Settings
 pytestmark = pytest.mark.timeout(120)
 GRAPH = random_hetero()
 SMALL = "hidden_dim=12", "num_rounds=[5]", "cluster.threads=1", "num_partitions=3", "device=cpu"
-EXACT = ("model=rgcn", "+experiment=exact", "checkpoint.every=1", "distributed.max_restarts=0")
+EXACT = (
+    "model=rgcn",
+    "num_layers=2",
+    "+experiment=exact",
+    "checkpoint.every=1",
+    "distributed.max_restarts=0",
+)
 CASES = [
-    ("model=rgcn", "smoothing.reach=hops"),
+    ("model=rgcn", "num_layers=2", "smoothing.reach=hops"),
     ("model=hetero_sage", "+experiment=exact", "num_layers=3", "exchange.precision=bf16"),
-    ("model=rgat", "heads=2", "gradient=local", "local_epochs=2"),
-    ("model=rgcn", "exchange=plain", "exchange.precision=fp32"),
+    ("model=rgat", "num_layers=2", "heads=2", "gradient=local", "local_epochs=2"),
+    ("model=rgcn", "num_layers=2", "exchange=plain", "exchange.precision=fp32"),
 ]
 
 
@@ -121,8 +127,8 @@ def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
     """From Python: what app=predict writes, some nodes as all, and embeddings that the last head
     makes logits of.
     """
-    given = "model=rgcn", "+experiment=exact", "smoothing.steps=0", "output_heads=last"
-    given = (*given, "temperature=none")
+    given = "model=rgcn", "num_layers=2", "+experiment=exact", "smoothing.steps=0"
+    given = (*given, "output_heads=last", "temperature=none")
     train.run(settings(parts, "train", *given), tmp_path / "run")
     run, directory = load_run(tmp_path / "run"), next(parts.iterdir())
     table = run.predict(directory)
@@ -313,3 +319,17 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert found == list(wanted.values())
     assert told["bytes_at_most"]["embeddings"] > 0
+
+
+def test_layers_are_added_by_default_but_two_without_validation(
+    parts: Path, tmp_path: Path
+) -> None:
+    given = "train", "model=rgcn", "max_layers=5"
+    grown = train.run(settings(parts, *given), tmp_path / "grown")
+    assert 3 <= len(grown["rounds"]) <= 5
+    assert grown["chosen"]["num_layers"] <= len(grown["rounds"])
+    masks = {**thirds(40), "val_mask": np.zeros(40, bool)}
+    write_hetero(tmp_path / "parts", GRAPH, 3, masks=masks)
+    unguided = train.run(settings(tmp_path / "parts", *given), tmp_path / "unguided")
+    assert len(unguided["rounds"]) == unguided["chosen"]["num_layers"] == 2
+    assert load_run(tmp_path / "unguided").predict(next(parts.iterdir())).classes.shape == (40,)

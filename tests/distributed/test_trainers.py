@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from support import (
     MODELS,
@@ -31,7 +31,11 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.comm.traffic_meter import KINDS
+from retexo.comm.traffic_meter import KINDS, MessageTag
+from retexo.exchange.coding.values import MAX_CODES
+from retexo.exchange.differentiable_exchange import HaloExchange
+from retexo.models.block import HaloRows
+from retexo.models.matrix import SparseMatrix
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
 from retexo.plan.traffic import architecture_of, estimate_traffic
@@ -42,6 +46,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.worker.make_context import make_context
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
+CPU = torch.device("cpu")
 ONCE = 2 * 3 * 2 * 4 * 8
 """Bytes of the labels by class of two parts: 3 splits, with or without, 4 classes."""
 COMMON = (
@@ -192,11 +197,27 @@ def inside(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
     return Edges(weight, edges.in_degree, edges.out_degree)
 
 
+def dense_aggregate(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
+    """Of a GCN, or the mean."""
+    if type(conv).__name__ == "GCN":
+        scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
+        return (scale_in[:, None] * (edges.weight + torch.eye(len(rows))) * scale_out) @ rows
+    return edges.weight / edges.in_degree.clamp(min=1)[:, None] @ rows
+
+
 def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tensor:
+    features = rows
     for stage, seen in zip(stages, edges, strict=True):
-        degrees = seen.in_degree, seen.out_degree
-        rows = dense_conv(stage.conv, seen.weight, rows, degrees)
-        rows = rows if stage.norm is None else torch.relu(stage.norm(rows))
+        out = dense_conv(stage.conv, seen.weight, rows, (seen.in_degree, seen.out_degree))
+        read = {"rows": rows, "features": features}
+        if "aggregate" in stage.skips:
+            read["aggregate"] = dense_aggregate(stages[0].conv, features, edges[0])
+        skips = [read[name] @ weight for name, weight in stage.skips.items()]
+        if skips:
+            out = out + sum(skips) if stage.conv.adds_skips else torch.cat((*skips, out), dim=1)
+        rows = out if stage.norm is None else torch.relu(stage.norm(out))
+        if stage.is_last and stage.head is not None:
+            rows = stage.head(rows)
     return rows
 
 
@@ -320,6 +341,33 @@ def test_full_graph_with_other_options(
         settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks
     )
     assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model"),
+    [
+        ("full_graph", "gcn"),
+        ("full_graph", "sage-mean"),
+        ("full_graph", "gat-mean"),
+        ("bns", "sage-mean"),
+        ("fedgcn", "gcn"),
+        ("fedgcn", "sage-mean"),
+        ("local", "sage-mean"),
+    ],
+)
+def test_skip_connections_equal_one_process(tmp_path: Path, trainer: str, model: str) -> None:
+    """Those of the lazy trainer's default network, in the others."""
+    skips = ("model.self_weight=true", "model.input_skip=true")
+    options = ("bns.p=1",) if trainer == "bns" else ()
+    settings = settings_of(4, f"trainer={trainer}", *MODELS[model], *skips, *options)
+    whole = whole_edges(oracle_graph("dense"))
+    local = inside(whole, assignment(4), "global")
+    hops = {"fedgcn": 2, "local": 0}.get(trainer, LAYERS)
+    edges = [whole if layer < hops else local for layer in range(LAYERS)]
+    if trainer == "local":
+        edges = [inside(whole, assignment(4), "local")] * LAYERS
+    outcomes = trained(parts_of(tmp_path, 4), settings)
+    assert_close(outcomes, alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
 
 
 @pytest.mark.parametrize(
@@ -556,3 +604,46 @@ def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> No
         torch.float32,
     )
     assert total(outcomes, "embeddings") < 0.8 * total(plain, "embeddings")
+
+
+def test_rounded_rows_of_full_graph_have_the_bytes_by_hand(tmp_path: Path) -> None:
+    """In each pass the vectors of fp32 with half a byte per value, in whole bytes, and a scale."""
+    sent = {}
+    for precision in ("fp32", "int4"):
+        settings = settings_of(
+            2, "trainer=full_graph", "model=gcn", f"exchange.precision={precision}"
+        )
+        outcomes = trained(parts_of(tmp_path, 2), settings, torch.float32)
+        counts = 56 + ONCE  # of the predictions, with either precision
+        sent[precision] = total(outcomes, "metrics") - counts
+    assert sent["fp32"] > 0
+    assert sent["int4"] * 4 * WIDTH == sent["fp32"] * ((WIDTH + 1) // 2 + 4)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_rounded_exchange_is_right_on_average_in_both_directions(precision: Any) -> None:
+    repeats, count = 400, 6
+    drawn = torch.Generator().manual_seed(1)
+    rows, weights = (torch.randn(2, count, WIDTH, generator=drawn) for _ in range(2))
+    every_row = SparseMatrix.from_scipy(eye_array(count, format="csr", dtype="float32"), CPU)
+
+    def work(comm: Communicator) -> tuple[Tensor, Tensor]:
+        counts = [count * (peer != comm.rank) for peer in range(2)]
+        nothing = HaloRows.empty(count, 0, torch.float32)
+        exchange = HaloExchange(every_row, counts, counts, nothing, precision)
+        values, gradients = torch.zeros(count, WIDTH), torch.zeros(count, WIDTH)
+        for _ in range(repeats):
+            own, zero = rows[comm.rank].clone().requires_grad_(), torch.zeros(())
+            received, after = exchange.run(own, zero, comm, MessageTag("embeddings"))
+            ((received * weights[comm.rank]).sum() + after).backward()
+            values += received.detach() / repeats
+            assert own.grad is not None
+            gradients += own.grad / repeats
+        return values, gradients
+
+    for rank, found in enumerate(run_threads(2, work)):
+        for mean, exact in zip(found, (rows[1 - rank], weights[1 - rank]), strict=True):
+            step = exact.abs().amax(1, keepdim=True) / MAX_CODES[precision]
+            # The standard deviation of a code is at most half a step.
+            assert ((mean - exact).abs() < 5 * 0.5 * step / repeats**0.5).all()
+            assert not torch.allclose(mean, exact, atol=1e-6)

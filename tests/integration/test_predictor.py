@@ -3,6 +3,7 @@ known and new nodes, as a torch module and exported; what is refused.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,14 +149,18 @@ def as_hetero_data(graph: HeteroGraphData, sizes: dict[str, int]) -> Any:
     return data
 
 
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+SCHEMA = Schema("paper", {"paper": 5, "author": 4}, (WRITES, CITES, ("paper", "by", "author")))
+
+
+def typed_graph() -> HeteroGraphData:
+    sizes = {"paper": (30, 5), "author": (20, 4)}
+    return random_hetero(sizes, dict.fromkeys(SCHEMA.relations, 70), weighted=[CITES])
+
+
 @pytest.mark.parametrize("kind", ["hetero_sage", "rgcn", "rgat", "rgcn end to end"])
 def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
-    relation = ("author", "writes", "paper")
-    relations = {relation: 90, ("paper", "cites", "paper"): 60, ("paper", "by", "author"): 70}
-    graph = random_hetero(
-        {"paper": (30, 5), "author": (20, 4)}, relations, weighted=[("paper", "cites", "paper")]
-    )
-    schema = Schema("paper", {"paper": 5, "author": 4}, tuple(relations))
+    graph, schema = typed_graph(), SCHEMA
     by_layers = not kind.endswith("end to end")
     answer = {} if by_layers else {"stages": [1], "reach": "computed"}
     shape = HeteroArchitecture(model_of(kind.split()[0], input_skip=by_layers), schema, 3)
@@ -163,7 +168,7 @@ def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
     predictor = retexo.load(run)
     no_split = {name: mask & False for name, mask in thirds(30).items()}
     parts = write_hetero(tmp_path, graph, 3, masks=no_split)
-    data = as_hetero_data(graph, {"paper": 30, "author": 20})
+    data = as_hetero_data(graph, SIZES)
 
     found = predictor.predict(data)
     pd.testing.assert_frame_equal(found, predictor.predict(parts), atol=1e-5, rtol=0)
@@ -280,10 +285,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda p: p.predict((tables()[0].drop(columns="age"), tables()[1])),
         "no column `age`, which the model was trained with; nodes, edges have customer, city",
     ),
-    "typed": (lambda p: p.predict(as_hetero_data(random_hetero(), SIZES)), "a heterogeneous graph"),
+    "typed": (lambda p: p.predict(as_hetero_data(typed_graph(), SIZES)), "a heterogeneous graph"),
     "width": (lambda p: p.predict(as_data(random_graph())), "feat|age"),
 }
-SIZES = {name: table.num_nodes for name, table in random_hetero().nodes.items()}
+SIZES = {"paper": 30, "author": 20}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -327,6 +332,25 @@ def test_features_that_depend_on_the_graph(tmp_path: Path) -> None:
     edges = pd.DataFrame({"src": graph.src[~old] + 1000, "dst": graph.dst[~old] + 1000})
     new = predictor.attach(as_data(smaller, old)).predict(new=(nodes, edges))
     np.testing.assert_allclose(probabilities(new), probabilities(found)[-1:], rtol=0, atol=1e-5)
+
+
+def test_an_exported_file_needs_only_its_runtime(trained: Path, tmp_path: Path) -> None:
+    """What app=export writes gives the probabilities of app=predict, at another size of graph."""
+    wanted = pd.read_parquet(trained / "predicted" / "predictions.parquet")
+    inputs = retexo.load(trained / "run").network_inputs(trained / "tables")
+    logits = {}
+    for kind in ("pt2", "onnx"):
+        common = ("app=export", f"checkpoint_dir={trained / 'run'}", f"export.format={kind}")
+        ended = run_main(*common, f"hydra.run.dir={kind}", cwd=tmp_path)
+        assert ended.rc == 0, ended.output
+    logits["pt2"] = torch.export.load(tmp_path / "pt2" / "model.pt2").module()(*inputs)
+    onnx = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "onnx" / "model.onnx")
+    described = json.loads((tmp_path / "onnx" / "export.json").read_text())
+    given = dict(zip(described["inputs"], (each.numpy() for each in inputs), strict=True))
+    logits["onnx"] = torch.from_numpy(onnx.run(None, given)[0])
+    for each in logits.values():
+        found = torch.softmax(each, dim=1).detach().numpy()
+        np.testing.assert_allclose(found, probabilities(wanted), rtol=0, atol=1e-5)
 
 
 def test_pyg_explains_a_module(tmp_path: Path) -> None:

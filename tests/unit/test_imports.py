@@ -23,9 +23,11 @@ FLOORS = (
     ("trainers",),
     ("worker",),
     ("plan",),
-    ("held_graph", "partitioned_run"),
+    ("drift_monitor", "held_graph", "partitioned_run"),
     ("held_links", "exporting"),
     ("predictor",),
+    ("service",),
+    ("service",),
     ("apps",),
     ("__main__",),
 )

@@ -34,14 +34,18 @@ def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count
     )
 
 
-def quantize(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize(
+    rows: torch.Tensor, precision: Precision, *, at_random: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Convert values to codes [R, D]; return codes and scales, float32 [R] or empty.
+
+    at_random: whether integer codes are right on average (see to_int8), not the nearest ones.
 
     Raises ValueError for values that "int8" or "int4" cannot represent.
     """
     if precision not in MAX_CODES:
         return rows.to(code_dtype(rows.dtype, precision)), torch.empty(0)
-    codes, scales = to_int8(rows, MAX_CODES[precision])
+    codes, scales = to_int8(rows, MAX_CODES[precision], at_random=at_random)
     if not bool(torch.isfinite(scales).all()):
         raise ValueError(
             f'precision "{precision}" holds finite float32 values only; these rows have others'

@@ -1,0 +1,38 @@
+"""Rows that are unlike those a feature pipeline was fitted to: unknown categories, and numbers
+beyond LIMIT deviations of the mean (with features.scale=robust, quartile ranges of the median).
+
+By Chebyshev's inequality at most 1 / LIMIT^2 of the fitted rows are.
+"""
+
+import numpy as np
+
+from partitioning.features.encoder import State
+from partitioning.features.schema import Rows, Schema
+from partitioning.features.statistics import signed_log
+
+LIMIT = 4.0
+
+
+def count_unusual(state: State, raw: Rows, schema: Schema) -> dict[str, int]:
+    """By column how many rows of a raw matrix, [n, W], are unusual; columns without any are left
+    out."""
+    counts = {}
+    for fitted in state["columns"]:
+        column = schema.find(fitted["name"])
+        if column is None:
+            continue
+        values = raw[:, column.columns].astype(np.float64)
+        if fitted["role"] == "categorical":
+            known = set(fitted["categories"])
+            unknown = [code for code, name in enumerate(column.categories) if name not in known]
+            unusual = np.isin(values[:, 0], [] if fitted["rest"] else unknown)
+        elif fitted["center"] is None:
+            continue
+        else:
+            values = values + column.offset
+            values = signed_log(values) if fitted["scale_by"] == "log" else values
+            distance = np.abs(values - fitted["center"]) / fitted["scale"]
+            unusual = (distance > LIMIT).any(axis=1)
+        if unusual.any():
+            counts[fitted["name"]] = int(unusual.sum())
+    return counts

@@ -1,0 +1,78 @@
+"""`app=export`: write a trained network as a program of torch.export, or as ONNX.
+
+RUN_DIR/
+    model.pt2 or model.onnx     from the network's inputs to logits
+    export.json                 names of inputs, node types, classes; the feature pipeline
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retexo.apps.resume import check_unused
+from retexo.exporting import input_names, write
+from retexo.models.hetero_stage import HeteroArchitecture
+from retexo.predictor import Predictor
+from retexo.results.atomic_write import write_json
+from retexo.results.checkpoint import open_checkpoint
+from retexo.results.run_lock import locks_run_dir
+from retexo.settings.run_settings import Settings
+from retexo.trainers.graph_module import TypedGraphModule
+
+EXAMPLE_NODES, EXAMPLE_EDGES = 7, 11
+"""Sizes of the graph that is traced; the program takes others."""
+
+
+@locks_run_dir
+def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Write the files, and return the content of export.json."""
+    assert settings.checkpoint_dir is not None
+    kind = settings.export.format
+    check_unused(run_dir, (f"model.{kind}", "export.json"))
+    checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
+    predictor = Predictor(checkpoint, checkpoint.stages())
+    module = predictor.to_module(explainable=False)
+    inputs = example_inputs(predictor)
+    write(module, inputs, run_dir / f"model.{kind}", kind)
+    content = {
+        "model": predictor.version,
+        "checkpoint": str(checkpoint.directory),
+        "task": checkpoint.task_name,
+        "inputs": input_names(inputs),
+        "output": "embeddings" if checkpoint.scorer else "logits",
+        "multilabel": checkpoint.multilabel,
+        "class_names": checkpoint.class_names,
+        "target": module.schema.target if isinstance(module, TypedGraphModule) else None,
+        "features": checkpoint.features,
+    }
+    write_json(run_dir / "export.json", content)
+    for name in (f"model.{kind}", "export.json"):
+        print(f"written {run_dir / name}")
+    return content
+
+
+def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
+    """A random graph of the right widths, to trace the network with."""
+    architecture: Any = predictor.checkpoint.architecture
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if isinstance(architecture, HeteroArchitecture):
+            schema = architecture.schema
+            sizes = {name: EXAMPLE_NODES + place for place, name in enumerate(schema.widths)}
+            x_dict = {
+                name: torch.randn(sizes[name], width) for name, width in schema.widths.items()
+            }
+            edges = {
+                each: torch.stack(
+                    [torch.randint(sizes[each[end]], (EXAMPLE_EDGES + place,)) for end in (0, 2)]
+                )
+                for place, each in enumerate(schema.relations)
+            }
+            return x_dict, edges
+        x = torch.randn(EXAMPLE_NODES, architecture.num_features)
+        ends = torch.randint(EXAMPLE_NODES, (2, EXAMPLE_EDGES))
+        count = architecture.num_edge_features
+        if not count:
+            return x, ends
+        return x, ends, None, torch.randn(EXAMPLE_EDGES, count)

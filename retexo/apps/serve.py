@@ -1,0 +1,78 @@
+"""`app=serve`: a service that predicts with a trained model over HTTP (retexo/service.py)."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo.predictor import Predictor, dataset_like_training
+from retexo.results.checkpoint import open_checkpoint
+from retexo.settings.run_settings import Settings
+
+
+def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Serve until a signal ends it; nothing is written.
+
+    Raises:
+        InputError: Before the service listens: a package, the model, the graph or the port.
+    """
+    try:
+        import uvicorn
+
+        from retexo.service import ModelStore, make_service
+    except ImportError as error:
+        raise InputError(
+            f"app=serve: needs the package {error.name}: pip install -e '.[serve]'"
+            " -c constraints.txt"
+        ) from None
+    assert settings.checkpoint_dir is not None
+    if not settings.given & {"dataset_name", "dataset_file"}:
+        raise InputError(
+            "app=serve: needs the graph whose nodes it predicts: dataset_name=file"
+            " dataset_file=PATH"
+        )
+    path = Path(settings.checkpoint_dir)
+    served = open_checkpoint(path).directory
+    store = ModelStore(served, lambda: load(settings, path), settings.serve.reload)
+    listener = _listen(settings.serve.host, settings.serve.port)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(
+        f"model {store.model.version} of {path}: {store.model.num_nodes:,} nodes\n"
+        f"http://{shown}:{port} (POST /predict, /embed; GET /health, /metrics, /docs)",
+        flush=True,
+    )
+    config = uvicorn.Config(
+        make_service(store, settings.serve),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=int(settings.serve.timeout) + 1,
+    )
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+    return {"model": store.model.version, "reloads": store.num_reloads}
+
+
+def load(settings: Settings, path: Path) -> Predictor:
+    """The model with the graph that the settings name."""
+    checkpoint = open_checkpoint(path)
+    dataset = dataset_like_training(checkpoint, settings.partition.dataset, settings.given)
+    predictor = Predictor(checkpoint, checkpoint.stages(), output="arrays", dataset=dataset)
+    predictor.drift.limit = settings.serve.drift
+    return predictor.attach()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()  # whoever reads the address below can connect at once
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"serve.host={host}, serve.port={port}: cannot be listened on ({error.strerror});"
+            " choose others, or serve.port=0 for a free one"
+        ) from None
+    return listener

@@ -1,0 +1,57 @@
+"""Whether new nodes are like those that a model was trained on (partitioning/features/drift.py)."""
+
+import logging
+import threading
+
+from partitioning.graph_addition import Addition
+
+logger = logging.getLogger(__name__)
+
+
+class DriftMonitor:
+    """Counts new nodes that are unlike the training nodes, over about the last WINDOW ones."""
+
+    WINDOW, LEAST = 1000, 20
+
+    def __init__(self, limit: float) -> None:
+        """limit: the share from which on a column is named."""
+        self.limit, self.num_nodes = limit, 0.0
+        self._counts: dict[str, float] = {}
+        self._named: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, added: Addition) -> None:
+        """Count new nodes, and log columns that have passed the limit."""
+        with self._lock:
+            self.num_nodes += added.num_nodes
+            for name, count in added.unusual.items():
+                self._counts[name] = self._counts.get(name, 0.0) + count
+            if self.num_nodes > 2 * self.WINDOW:  # forget half
+                self.num_nodes /= 2
+                self._counts = {name: count / 2 for name, count in self._counts.items()}
+            passed = self._passed()
+            for name in passed.keys() - self._named:
+                logger.warning("%s", self._text(name, passed[name]))
+            self._named = set(passed)
+
+    def shares(self) -> dict[str, float]:
+        """By column the share of unusual nodes."""
+        with self._lock:
+            return {name: count / self.num_nodes for name, count in self._counts.items()}
+
+    def warnings(self) -> list[str]:
+        """A sentence for each column beyond the limit."""
+        with self._lock:
+            return [self._text(*each) for each in self._passed().items()]
+
+    def _passed(self) -> dict[str, float]:
+        if self.num_nodes < self.LEAST:
+            return {}
+        shares = {name: count / self.num_nodes for name, count in self._counts.items()}
+        return {name: share for name, share in shares.items() if share > self.limit}
+
+    def _text(self, name: str, share: float) -> str:
+        return (
+            f"column `{name}`: {share:.0%} of the last {self.num_nodes:.0f} new nodes have an"
+            " unknown category or a number far from those of training; train again on newer data"
+        )

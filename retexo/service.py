@@ -1,0 +1,450 @@
+"""The HTTP service of app=serve: a model in memory with a graph, behind FastAPI.
+
+    POST /predict   {"ids": [...]}, or {"nodes": [{...}], "edges": [{"src": ..., "dst": ...}]} of
+                    nodes that the graph does not have; with several types {"nodes": {TYPE: [...]},
+                    "edges": {"SOURCE__RELATION__DESTINATION": [...]}}
+    POST /embed     the same
+    POST /score     {"pairs": [[src, dst], ...]}, of a model for links
+    POST /top       {"ids": [...], "k": 10}, likewise
+    GET /health, /metrics, /docs, /openapi.json
+
+Every answer names the version of the model. What a request asks for is limited in bytes, items and
+seconds; errors are {"error": TEXT, "model": VERSION}.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from partitioning.errors import InputError
+from partitioning.graph_data import SEPARATOR
+from retexo.predictor import Predictor
+from retexo.settings.app_settings import ServeSettings
+
+logger = logging.getLogger(__name__)
+
+Id = StrictInt | StrictStr
+Rows = list[dict[str, Any]]
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+"""Seconds, of the histogram of /metrics."""
+
+
+# --- requests ----------
+
+
+class Ids(BaseModel):
+    """Nodes of the graph."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[Id] = Field(min_length=1)
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
+
+
+class Nodes(BaseModel):
+    """Nodes of the graph, or new ones."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[Id] | None = None
+    nodes: Rows | dict[str, Rows] | None = None
+    edges: Rows | dict[str, Rows] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Nodes":
+        if (self.ids is None) == (self.nodes is None):
+            raise ValueError("give ids of nodes of the graph, or nodes (and edges): one of them")
+        if self.ids is not None and self.edges is not None:
+            raise ValueError("edges are of new nodes: leave them out, or give nodes instead of ids")
+        if not (self.ids or self.nodes):
+            raise ValueError("give at least one node")
+        return self
+
+    @property
+    def size(self) -> int:
+        """The largest number of items of a kind."""
+
+        def count(rows: Any) -> int:
+            return sum(map(len, rows.values())) if isinstance(rows, dict) else len(rows or ())
+
+        return max(len(self.ids or ()), count(self.nodes), count(self.edges))
+
+    def frames(self) -> tuple[Any, Any]:
+        """The new nodes and edges as data frames."""
+        nodes, edges = self.nodes, self.edges
+        if isinstance(nodes, dict):
+            given = edges if isinstance(edges, dict) else {}
+            return (
+                {name: pd.DataFrame(rows) for name, rows in nodes.items()},
+                {tuple(name.split(SEPARATOR)): _edge_frame(rows) for name, rows in given.items()},
+            )
+        return pd.DataFrame(nodes), _edge_frame(edges if isinstance(edges, list) else [])
+
+
+def _edge_frame(rows: Rows) -> pd.DataFrame:
+    return pd.DataFrame(rows) if rows else pd.DataFrame({"src": [], "dst": []})
+
+
+class Pairs(BaseModel):
+    """Pairs of nodes."""
+
+    model_config = ConfigDict(extra="forbid")
+    pairs: list[Annotated[list[Id], Field(min_length=2, max_length=2)]] = Field(min_length=1)
+
+    @property
+    def size(self) -> int:
+        return len(self.pairs)
+
+
+class Top(Ids):
+    """Nodes whose most likely new destinations are wanted."""
+
+    k: int = Field(default=10, ge=1, le=1000)
+
+
+# --- the model ----------
+
+
+class ModelStore:
+    """The model of a run directory, which is loaded anew when its checkpoint changes."""
+
+    def __init__(self, directory: Path, load: Callable[[], Predictor], interval: float) -> None:
+        """Load the model.
+
+        Args:
+            directory: The checkpoint.
+            load: Loads it and attaches the graph.
+            interval: Seconds between looks; 0: it is loaded once.
+        """
+        self._file, self._load, self._interval = directory / "model.json", load, interval
+        self._seen = self._signature()
+        self.model, self.num_reloads = load(), 0
+        self._ended = threading.Event()
+
+    def _signature(self) -> tuple[int, ...] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def look(self) -> None:
+        """Load the model if its description, which is written last, has changed."""
+        found = self._signature()
+        if found is None or found == self._seen:
+            return
+        self._seen = found
+        try:
+            model = self._load()
+        except Exception as error:  # the service goes on with the model that it has
+            logger.error(
+                "the new model cannot be used, version %s stays: %s", self.model.version, error
+            )
+            return
+        if model.version != self.model.version:
+            logger.warning("model %s replaces %s", model.version, self.model.version)
+            self.num_reloads += 1
+        self.model = model
+
+    def watch(self) -> None:
+        """Look again and again, until `end`."""
+        while self._interval and not self._ended.wait(self._interval):
+            self.look()
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+# --- limits ----------
+
+
+class BodyLimit:
+    """ASGI middleware that refuses larger bodies with 413, and slow ones with 408."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, store: ModelStore) -> None:
+        self.app, self.settings, self.store = app, settings, store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refused = self._refuse(scope)
+        body = b""
+        if refused is None:
+            try:
+                async with asyncio.timeout(self.settings.timeout):
+                    body, refused = await self._read(receive)
+            except TimeoutError:
+                refused = self._error(408, f"the body took longer than {self.settings.timeout:g} s")
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        sent = False
+
+        async def replay() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, replay, send)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        """The answer to a body whose announced length is too large."""
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        is_large = lengths and lengths[0].isdigit() and int(lengths[0]) > self.settings.max_bytes
+        return self._too_large() if is_large else None
+
+    async def _read(self, receive: Receive) -> tuple[bytes, Response | None]:
+        body = bytearray()
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > self.settings.max_bytes:
+                return b"", self._too_large()
+            if not message.get("more_body"):
+                return bytes(body), None
+
+    def _too_large(self) -> Response:
+        return self._error(
+            413, f"the body is larger than {self.settings.max_bytes} bytes (serve.max_bytes)"
+        )
+
+    def _error(self, status: int, text: str) -> Response:
+        content = {"error": text, "model": self.store.model.version}
+        return JSONResponse(content, status, headers={"connection": "close"})
+
+
+class _Counts:
+    """What /metrics shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("retexo_requests_total", "Requests", ["path", "status"], **common)
+        self.seconds = Histogram(
+            "retexo_request_seconds", "Seconds of a request", ["path"], buckets=BUCKETS, **common
+        )
+        self.nodes = Counter("retexo_nodes_total", "Nodes predicted", ["kind"], **common)
+        self.model = Gauge("retexo_model", "1 for the version in use", ["version"], **common)
+        self.reloads = Gauge("retexo_model_reloads", "Models loaded since the start", **common)
+        self.unusual = Gauge(
+            "retexo_unusual_share",
+            "Share of new nodes unlike training, by column",
+            ["column"],
+            **common,
+        )
+
+    def text(self, store: ModelStore) -> bytes:
+        """In Prometheus' format."""
+        for gauge in (self.model, self.unusual):
+            gauge.clear()
+        self.model.labels(store.model.version).set(1)
+        self.reloads.set(store.num_reloads)
+        for column, share in store.model.drift.shares().items():
+            self.unusual.labels(column).set(share)
+        return generate_latest(self.registry)
+
+
+# --- the service ----------
+
+
+def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
+    """The service of a model; `store` is watched while it runs."""
+    counts, pool = _Counts(), ThreadPoolExecutor(settings.parallel, "predict")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> Any:
+        watcher = threading.Thread(target=store.watch, daemon=True)
+        watcher.start()
+        yield
+        store.end()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+    service = FastAPI(title="Retexo", version=store.model.version, lifespan=lifespan)
+    _add_errors(service, store)
+
+    @service.middleware("http")
+    async def measure(
+        request: Request, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        start = time.perf_counter()
+        response = await answer(request)
+        route = request.scope.get("route")
+        path = route.path if route is not None else "other"
+        counts.requests.labels(path, response.status_code).inc()
+        counts.seconds.labels(path).observe(time.perf_counter() - start)
+        return response
+
+    async def run(size: int, work: Callable[[Predictor], dict[str, Any]]) -> Response:
+        """The answer that `work` computes in a thread, within the limits."""
+        model = store.model
+        if size > settings.max_items:
+            raise HTTPException(
+                413, f"{size} items; at most {settings.max_items} a request (serve.max_items)"
+            )
+        computing = asyncio.get_running_loop().run_in_executor(pool, _compute, work, model)
+        try:
+            body = await asyncio.wait_for(computing, settings.timeout)
+        except TimeoutError:
+            raise HTTPException(
+                503, f"no answer within {settings.timeout:g} s (serve.timeout); try again later"
+            ) from None
+        return Response(body, media_type="application/json")
+
+    @service.post("/predict")
+    async def predict(asked: Nodes) -> Response:
+        """Classes and probabilities, or values, of nodes."""
+
+        def work(model: Predictor) -> dict[str, Any]:
+            found = _find(model, asked, counts, embeddings=False)
+            return {"predictions": _records(model, found)}
+
+        return await run(asked.size, work)
+
+    @service.post("/embed")
+    async def embed(asked: Nodes) -> Response:
+        """The input of the last layer, of nodes."""
+
+        def work(model: Predictor) -> dict[str, Any]:
+            found = _find(model, asked, counts, embeddings=True)
+            rows = zip(found.ids.tolist(), found.embeddings.tolist(), strict=True)
+            return {"embeddings": [{"id": name, "embedding": row} for name, row in rows]}
+
+        return await run(asked.size, work)
+
+    @service.post("/score")
+    async def score(asked: Pairs) -> Response:
+        """Scores of pairs of nodes, of a model for links."""
+
+        def work(model: Predictor) -> dict[str, Any]:
+            return {"scores": model.score(asked.pairs).tolist()}
+
+        return await run(asked.size, work)
+
+    @service.post("/top")
+    async def top(asked: Top) -> Response:
+        """The most likely new destinations of nodes, of a model for links."""
+
+        def work(model: Predictor) -> dict[str, Any]:
+            return {"links": model.top(asked.ids, asked.k, output="frame").to_dict("records")}
+
+        return await run(asked.size * asked.k // 10, work)
+
+    @service.get("/health")
+    async def health() -> dict[str, Any]:
+        """Whether the service answers, and with which model."""
+        model = store.model
+        return {
+            "status": "ok",
+            "model": model.version,
+            "task": model.checkpoint.task_name,
+            "nodes": model.num_nodes,
+        }
+
+    @service.get("/metrics")
+    async def metrics() -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(counts.text(store), media_type=CONTENT_TYPE_LATEST)
+
+    service.add_middleware(BodyLimit, settings=settings, store=store)
+    return service
+
+
+def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> bytes:
+    """The body of an answer; made in the thread, because large ones take time."""
+    found = work(model)
+    warnings = model.drift.warnings()
+    content = {"model": model.version, **found, **({"warnings": warnings} if warnings else {})}
+    return json.dumps(content, allow_nan=False).encode()
+
+
+def _find(model: Predictor, asked: Nodes, counts: _Counts, *, embeddings: bool) -> Any:
+    """Predictions of the nodes."""
+    call = model.embed if embeddings else model.predict
+    if asked.ids is not None:
+        found = call(node_ids=asked.ids, output="arrays")
+    else:
+        found = call(new=asked.frames(), output="arrays")
+    counts.nodes.labels("new" if asked.ids is None else "known").inc(len(found.ids))
+    return found
+
+
+def _records(model: Predictor, found: Any) -> list[dict[str, Any]]:
+    """A record for each node: id, class (or labels) and probabilities by class, or values."""
+    ids = found.ids.tolist()
+    if found.values.shape[1]:
+        names = [str(name) for name in model.class_names or range(found.values.shape[1])]
+        rows = found.values.tolist()
+        if len(names) == 1:
+            return [{"id": name, "value": row[0]} for name, row in zip(ids, rows, strict=True)]
+        return [
+            {"id": name, "values": dict(zip(names, row, strict=True))}
+            for name, row in zip(ids, rows, strict=True)
+        ]
+    names = [str(name) for name in model.class_names or range(found.probabilities.shape[1])]
+    records = []
+    for name, chosen, row in zip(
+        ids, found.classes.tolist(), found.probabilities.tolist(), strict=True
+    ):
+        labels: dict[str, Any] = {"class": chosen}
+        if found.classes.ndim == 2:
+            labels = {"labels": [names[place] for place in np.flatnonzero(chosen)]}
+        records.append({"id": name, **labels, "probabilities": dict(zip(names, row, strict=True))})
+    return records
+
+
+def _add_errors(service: FastAPI, store: ModelStore) -> None:
+    """Answer every error with its text and the model."""
+
+    def answer(status: int, text: str) -> JSONResponse:
+        return JSONResponse({"error": text, "model": store.model.version}, status)
+
+    @service.exception_handler(InputError)
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        return answer(422, str(error))
+
+    @service.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return answer(422, f"body: no JSON: {first['ctx']['error']}")
+        place = ".".join(str(each) for each in first["loc"] if each != "body")
+        return answer(422, f"{place or 'body'}: {first['msg'].removeprefix('Value error, ')}")
+
+    @service.exception_handler(HTTPException)
+    async def other(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return answer(error.status_code, str(error.detail))
+
+    @service.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        logger.error("a request failed", exc_info=error)
+        return answer(500, "internal error; the service's log has it")

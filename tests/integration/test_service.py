@@ -1,0 +1,287 @@
+"""app=serve: a real client asks a real server on a free port."""
+
+import dataclasses
+import json
+import re
+import shutil
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import finish, start_cli, wait_until
+from test_predictor import (
+    SCHEMA,
+    SIZES,
+    as_data,
+    as_hetero_data,
+    checkpoint_of,
+    model_of,
+    tables,
+    typed_graph,
+)
+
+import retexo
+from partitioning import datasets
+from partitioning.features.build import encode_tables
+from retexo.models.hetero_stage import HeteroArchitecture
+from retexo.models.stage import Architecture
+from retexo.predictor import Predictor
+from retexo.settings.compose import compose
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra serve")
+
+from retexo.service import ModelStore, make_service  # noqa: E402
+
+
+class Service:
+    """A server in a thread of this process."""
+
+    def __init__(self, directory: Path, graph: Any, **limits: Any) -> None:
+        limits = {"reload": 0.05, "timeout": 30.0, **limits}
+        self.settings = dataclasses.replace(compose(["app=train"]).serve, **limits)
+
+        def load() -> Predictor:
+            return retexo.load(directory, output="arrays").attach(graph)
+
+        self.store = ModelStore(directory / "checkpoint", load, self.settings.reload)
+        config = uvicorn.Config(make_service(self.store, self.settings), port=0, log_level="error")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        wait_until(lambda: self.server.started, 30, "the server")
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(30)
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """The status and the content of an answer; body: None for GET, bytes as they are."""
+        if body is not None and not isinstance(body, bytes | Iterator):
+            body = json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            body,
+            {"content-type": "application/json", **headers},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text, status = answer.read(), answer.status
+        except urllib.error.HTTPError as error:
+            text, status = error.read(), error.code
+        return status, text.decode() if path == "/metrics" else json.loads(text)
+
+
+def run_of_tables(folder: Path, **described: Any) -> Path:
+    """The checkpoint of a model of `tables`, which nobody trained, with its feature pipeline."""
+    dataset = compose(["columns.id=customer", "split=none"]).partition.dataset
+    file = retexo.from_pandas(*tables(), folder.parent / "tables", overwrite=True)
+    graph = datasets.read_graph(dataclasses.replace(dataset, name="file", file=file))
+    _, states = encode_tables(graph, dataset.features, None)
+    shape = Architecture(model_of("gcn"), 4, 2)
+    answer = {"offsets": [], **described.pop("answer", {})}
+    names = {"class_names": ["bad", "good"], "features": states, "graph": {"symmetrize": True}}
+    return checkpoint_of(folder, shape, answer=answer, **names, **described)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    run = run_of_tables(Path(tmp_path_factory.mktemp("service")) / "run")
+    started = Service(run, tables(), max_bytes=20_000, max_items=100)
+    yield started
+    started.stop()
+
+
+def test_fifty_clients_at_once_get_what_the_model_predicts(service: Service) -> None:
+    wanted = service.store.model.predict(output="frame").set_index("id")
+    new = [{"customer": "new", "age": 30.5, "city": "Bern"}]
+    edges = [{"src": "new", "dst": "c01"}, {"src": "c02", "dst": "new"}]
+    joined = service.store.model.predict(
+        new=(pd.DataFrame(new), pd.DataFrame(edges)), output="frame"
+    )
+
+    def ask(number: int) -> tuple[int, Any, Any]:
+        if number % 2:
+            return *service.ask("/predict", {"nodes": new, "edges": edges}), joined.set_index("id")
+        ids = [f"c{number:02}", f"c{(number + 1) % 60:02}"]
+        return *service.ask("/predict", {"ids": ids}), wanted.loc[ids]
+
+    with ThreadPoolExecutor(50) as clients:
+        answers = list(clients.map(ask, range(50)))
+    for status, content, expected in answers:
+        assert status == 200, content
+        assert content["model"] == service.store.model.version
+        found = content["predictions"]
+        assert [each["id"] for each in found] == expected.index.tolist()
+        assert [each["class"] for each in found] == expected["class"].tolist()
+        rows = [[each["probabilities"][name] for name in ("bad", "good")] for each in found]
+        np.testing.assert_allclose(rows, expected[["p0", "p1"]], rtol=0, atol=1e-6)
+    status, content = service.ask("/embed", {"ids": ["c07"]})
+    expected = service.store.model.embed(node_ids=["c07"], output="tensors")["embeddings"][0]
+    assert (status, content["embeddings"][0]["id"]) == (200, "c07")
+    assert content["embeddings"][0]["embedding"] == pytest.approx(expected.tolist())
+    assert service.ask("/health")[1]["nodes"] == 60
+    assert 'retexo_requests_total{path="/predict",status="200"} 50.0' in service.ask("/metrics")[1]
+    assert "/predict" in service.ask("/openapi.json")[1]["paths"]
+
+
+NEW = {"customer": "x", "age": 1, "city": "Bern"}
+REFUSED: dict[str, tuple[str, Any, int, str]] = {
+    "no JSON": ("/predict", b"{", 422, "body: no JSON"),
+    "no object": ("/predict", [1], 422, "body: Input should be a valid dictionary"),
+    "nothing": ("/predict", {}, 422, "give ids of nodes of the graph, or nodes"),
+    "no ids": ("/predict", {"ids": []}, 422, "give at least one node"),
+    "both": ("/predict", {"ids": ["c01"], "nodes": [NEW]}, 422, "one of them"),
+    "unknown key": ("/predict", {"id": ["c01"]}, 422, "id: Extra inputs"),
+    "unknown id": ("/predict", {"ids": ["c99"]}, 422, "the graph has no node c99"),
+    "other kind of id": ("/predict", {"ids": [True]}, 422, "ids.0"),
+    "no column": ("/predict", {"nodes": [{"customer": "x", "age": 1}]}, 422, "no column `city`"),
+    "text": ("/predict", {"nodes": [{**NEW, "age": "old"}]}, 422, "`age`"),
+    "nested": ("/predict", {"nodes": [{**NEW, "age": {"a": [1]}}]}, 422, "age"),
+    "twice": ("/predict", {"nodes": [NEW, NEW]}, 422, "an id occurs twice"),
+    "no such end": (
+        "/predict",
+        {"nodes": [NEW], "edges": [{"src": "x", "dst": "c99"}]},
+        422,
+        "new edges.*c99",
+    ),
+    "types": ("/predict", {"nodes": {"paper": [NEW]}}, 422, "nodes"),
+    "many": ("/predict", {"ids": ["c01"] * 101}, 413, "101 items; at most 100"),
+    "large": ("/predict", b" " * 30_000, 413, "larger than 20000 bytes"),
+    "large in pieces": ("/predict", iter([b" " * 9_000] * 4), 413, "larger than 20000 bytes"),
+    "of links": (
+        "/score",
+        {"pairs": [["c01", "c02"]]},
+        422,
+        "its model is for node_classification",
+    ),
+    "no such path": ("/train", {}, 404, "Not Found"),
+    "GET": ("/predict", None, 405, "Method Not Allowed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(service: Service, name: str) -> None:
+    path, body, status, message = REFUSED[name]
+    found, content = service.ask(path, body)
+    assert found == status, content
+    assert content["model"] == service.store.model.version
+    assert re.search(message, content["error"]), content
+    assert service.ask("/health")[0] == 200
+
+
+def test_a_request_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=0.2)
+    try:
+        started.store.model.predict = lambda **_: time.sleep(0.6)  # type: ignore[method-assign]
+        status, content = started.ask("/predict", {"ids": ["c01"]})
+        assert (status, "no answer within 0.2 s" in content["error"]) == (503, True)
+    finally:
+        started.stop()
+
+
+def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
+    run = run_of_tables(tmp_path / "run")
+    started = Service(run, tables())
+    try:
+        before = started.ask("/predict", {"ids": ["c05"]})[1]
+        shutil.rmtree(run / "checkpoint")
+        (run / "checkpoint").mkdir()
+        (run / "checkpoint" / "model.json").write_text("{}")
+        time.sleep(0.2)
+        assert started.ask("/predict", {"ids": ["c05"]})[1] == before
+        run_of_tables(run, answer={"temperature": 3.0})
+        wait_until(
+            lambda: started.ask("/health")[1]["model"] != before["model"], 30, "the new model"
+        )
+        after = started.ask("/predict", {"ids": ["c05"]})[1]
+        assert after["model"] == retexo.load(run).version
+        assert after["predictions"] != before["predictions"]
+        assert "retexo_model_reloads 1.0" in started.ask("/metrics")[1]
+    finally:
+        started.stop()
+
+
+def test_new_nodes_unlike_those_of_training_are_named(tmp_path: Path) -> None:
+    started = Service(run_of_tables(tmp_path / "run"), tables(), drift=0.1)
+    try:
+        for place, (age, city) in enumerate([(41, "Bern")] * 17 + [(900, "Mars")] * 3):
+            node = {"customer": f"n{place}", "age": age, "city": city}
+            status, content = started.ask("/predict", {"nodes": [node]})
+            assert status == 200
+            assert ("warnings" in content) == (place == 19)
+        assert [each.split(":")[0] for each in content["warnings"]] == [
+            "column `age`",
+            "column `city`",
+        ]
+        assert "15% of the last 20 new nodes" in content["warnings"][0]
+        assert 'retexo_unusual_share{column="city"} 0.15' in started.ask("/metrics")[1]
+    finally:
+        started.stop()
+
+
+def test_a_typed_graph(tmp_path: Path) -> None:
+    shape = HeteroArchitecture(model_of("rgcn"), SCHEMA, 3)
+    run = checkpoint_of(tmp_path / "run", shape, graph={"relations.reverse": False})
+    started = Service(run, as_hetero_data(typed_graph(), SIZES))
+    try:
+        body = {
+            "nodes": {"paper": [{"id": 99, "x": [0.5] * 5}], "author": [{"id": 7, "x": [1] * 4}]},
+            "edges": {"author__writes__paper": [{"src": 7, "dst": 99}, {"src": 2000, "dst": 99}]},
+        }
+        for asked, node in (({"ids": [1000]}, 1000), (body, 99)):
+            status, content = started.ask("/predict", asked)
+            assert status == 200, content
+            assert content["predictions"][0]["id"] == node
+            assert sum(content["predictions"][0]["probabilities"].values()) == pytest.approx(1)
+    finally:
+        started.stop()
+
+
+def test_links(tmp_path: Path) -> None:
+    from support import random_graph
+
+    graph = as_data(random_graph())
+    shape = Architecture(model_of("gcn"), 6, 8, scorer="dot")
+    answer = {"stages": [1], "alpha": 1.0, "offsets": []}
+    started = Service(checkpoint_of(tmp_path / "run", shape, answer=answer), graph)
+    try:
+        status, content = started.ask("/top", {"ids": [1003], "k": 3})
+        assert status == 200, content
+        best = [(each["id"], each["partner"]) for each in content["links"]]
+        scores = started.ask("/score", {"pairs": best})[1]["scores"]
+        assert scores == pytest.approx([each["score"] for each in content["links"]], rel=1e-5)
+        assert scores == sorted(scores, reverse=True)
+        assert started.ask("/predict", {"ids": [1003]})[0] == 422
+    finally:
+        started.stop()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """It prints its address, answers, ends on SIGTERM, and leaves no file; without a graph it is
+    refused."""
+    run_of_tables(tmp_path / "run")
+    common = ("app=serve", "checkpoint_dir=run", "serve.port=0", "hydra.run.dir=out")
+    refused = finish(start_cli(*common, cwd=tmp_path))
+    assert refused.rc == 2
+    assert "app=serve: needs the graph" in refused.output
+    data = ("dataset_name=file", "dataset_file=tables", "columns.id=customer")
+    process = start_cli(*common, *data, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        address = next(line for line in lines if line.startswith("http://127.0.0.1:")).split()[0]
+        with urllib.request.urlopen(f"{address}/health", timeout=30) as answer:
+            assert json.load(answer)["nodes"] == 60
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert finish(process).rc in (143, -signal.SIGTERM)
