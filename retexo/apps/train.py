@@ -26,6 +26,7 @@ from retexo.apps.summary import (
     link_rows,
     node_rows,
     print_rows,
+    transductive_rows,
     value_rows,
 )
 from retexo.errors import Interrupted, TrainingError
@@ -148,18 +149,18 @@ class Training:
 
     @property
     def is_observed(self) -> bool:
-        """Whether this node has the rounds."""
-        return self.cluster.node_rank == 0
+        """Whether this node has the rounds, and somebody follows them."""
+        return self.cluster.node_rank == 0 and not self.observers.are_none
 
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; the summary."""
-        if self.is_observed:
-            self.observers.start(self.settings.resolved)
+        if not self.is_observed:
+            return self._run()
         try:
+            self.observers.start(self.settings.resolved)
             return self._run()
         finally:
-            if self.is_observed:
-                self.observers.end(self.summary)
+            self.observers.end(self.summary)
 
     def _run(self) -> dict[str, Any]:
         try:
@@ -305,6 +306,7 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
     rows = {
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
         **score_rows[settings.train.task.name](summary),
+        **transductive_rows(summary),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         **_resumed_row(summary["resumed"]),
         **_restart_row(summary["restarts"]),
