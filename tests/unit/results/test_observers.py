@@ -138,6 +138,15 @@ def test_a_tracker_that_fails_does_not_end_the_run(
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 5
 
 
+@pytest.mark.parametrize("given", [5, Broken])
+def test_what_is_no_callback_is_refused_before_the_run(given: Any, tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="neither a function of a round nor an object"),
+        observing(train_settings(), tmp_path, [given]),
+    ):
+        pass
+
+
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="logger=neptune: choose one of csv"):
         train_settings("logger=neptune")
