@@ -194,6 +194,7 @@ OTHERS = {
     "DistEmbedding",
     "DistGraph",
     "DistTensor",  # DGL
+    "Explainer",
     "GraphConv",
     "HeteroData",
     "NeighborLoader",
