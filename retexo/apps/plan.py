@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
 from retexo.apps.find_partitions import open_directory, with_found_parts
@@ -58,6 +59,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Settings are not supported, or partitions are missing or damaged.
     """
     check(settings.train)
+    if settings.train.task.inductive:
+        raise InputError(
+            "split.inductive=true: app=plan predicts runs in which no node is hidden; leave it out"
+        )
     settings = with_found_parts(settings)
     directory = open_directory(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:

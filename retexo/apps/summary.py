@@ -82,6 +82,16 @@ def node_rows(summary: dict[str, Any]) -> dict[str, str]:
     return rows | class_rows(summary)
 
 
+def transductive_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return the row of an inductive run with the scores in the whole graph."""
+    found = summary.get("transductive")
+    if found is None:
+        return {}
+    name = "accuracy" if "accuracy" in found["test"] else "r2"
+    scores = ", ".join(f"{found[part].get(name, math.nan):.4f}" for part in ("val", "test"))
+    return {f"  {name} in the whole graph": scores}
+
+
 def value_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """Return the rows with regression scores; of several targets the mean R2, then each on test."""
     val, test, targets = summary["val"], summary["test"], summary["targets"]["test"]

@@ -26,6 +26,7 @@ from retexo.apps.summary import (
     link_rows,
     node_rows,
     print_rows,
+    transductive_rows,
     value_rows,
 )
 from retexo.errors import Interrupted, TrainingError
@@ -305,6 +306,7 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
     rows = {
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
         **score_rows[settings.train.task.name](summary),
+        **transductive_rows(summary),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         **_resumed_row(summary["resumed"]),
         **_restart_row(summary["restarts"]),

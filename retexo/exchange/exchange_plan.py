@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import Partition
+from partitioning.directory.partition import Partition, PartNodes
 from partitioning.thread_pool import in_threads
 from retexo.arrays import IntArray, Mask, ids_to_mask
 from retexo.comm.collectives import Communicator
@@ -238,7 +238,10 @@ def mark_required_sources(partition: Partition, required_layers: Tensor, layer: 
 
 
 def request_halo_nodes(
-    partition: Partition, halo: Tensor, part_sizes: tuple[int, ...], comm: Communicator
+    partition: Partition | PartNodes,
+    halo: Tensor,
+    part_sizes: tuple[int, ...],
+    comm: Communicator,
 ) -> list[Tensor]:
     """Send the given halo nodes to their owners; return the nodes that each peer requests here.
 
@@ -258,6 +261,33 @@ def request_halo_nodes(
     return [
         torch.from_numpy(nodes) for nodes in exchange_sorted_lists(lists, part_sizes, own, comm)
     ]
+
+
+def request_halo_flags(
+    nodes: Partition | PartNodes,
+    halo: Tensor,
+    flags: Tensor,
+    part_sizes: tuple[int, ...],
+    comm: Communicator,
+) -> Tensor:
+    """Ask the owners of the given halo nodes for a bit of each: bool [n].
+
+    Args:
+        nodes: This worker's nodes.
+        halo: bool [H]
+        flags: bool [I] the bits of this worker's inner nodes.
+        part_sizes: Inner nodes by rank.
+        comm: To the other workers, which call it, too.
+    """
+    named = request_halo_nodes(nodes, halo, part_sizes, comm)
+    counts = torch.bincount(nodes.halo_owner[halo], minlength=comm.world_size).tolist()
+    replies = [torch.from_numpy(np.packbits(flags[each].numpy())) for each in named]
+    received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
+    bits = [
+        np.unpackbits(reply.numpy(), count=count)
+        for reply, count in zip(received, counts, strict=True)
+    ]
+    return torch.from_numpy(np.concatenate(bits)).bool()
 
 
 def exchange_sorted_lists(

@@ -77,6 +77,17 @@ class Observers:
                 del self._trackers[name]
 
 
+def _as_callback(given: Any) -> Callback:
+    if isinstance(given, Callback):
+        return given
+    if isinstance(given, type) or not callable(given):
+        raise InputError(
+            f"callbacks: {given!r:.100} is neither a function of a round nor an object of a"
+            " subclass of retexo.Callback; give a list of these"
+        )
+    return RoundCallback(given)
+
+
 def _name_of(callback: Callback) -> str:
     if isinstance(callback, RoundCallback):
         return getattr(callback.function, "__name__", type(callback.function).__name__)
@@ -98,7 +109,7 @@ def observing(
         run_dir: its directory.
         callbacks: of users: a Callback, or a function of a round.
     """
-    given = [each if isinstance(each, Callback) else RoundCallback(each) for each in callbacks]
+    given = [_as_callback(each) for each in callbacks]
     names = settings.display.logger or ()
     trackers = dict(zip(names, make_trackers(names), strict=True))
     kind = choose_progress(settings.display.progress)

@@ -51,6 +51,13 @@ class TaskSettings(Checked):
 
     learns: str
     """The setting task._target_."""
+    inductive: bool = setting(
+        "split.inductive",
+        False,
+        "hide validation and test nodes with their edges while training; summary.json has their "
+        "scores as nodes that join alone, and beside them in the whole graph (transductive)",
+        earlier=False,
+    )
     loss: str = setting(
         "task.loss",
         "cross_entropy",

@@ -13,17 +13,16 @@ I inner nodes, H halo nodes, C classes, L layers, K steps.
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from partitioning.directory.partition import Partition
-from retexo.comm.traffic_meter import SETUP, WHOLE_RUN
+from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
     make_plan,
     make_plan_from_required_layers,
-    request_halo_nodes,
+    request_halo_flags,
 )
 from retexo.models.conv.gcn import GCN
 from retexo.models.matrix import to_dense
@@ -115,13 +114,6 @@ def _keep_source_edges(context: Context, sources: Tensor, computed: Tensor) -> P
     used = computed[partition.dst]
     halo = torch.zeros(partition.num_halo, dtype=torch.bool)
     halo[partition.src[used & (partition.src >= partition.num_inner)] - partition.num_inner] = True
-    named = request_halo_nodes(partition, halo, context.plan_options.part_sizes, comm)
-    counts = torch.bincount(partition.halo_owner[halo], minlength=comm.world_size).tolist()
-    replies = [torch.from_numpy(np.packbits(sources[nodes].numpy())) for nodes in named]
-    received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
-    bits = [
-        np.unpackbits(reply.numpy(), count=count)
-        for reply, count in zip(received, counts, strict=True)
-    ]
-    halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
+    part_sizes = context.plan_options.part_sizes
+    halo[halo.clone()] = request_halo_flags(partition, halo, sources, part_sizes, comm)
     return partition.keep_edges(used & torch.cat((sources, halo))[partition.src])

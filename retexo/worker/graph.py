@@ -22,6 +22,7 @@ from retexo.tasks.node_classification import check_objective
 from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
 from retexo.worker.compatibility import renumber_classes
+from retexo.worker.hide_held_out import check_inductive
 from retexo.worker.make_context import (
     NodeTask,
     labelled_nodes_of,
@@ -50,6 +51,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             "rows of nodes that no other site needs, and with one in-neighbour are its row; "
             "set sites.share_aggregates=true at every site to allow that, or model.lookahead=0"
         )
+    check_inductive(settings, directory)
     check_of_trainer = getattr(find_trainer(settings), "check_directory", None)
     if check_of_trainer is not None:
         check_of_trainer(settings, directory)

@@ -34,6 +34,7 @@ from retexo.trainers.context import Clock, Context, NodeType, edge_means
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.trainers.link_objective import make_link_objective
 from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
+from retexo.worker.hide_held_out import hide_by_type, hide_in_partition
 from retexo.worker.process import choose_device
 
 NodeTask = NodeClassification | NodeRegression
@@ -54,6 +55,7 @@ def make_context(
     recovery: Recovery | None = None,
     class_names: Sequence[Any] = (),
     trained: NodeTask | None = None,
+    hides_held_out: bool = False,
 ) -> Context:
     """Make the exchange plans and everything else that a trainer needs; all workers call it.
 
@@ -71,12 +73,18 @@ def make_context(
         recovery: where rounds are saved.
         class_names: of the directory or the checkpoint.
         trained: the task of a trained model; None to make it by the settings, which trains.
+        hides_held_out: whether validation and test nodes are hidden (split.inductive).
     """
     settled: dict[str, Any]
     if isinstance(part, HeteroPartition):
-        settled = _settle_heterogeneous(settings, part, comm, conv, dtype, use)
+        settled = _settle_heterogeneous(
+            settings, part, comm, conv, dtype, use, hides_held_out=hides_held_out
+        )
     else:
         refuse_edge_data(settings, conv, graph_info)
+        if hides_held_out:
+            part = hide_in_partition(part, graph_info.part_sizes, comm)
+            graph_info = replace(graph_info, degrees_stored=True)
         settled = _settle_plain(settings, part, graph_info, comm, conv, dtype, use)
     labelled: Partition = settled.pop("partition")
     task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
@@ -290,12 +298,16 @@ def _settle_heterogeneous(
     conv: Convolution,
     dtype: torch.dtype,
     use: Use,
+    *,
+    hides_held_out: bool,
 ) -> dict[str, Any]:
     """The fields of a Context that depend on the kind of graph, of a heterogeneous one."""
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
     by_rank = comm.all_gather(num_inner, SETUP)
     sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
     part = resolve_halo_by_type(part, sizes, comm, settings.max_rows_shared)
+    if hides_held_out:
+        part = hide_by_type(part, sizes, comm)
     schema = schema_of(part)
     out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
     options = {

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -20,11 +21,12 @@ from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
-from retexo.tasks.scores import choose_and_score
-from retexo.trainers.context import Clock
+from retexo.tasks.scores import Scores, choose_and_score, score_nodes
+from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
+from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
-from retexo.worker.graph import find_trainer, load_graph
+from retexo.worker.graph import Part, find_trainer, load_graph
 from retexo.worker.make_context import make_context, task_of
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, catch_termination, configure, serve
@@ -97,10 +99,12 @@ def run(
                 use=trainer.USE,
                 recovery=recovery,
                 class_names=job.directory.class_names,
+                hides_held_out=settings.task.inductive,
             )
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
+        whole = graph.part if settings.task.inductive else None
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(
@@ -115,6 +119,10 @@ def run(
             heads, scores = choose_and_score(
                 context, stages, trained.logits, partial(propagate, context)
             )
+        transductive = {}
+        if whole is not None:
+            scored = _score_whole_graph(context, whole, graph_info, stages, heads)
+            transductive = {"transductive": {name: scored[name] for name in ("val", "test")}}
         seconds = time.perf_counter() - start
         depth = max(heads.stages) + 1 if settings.model.grows else settings.model.depth
         grown = {"num_layers": depth} if settings.model.grows else {}
@@ -132,11 +140,40 @@ def run(
             )
         return {
             **scores.to_json(),
+            **transductive,
             "chosen": {**context.task.choices(heads), **grown},
             "rounds": trained.rounds,
             "resumed": resumed,
             **measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
+
+
+def _score_whole_graph(
+    context: Context,
+    part: Part,
+    info: GraphInfo,
+    stages: Sequence[Any],
+    heads: OutputHeads,
+) -> Scores:
+    """The scores of a network that was trained without held-out nodes, with all of their edges."""
+    settings = context.settings
+    steps = heads.steps if heads.alpha < 1 else 0
+    settings = replace(settings, smoothing=replace(settings.smoothing, steps=steps))
+    with context.phase("plan"):
+        whole = make_context(
+            settings,
+            part,
+            info,
+            context.comm,
+            stages[0].conv,
+            clock=context.clock,
+            use="train" if settings.exchange.rounded else "evaluate",
+            trained=context.task.with_choices(heads),
+        )
+    layers = [stage.to(context.device).eval() for stage in stages[: settings.model.depth]]
+    logits = infer(whole, layers, heads).logits
+    with context.phase("evaluate"):
+        return score_nodes(whole, logits, heads).scores
 
 
 def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:

@@ -452,7 +452,9 @@ def test_a_trained_model_is_evaluated_as_training_did(run: Any) -> None:
     assert found["baselines"] == summary["baselines"]
 
 
-@pytest.mark.parametrize("paths", [0, 0.5, 1])
+@pytest.mark.parametrize(
+    "paths", [0.5, *(pytest.param(share, marks=pytest.mark.long("a mixture")) for share in (0, 1))]
+)
 def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     paths: float, run: Any, tmp_path: Path
 ) -> None:
@@ -597,8 +599,12 @@ def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, 
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [("gcn", 27), ("rgcn", 42)]
-)  # which more is sent of before rounds
+    ("model", "message"),
+    [
+        ("gcn", 27),
+        pytest.param("rgcn", 42, marks=pytest.mark.long("gcn resumes likewise")),
+    ],  # of rgcn more is sent before rounds
+)
 def test_a_death_changes_nothing(
     model: str, message: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

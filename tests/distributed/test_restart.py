@@ -148,7 +148,7 @@ def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
         return list(pool.map(run, (0, 1)))
 
 
-WORKER_SAMPLE = {("kill", "round", "classes", "gloo", 1), ("kill", "exchange", "classes", "tls", 1)}
+WORKER_SAMPLE = {("kill", "exchange", "classes", "tls", 1)}
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 bytes, rounds, log.
 """
 
+import functools
 import importlib.util
 import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +27,7 @@ from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
 
+WholeRun = Callable[[tuple[str, ...]], Path]
 WORLD = 3
 AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)
 """Bytes that a resumed run sends to agree on where to go on."""
@@ -141,15 +144,16 @@ def assert_same_run(resumed: Path, whole: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole_runs(
-    parts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, ...], Path]:
-    """Runs that nothing happened to."""
-    runs = {}
-    for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS, *([SECURE] if HAS_KEYS else [])):
-        runs[options] = tmp_path_factory.mktemp("whole")
-        train.run(settings(parts, *options), runs[options])
-    return runs
+def whole_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """By its options, a run that nothing happened to."""
+
+    @functools.cache
+    def run(options: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("whole")
+        train.run(settings(parts, *options), folder)
+        return folder
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_a_death_at_any_message_changes_nothing(
     options: tuple[str, ...],
     message: int,
     parts: Path,
-    whole_runs: dict[tuple[str, ...], Path],
+    whole_run: WholeRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,12 +188,12 @@ def test_a_death_at_any_message_changes_nothing(
     resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
     assert options != DEFAULTS or resumed["layer"] == 1
     assert options != OPTIMIZER or (resumed["layer"], resumed["round"]) == (1, 8)
-    assert_same_run(tmp_path, whole_runs[options])
+    assert_same_run(tmp_path, whole_run(options))
 
 
 def test_two_deaths(
     parts: Path,
-    whole_runs: dict[tuple[str, ...], Path],
+    whole_run: WholeRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -204,7 +208,7 @@ def test_two_deaths(
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC, f"resume={first}"), second)
     train.run(settings(parts, *SYNC, "resume=auto"), second)
-    assert_same_run(second, whole_runs[SYNC])
+    assert_same_run(second, whole_run(SYNC))
     assert snapshot(first) == before
 
 
@@ -230,7 +234,7 @@ def interrupted(interrupted_once: Path, tmp_path: Path) -> Path:
 
 
 def test_of_a_damaged_step_the_one_before_it_is_used(
-    parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
+    parts: Path, whole_run: WholeRun, interrupted: Path
 ) -> None:
     path = interrupted / "state" / "rank2" / "step0-4.state"
     content = bytearray(path.read_bytes())
@@ -238,11 +242,11 @@ def test_of_a_damaged_step_the_one_before_it_is_used(
     path.write_bytes(content)
     summary = train.run(settings(parts, *SYNC, "resume=auto"), interrupted)
     assert summary["resumed"] == {"layer": 0, "round": 2, "run_dir": str(interrupted)}
-    assert_same_run(interrupted, whole_runs[SYNC])
+    assert_same_run(interrupted, whole_run(SYNC))
 
 
 def test_a_damaged_tape_is_used_as_far_as_it_goes(
-    parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
+    parts: Path, whole_run: WholeRun, interrupted: Path
 ) -> None:
     path = interrupted / "state" / "rank0" / "tape"
     path.write_bytes(path.read_bytes()[:100])
@@ -251,7 +255,7 @@ def test_a_damaged_tape_is_used_as_far_as_it_goes(
         "round": 4,
         "run_dir": str(interrupted),
     }
-    assert_same_run(interrupted, whole_runs[SYNC])
+    assert_same_run(interrupted, whole_run(SYNC))
 
 
 @pytest.mark.parametrize(
@@ -312,12 +316,10 @@ def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:
         train.run(settings(parts, *SYNC), interrupted)
 
 
-def test_a_directory_without_state(
-    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path
-) -> None:
+def test_a_directory_without_state(parts: Path, whole_run: WholeRun, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="to resume from"):
         train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
-    done = whole_runs[SYNC]
+    done = whole_run(SYNC)
     before = (done / "summary.json").read_bytes()
     assert train.run(settings(parts, *SYNC, "resume=auto"), done)["status"] == "done"
     assert (done / "summary.json").read_bytes() == before

@@ -158,7 +158,13 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize("what", DEATHS)
+LONG = pytest.mark.long("other causes of a death are named likewise")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=LONG if what in ("exit", "no space") else []) for what in DEATHS],
+)
 def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     start = time.monotonic()
     with pytest.raises(TrainingError) as caught:
@@ -180,7 +186,7 @@ def running_server() -> psutil.Process:
     return psutil.Process(start_workers.multiprocessing.forkserver._forkserver._forkserver_pid)
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("killed", marks=LONG)])
 def test_a_fork_server_that_starts_no_workers(how: str) -> None:
     """It ends in any case, and the next run has one of its own."""
     cluster = replace(

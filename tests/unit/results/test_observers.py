@@ -114,9 +114,10 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     follow(tmp_path, "wandb")
+    wandb.teardown()  # as at the end of a process: its service writes the file
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     content = file.read_bytes()
     for word in (b"layer 0/val_metric", b"stopping.patience", b"test.accuracy", b"summary.json"):
@@ -135,6 +136,15 @@ def test_a_tracker_that_fails_does_not_end_the_run(
     follow(tmp_path, "mlflow", "csv")
     assert caplog.text.count("logger=mlflow: the server is gone; the run goes on") == 1
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("given", [5, Broken])
+def test_what_is_no_callback_is_refused_before_the_run(given: Any, tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="neither a function of a round nor an object"),
+        observing(train_settings(), tmp_path, [given]),
+    ):
+        pass
 
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

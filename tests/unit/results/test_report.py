@@ -246,14 +246,14 @@ def test_runs_of_both_folders_of_hydra_are_found(
     with pytest.raises(InputError, match=r"outputs and multirun: no such folder"):
         report.run(compose(["app=report"]), tmp_path / "report")
     write_run(tmp_path / "multirun" / "2026-01-01" / "00-00-00" / "0")
-    assert "1 runs: 1 done" in report.run(compose(["app=report"]), tmp_path / "one").read_text()
+    assert "1 run: 1 done" in report.run(compose(["app=report"]), tmp_path / "one").read_text()
     write_run(tmp_path / "outputs" / "a", seed=1)
     assert (
         "2 runs: 2 done, read from outputs and multirun"
         in report.run(compose(["app=report"]), tmp_path / "both").read_text()
     )
     assert (
-        "1 runs: 1 done, read from outputs."
+        "1 run: 1 done, read from outputs."
         in report.run(
             compose(["app=report", "report.runs=outputs"]), tmp_path / "given"
         ).read_text()

@@ -85,7 +85,8 @@ def test_a_file_in_the_place_of_hydras_own_is_refused(tmp_path: Path) -> None:
 def test_own_configurations_are_taken(tmp_path: Path) -> None:
     """A copy of the program's, a launcher that is installed, an alias."""
     (tmp_path / "copied.yaml").write_text((CONFIG_DIR / "node_classification.yaml").read_text())
-    shutil.copytree(CONFIG_DIR / "experiment", tmp_path / "experiment")
+    for group in ("experiment", "hparams_search"):
+        shutil.copytree(CONFIG_DIR / group, tmp_path / group)
     (tmp_path / "mine.yaml").write_text(
         "defaults: [node_classification_sage, override hydra/launcher: basic, _self_]\n"
         "num_rounds: &rounds [7, 8]\nplan: {rounds: *rounds}\n"
