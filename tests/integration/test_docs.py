@@ -45,9 +45,7 @@ NOT_RUN = {
         "test_inference.py predicts a graph without labels"
     ),
     r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
-    "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/setup.sh": "makes the environment",
-    "bash scripts/test.sh": "runs this test",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": (
         MACHINES + "tests/distributed/multinode has them as namespaces of the network"
