@@ -22,6 +22,8 @@ def run(
         if isinstance(settings, Mapping)
         else settings
     )
+    if not isinstance(callbacks, list | tuple):
+        callbacks = [callbacks]
     return apps.run(*compose_run(list(overrides), config_name, config_dir), callbacks)
 
 

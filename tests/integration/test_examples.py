@@ -102,10 +102,9 @@ def test_the_page_on_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = (
-        (ROOT / "docs" / "python.md").read_text().partition("```python\n")[2].partition("```")[0]
-    )
-    exec(lines, {})
+    for page in ("experiments", "python"):
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        exec(text.partition("```python\n")[2].partition("```")[0], {})
     accuracy, classes = capsys.readouterr().out.splitlines()[-2:]
     assert float(accuracy.split()[0]) > 0.6
     assert len(classes.strip("[]").split()) == 2
