@@ -149,18 +149,18 @@ class Training:
 
     @property
     def is_observed(self) -> bool:
-        """Whether this node has the rounds."""
-        return self.cluster.node_rank == 0
+        """Whether this node has the rounds, and somebody follows them."""
+        return self.cluster.node_rank == 0 and not self.observers.are_none
 
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; the summary."""
-        if self.is_observed:
-            self.observers.start(self.settings.resolved)
+        if not self.is_observed:
+            return self._run()
         try:
+            self.observers.start(self.settings.resolved)
             return self._run()
         finally:
-            if self.is_observed:
-                self.observers.end(self.summary)
+            self.observers.end(self.summary)
 
     def _run(self) -> dict[str, Any]:
         try:

@@ -24,7 +24,12 @@ class Observers:
     ) -> None:
         self._run_dir = run_dir
         self._callbacks, self._trackers = callbacks, trackers
+        self._started: list[Callback] = []
         self._rounds = RoundFollower(run_dir / "metrics.jsonl")
+
+    @property
+    def are_none(self) -> bool:
+        return not self._callbacks and not self._trackers
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Tell all that the run starts; InputError if a tracker cannot be used."""
@@ -36,7 +41,10 @@ class Observers:
                 raise InputError(
                     f"logger={name}: {_first_line(error)}; correct that, or leave it out"
                 ) from error
-        self._call_callbacks(lambda each: each.on_start(flat, self._run_dir))
+            self._started.append(tracker)
+        for callback in self._callbacks:
+            self._call_callback(callback, lambda each: each.on_start(flat, self._run_dir))
+            self._started.append(callback)
 
     def look(self, phase: str, bytes_sent: int) -> None:
         """Pass on the rounds since the last call."""
@@ -47,26 +55,31 @@ class Observers:
         self._call(lambda each: each.on_progress(phase, bytes_sent))
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Tell all that the run has ended. Of a failed run, that failure is the one to report."""
-        if summary.get("status") == "done":
-            self._call(lambda each: each.on_end(summary))
-            return
-        for callback in (*self._callbacks, *self._trackers.values()):
-            try:
-                callback.on_end(summary)
-            except Exception as error:
-                logger.warning("%s: %s", type(callback).__name__, _first_line(error))
+        """Tell all that have started that the run has ended.
 
-    def _call_callbacks(self, function: Callable[[Callback], None]) -> None:
-        for callback in self._callbacks:
+        What a callback raises is raised at the end; of a failed run, that failure is the one to
+        report.
+        """
+        raised: list[Exception] = []
+        for each in self._started:
             try:
-                function(callback)
+                each.on_end(summary)
             except Exception as error:
-                error.add_note(f"raised by the callback {_name_of(callback)}, which ended the run")
-                raise
+                logger.warning("%s: %s at the end of the run", _name_of(each), _first_line(error))
+                raised += [error] if each in self._callbacks else []
+        if raised and summary.get("status") == "done":
+            raise raised[0]
+
+    def _call_callback(self, callback: Callback, function: Callable[[Callback], None]) -> None:
+        try:
+            function(callback)
+        except Exception as error:
+            error.add_note(f"raised by the callback {_name_of(callback)}, which ended the run")
+            raise
 
     def _call(self, function: Callable[[Callback], None]) -> None:
-        self._call_callbacks(function)
+        for callback in self._callbacks:
+            self._call_callback(callback, function)
         for name, tracker in list(self._trackers.items()):
             try:
                 function(tracker)
@@ -74,6 +87,7 @@ class Observers:
                 logger.warning(
                     "logger=%s: %s; the run goes on without it", name, _first_line(error)
                 )
+                self._started.remove(tracker)
                 del self._trackers[name]
 
 

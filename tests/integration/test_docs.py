@@ -45,8 +45,7 @@ NOT_RUN = {
         "test_inference.py predicts a graph without labels"
     ),
     r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
-    "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
-    "bash scripts/test.sh": "runs this test",
+    "bash scripts/setup.sh": "makes the environment",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": (
         MACHINES + "tests/distributed/multinode has them as namespaces of the network"
@@ -184,6 +183,15 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
         script = [sys.executable, str(ROOT / words[1]), *words[2:]]
         done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_site_without_broken_links(tmp_path: Path) -> None:
+    """mkdocs.yml lists every page, and no page names a page, a heading or an object that is not."""
+    pytest.importorskip("mkdocstrings_handlers.python", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "api.html").read_text(encoding="utf-8").count("retexo.predictor.Predictor")
 
 
 OTHERS = {

@@ -138,6 +138,43 @@ def test_a_tracker_that_fails_does_not_end_the_run(
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 5
 
 
+class Ending(Callback):
+    def __init__(self, ended: list[Any], *, raises: bool = False) -> None:
+        self.ended, self.raises = ended, raises
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self.ended.append(summary.get("status"))
+        if self.raises:
+            raise ValueError("no space")
+
+
+def test_all_that_have_started_are_told_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Any] = []
+    callbacks = [Ending(ended, raises=True), Ending(ended)]
+    for status in ("failed", "done"):
+        with observing(train_settings("progress=none"), tmp_path, callbacks) as observers:
+            observers.start(SETTINGS)
+            if status == "failed":
+                observers.end({"status": status})
+            else:
+                with pytest.raises(ValueError, match="no space"):
+                    observers.end({"status": status})
+    assert ended == ["failed", "failed", "done", "done"]
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", (Refusing, "csv", ""))
+    with observing(train_settings("logger=[csv,wandb]"), tmp_path, callbacks) as observers:
+        with pytest.raises(InputError, match="logger=wandb: no key; correct that"):
+            observers.start(SETTINGS)
+        observers.end({})
+    assert len(ended) == 4, "they had not started"
+
+
+class Refusing(Callback):
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        raise PermissionError("no key")
+
+
 @pytest.mark.parametrize("given", [5, Broken])
 def test_what_is_no_callback_is_refused_before_the_run(given: Any, tmp_path: Path) -> None:
     with (
