@@ -32,6 +32,8 @@ FORMER = [
     "threshold=0.5",
 ]
 WIDTH, RATE, DROPOUT, DECAY, PATIENCE, EPOCHS = 256, 0.01, 0.4, 5e-4, 20, 200
+PLANETOID = "_planetoid"
+"""Ending of the name of a graph with Planetoid's split: cora_planetoid."""
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
 SCORES = (
     "roc_auc",
@@ -46,9 +48,12 @@ SCORES = (
 
 def settings_of(args: Any, name: str, split: int, model: str, folder: str, more: list[str]) -> Any:
     """The settings of one run on one split of a graph."""
-    tables, splits = args.datasets / name, args.datasets / "splits" / name
+    graph = name.removesuffix(PLANETOID)
+    tables, splits = args.datasets / graph, args.datasets / "splits" / name
     given = [f"dataset_name=file dataset_file={tables if tables.is_dir() else f'{tables}.npz'}"]
-    if splits.is_dir():
+    if name != graph:
+        given.append(f"split=files split.dir={write_planetoid_split(f'{tables}.npz', folder)}")
+    elif splits.is_dir():
         published = splits / str(split)
         given.append(
             f"split=files split.dir={published if published.is_dir() else min(splits.iterdir())}"
@@ -63,6 +68,20 @@ def settings_of(args: Any, name: str, split: int, model: str, folder: str, more:
     given.append(f"num_partitions=4 partition_dir={folder} seed={split} app=train")
     words = [word for text in given for word in text.split(" ")]
     return compose([*words, *more], f"node_classification_{model}")
+
+
+def write_planetoid_split(graph: str, folder: str) -> Path:
+    """Planetoid's split of a graph whose nodes have the order of its release: 20 training nodes of
+    each class first, then 500 for validation; the last 1,000 are test nodes."""
+    made = Path(f"{folder}-planetoid")
+    made.mkdir(parents=True, exist_ok=True)
+    labels = np.load(graph)["label"]
+    nodes, first = np.arange(len(labels)), 20 * (labels.max() + 1)
+    assert (np.bincount(labels[:first]) == 20).all()
+    for part, chosen in (("train", nodes[:first]), ("val", nodes[first:][:500])):
+        np.save(made / f"{part}.npy", chosen)
+    np.save(made / "test.npy", nodes[-1000:])
+    return made
 
 
 def data_of(settings: Any) -> dict[str, Tensor]:
