@@ -11,8 +11,8 @@ chooses among learning rates and dropout rates (SEARCH); then it trains once per
 `PyG` trains SAGEConv of two layers of width 256 on the whole graph, with its own search of class
 weights.
 
-Graphs NAME_planetoid have Planetoid's split (20 training nodes of each class); with --parts 10 it is
-the setting in which FedGraph reports FedGCN: Cora .792 with 584 MB, PubMed .745 with 664 MB.
+Graphs NAME_planetoid have Planetoid's split (20 training nodes of each class); with --parts 10 it
+is the setting in which FedGraph reports FedGCN: Cora .792 with 584 MB, PubMed .745 with 664 MB.
 
 A finished run is a line of the csv file; it is not repeated. The table is made of that file: mean
 and deviation of the test score over splits, MB of all workers, median seconds of training.
