@@ -62,6 +62,7 @@ NOT_RUN = {
     r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
     "(python -m )?pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
+    r"python main\.py app=serve": "runs until it is ended; tests/integration/test_service.py",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
     "retexo --help|eval": (
         "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py"
@@ -156,7 +157,7 @@ def test_commands_in_a_fresh_folder(
         run(command, folder, number, request)
     for page in FOLDERS[first]:
         for language, text in fenced(page):
-            if language == "python" and "load_run" in text:
+            if language == "python" and "retexo.load" in text:
                 exec(text, {})
 
 
@@ -201,6 +202,7 @@ OTHERS = {
     "DistEmbedding",
     "DistGraph",
     "DistTensor",  # DGL
+    "Explainer",
     "GraphConv",
     "HeteroData",
     "NeighborLoader",
