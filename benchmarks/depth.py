@@ -3,7 +3,7 @@
     python benchmarks/depth.py --datasets DIR --graphs minesweeper actor --seeds 3 --models sage \\
         --methods default num_layers=auto +experiment=deep
 
-DIR holds NAME.npz, or a folder NAME of tables, and splits/NAME/0 ... (docs/reproduce.md). A method
+DIR holds NAME.npz, or a folder NAME of tables, and splits/NAME/0 ... as files. A method
 is a list of settings, separated by commas. Each graph has its published splits, or the only one
 with several seeds, and four random partitions; the score is the one that training stops by. MB
 counts the bytes of all workers.

@@ -6,14 +6,21 @@ docs/inference.md).
 The graph has 20,000 nodes with 64 features and 100,000 edges, in both directions. Models have the
 default settings (two layers, skip connections, label propagation); training is cut short, because
 it does not change the time. PyG's are of the same width with two of its convolutions, without the
-other parts. A new node has ten edges. `service` is a request over HTTP to app=serve.
+other parts. A new node has ten edges, in both directions. Requests go to app=serve in a process of
+its own.
 """
 
 import contextlib
+import http.client
 import io
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +34,8 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 import retexo
 from retexo.predictor import Predictor
 
-SIZE = ("synthetic.nodes=20000", "synthetic.edges=100000")
+SIZE_NODES = 20_000
+SIZE = (f"synthetic.nodes={SIZE_NODES}", "synthetic.edges=100000")
 DATA = ("dataset_name=synthetic", *SIZE)
 PYG = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT}
 NUM_EDGES = 10
@@ -91,19 +99,69 @@ def measure(model: str, run: Path, repeats: int) -> dict[str, tuple[float, float
         return {name: milliseconds(call, repeats) for name, call in calls.items()}
 
 
+def serve(run: Path, repeats: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds of requests to app=serve in a process of its own: median and 99th percentile."""
+    command = [sys.executable, "-m", "retexo", "app=serve", f"checkpoint_dir={run}", *DATA]
+    command += ["serve.port=0", f"hydra.run.dir={run.parent}/serve"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=common.ROOT)
+    try:
+        assert server.stdout is not None
+        line = next(line for line in server.stdout if line.startswith("http://"))
+        host, port = line.split()[0].removeprefix("http://").split(":")
+        x = np.zeros(64).tolist()
+        ends = [(SIZE_NODES, each) for each in range(NUM_EDGES)]
+        ends += [(other, one) for one, other in ends]
+        new = {
+            "nodes": [{"id": SIZE_NODES, "x": x}],
+            "edges": [{"src": src, "dst": dst} for src, dst in ends],
+        }
+        known = {"ids": [7]}
+
+        def ask(body: Any, count: int) -> list[float]:
+            connection, found = http.client.HTTPConnection(host, int(port)), []
+            for _ in range(count):
+                start = time.perf_counter()
+                connection.request(
+                    "POST", "/predict", json.dumps(body), {"content-type": "application/json"}
+                )
+                answer = connection.getresponse()
+                assert answer.status == 200, answer.read()
+                answer.read()
+                found.append(time.perf_counter() - start)
+            return found
+
+        def quantiles(seconds: list[float]) -> tuple[float, float]:
+            return tuple((1e3 * np.quantile(seconds, [0.5, 0.99])).tolist())  # type: ignore[return-value]
+
+        ask(known, 5), ask(new, 5)
+        times = {
+            "one known node": quantiles(ask(known, 20 * repeats)),
+            "one new node": quantiles(ask(new, 5 * repeats)),
+        }
+        with ThreadPoolExecutor(50) as clients:
+            found = list(clients.map(lambda _: ask(known, repeats), range(50)))
+        times["one known node, 50 clients at once"] = quantiles([*chain.from_iterable(found)])
+        return times
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main() -> None:
     arguments = common.parser(__doc__, models=["gcn", "sage", "gat"], repeats=20).parse_args()
     with tempfile.TemporaryDirectory() as name:
-        rows = {
-            model: measure(model, trained(model, Path(name)), arguments.repeats)
-            for model in arguments.models
-        }
-    print(common.machine())
+        runs = {model: trained(model, Path(name)) for model in arguments.models}
+        rows = {model: measure(model, run, arguments.repeats) for model, run in runs.items()}
+        served = serve(next(iter(runs.values())), arguments.repeats)
+    print(common.machine(), f"{torch.get_num_threads()} threads")
     print("| milliseconds, median (largest) | " + " | ".join(rows) + " |")
     print("|---|" + "---|" * len(rows))
     for call in next(iter(rows.values())):
         cells = [f"{each[call][0]:.1f} ({each[call][1]:.1f})" for each in rows.values()]
         print(f"| {call} | " + " | ".join(cells) + " |")
+    print(f"\n| request to the service, {next(iter(runs))} | p50 | p99 |\n|---|---|---|")
+    for call, (middle, late) in served.items():
+        print(f"| {call} | {middle:.1f} | {late:.1f} |")
 
 
 if __name__ == "__main__":

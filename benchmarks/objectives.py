@@ -3,7 +3,7 @@ and beside rivals.
 
     python benchmarks/objectives.py --datasets DIR --graphs minesweeper anomaly_reddit --seeds 5
 
-DIR holds NAME.npz and splits/NAME/0 ... (docs/reproduce.md). Each graph has its published splits,
+DIR holds NAME.npz and splits/NAME/0 ... as files. Each graph has its published splits,
 four random partitions, and the defaults of the program. Rivals on the same splits: logistic
 regression with balanced class weights on each node's own features and the mean of its neighbours',
 with the penalty that validation chooses; and PyG's SAGEConv end to end (two layers of width 256,

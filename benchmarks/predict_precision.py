@@ -1,9 +1,11 @@
 """How predictions depend on the precision of boundary rows (table of docs/inference.md).
 
     python benchmarks/predict_precision.py --datasets FOLDER [--seeds 3] [--models gcn]
+        [--graphs minesweeper] [--options model.lookahead=1 num_layers=8]
 
 FOLDER has pubmed.npz and, with NAME.npz and splits/NAME/SEED, the graphs of GRAPHS. Each model is
-trained with the defaults on four partitions, then predicts all nodes at each precision.
+trained on four partitions, with the defaults or other settings, then predicts all nodes at each
+precision.
 """
 
 import contextlib
@@ -66,16 +68,18 @@ def graphs(datasets: Path, seed: int) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = common.parser(__doc__, seeds=3, models=["gcn"])
+    parser = common.parser(__doc__, seeds=3, models=["gcn"], options=[])
     parser.add_argument("--datasets", type=Path, required=True)
+    parser.add_argument("--graphs", nargs="+", default=["cora", "pubmed", *GRAPHS])
     options = parser.parse_args()
     datasets = options.datasets.resolve()
     print(common.machine())
     print(f"{'graph':<13} {'model':<5} {'rows':<5} {'agree: mean':>11} {'worst':>8} {'MB':>8} test")
-    for model, name in itertools.product(options.models, ("cora", "pubmed", *GRAPHS)):
+    for model, name in itertools.product(options.models, options.graphs):
         runs = []
         for seed in range(options.seeds):
-            data = [*graphs(datasets, seed)[name], f"seed={seed}", "num_partitions=4"]
+            data = [*graphs(datasets, seed)[name], *options.options]
+            data += [f"seed={seed}", "num_partitions=4"]
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(compare(data, f"node_classification_{model}", Path(folder)))
         for precision in PRECISIONS:

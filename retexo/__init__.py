@@ -49,7 +49,9 @@ def train(
     """Train, and return the content of summary.json; see `run`.
 
     Args:
-        settings, config_name, config_dir: as in `run`.
+        settings: as in `run`.
+        config_name: as in `run`.
+        config_dir: as in `run`.
         seeds: train once per seed, and return the content of seeds.json: the mean and the sample
             deviation of each score.
         callbacks: follow the run; a function is called with each round as a dictionary (`layer`,

@@ -18,6 +18,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import open_local, with_found_parts
+from retexo.apps.inference import with_model_of
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
 from retexo.apps.summary import (
@@ -34,6 +35,7 @@ from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.launch.rendezvous import Node
 from retexo.results.atomic_write import write_json
+from retexo.results.checkpoint import open_checkpoint
 from retexo.results.conclusion import conclude
 from retexo.results.observers import Observers, observing
 from retexo.results.run_lock import locks_run_dir
@@ -41,6 +43,7 @@ from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
 from retexo.sites.tls import make_security
 from retexo.trainers.registry import check
+from retexo.worker.compatibility import check_continues
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
 
@@ -69,6 +72,14 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         InputError: before anything is started.
         TrainingError: a worker failed.
     """
+    initial = None
+    if settings.train.init is not None:
+        initial = open_checkpoint(Path(settings.train.init), "init")
+        settings = with_model_of(initial, settings, predict=False)
+        model = settings.train.model
+        logger.info(
+            "starts from %s: %s with num_layers=%d", initial.directory, model.name, model.depth
+        )
     check(settings.train)
     settings = with_found_parts(settings)
     shared = shared_settings(settings)
@@ -90,6 +101,8 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         "threads": num_threads(cluster),
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
+    if initial is not None:
+        check_continues(initial, directory, cluster.local_ranks)
     resume.check_same(source, run_dir, description, shared)
     with (
         observing(settings.train, run_dir, callbacks) as observers,

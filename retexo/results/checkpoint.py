@@ -119,9 +119,11 @@ class Checkpoint:
         return load_model(self.directory)[1]
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
     """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is
     none.
+
+    setting: the one that names the path.
     """
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():
@@ -129,13 +131,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
             break
     else:
         raise InputError(
-            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of a"
+            f"{setting}={path}: has no checkpoint/model.json; give the run directory of a"
             " finished app=train"
         )
     if content.get("own_model"):
         raise InputError(
-            f"checkpoint_dir={path}: trainer={content.get('trainer')} keeps no network for"
-            " prediction, only scores in summary.json; train by another trainer to predict"
+            f"{setting}={path}: trainer={content.get('trainer')} keeps no network"
+            ", only scores in summary.json; train by another trainer"
         )
     _check_pipelines(directory, content.get("features"))
     try:

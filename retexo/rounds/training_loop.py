@@ -73,7 +73,7 @@ def run_rounds(
         EarlyStopping(
             choose_patience(settings, objective),
             settings.stopping.min_delta,
-            starts_trained=objective.starts_trained,
+            starts_trained=objective.starts_trained or settings.init is not None,
         ),
         Schedule(settings.optimizer, settings.num_rounds[layer]),
         flat.values.clone(),

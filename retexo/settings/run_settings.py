@@ -351,6 +351,12 @@ class TrainSettings(Checked):
         per_node=True,
         compared=False,
     )
+    init: str | None = setting(
+        "init",
+        None,
+        "run directory of a trained model: training starts from its parameters, with its network",
+        per_node=True,
+    )
     cluster: ClusterSettings
     trainer: TrainerSettings
     num_rounds: tuple[int, ...] = setting(

@@ -31,14 +31,11 @@ def markdown() -> str:
     differing = _differing()
     for title, summary, settings in _sections():
         text += (
-            f"\n## {title}\n\n{summary}\n\n| setting | default | values | meaning"
-            " |\n|---|---|---|---|\n"
+            f"\n## {title}\n\n{summary}\n\n|setting|default|values|meaning|\n|---|---|---|---|\n"
         )
         for defined, hint in settings:
             default = "; ".join([_code(defined.default), *differing[defined.key]])
-            text += (
-                f"| {_named(defined)} | {default} | {_values(defined, hint)} | {defined.help} |\n"
-            )
+            text += f"|{_named(defined)}|{default}|{_values(defined, hint)}|{defined.help}|\n"
     return text
 
 

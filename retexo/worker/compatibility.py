@@ -1,7 +1,9 @@
 """Check whether a trained model fits a graph, and number the graph's classes as in training."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -10,7 +12,8 @@ from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
-from retexo.results.checkpoint import Checkpoint
+from retexo.models.hetero_stage import AnyArchitecture
+from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.rounds.graph_info import count_classes
 from retexo.worker.make_context import labelled_nodes_of
 
@@ -101,6 +104,37 @@ def check_fits(
         raise InputError(
             f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
         )
+
+
+def check_continues(checkpoint: Checkpoint, directory: PartitionDirectory, parts: range) -> None:
+    """Raise InputError where a model cannot go on training on a graph (init=RUN)."""
+    check_fits(checkpoint, Shape.of(directory, parts), directory, use="train")
+    here, there = list(directory.class_names), list(checkpoint.class_names)
+    if here != there and not checkpoint.scorer:
+        raise InputError(
+            f"{directory.path}: its classes are {here or 'without names'}, those of"
+            f" {checkpoint.directory} {there or 'without names'}; a model goes on training on the"
+            " same classes only: leave init out"
+        )
+
+
+def copy_parameters(init: str, architecture: AnyArchitecture, stages: Sequence[Any]) -> None:
+    """Copy the trained parameters of a run into the layers of a network.
+
+    Raises:
+        InputError: the run's network has another shape.
+    """
+    checkpoint = open_checkpoint(Path(init), "init")
+    here, there = architecture.to_json(), checkpoint.architecture.to_json()
+    differing = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    if differing:
+        name = differing[0]
+        raise InputError(
+            f"init={init}: its network has {name}={there.get(name)}, this one"
+            f" {name}={here.get(name)}; leave init out to train a new one"
+        )
+    for stage, trained in zip(stages, checkpoint.stages(), strict=True):
+        stage.load_state_dict(trained.state_dict())
 
 
 def _check_same_targets(

@@ -26,6 +26,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
+from retexo.worker.compatibility import copy_parameters
 from retexo.worker.graph import Part, find_trainer, load_graph
 from retexo.worker.make_context import make_context, task_of
 from retexo.worker.measure import MemoryWatch, measurements
@@ -74,6 +75,8 @@ def run(
         )
         architecture = graph.architecture(settings, graph_info)
         stages = build_network(architecture, settings.seed)
+        if settings.init is not None:
+            copy_parameters(settings.init, architecture, stages)
         check_same_parameters(comm, stages)
         if settings.gradient.secure:
             hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)

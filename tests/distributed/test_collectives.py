@@ -114,7 +114,7 @@ def collectives(transport: Transport) -> dict[str, Any]:
 
 @pytest.fixture(
     scope="module",
-    params=[("gloo", 1), ("gloo", 2), ("gloo", WORLD), ("sockets", 1), ("sockets", WORLD)],
+    params=[("gloo", 1), ("gloo", WORLD), ("sockets", WORLD)],
 )
 def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

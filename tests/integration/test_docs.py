@@ -45,8 +45,7 @@ NOT_RUN = {
         "test_inference.py predicts a graph without labels"
     ),
     r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
-    "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
-    "bash scripts/test.sh": "runs this test",
+    "bash scripts/setup.sh": "makes the environment",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": (
         MACHINES + "tests/distributed/multinode has them as namespaces of the network"
@@ -63,6 +62,7 @@ NOT_RUN = {
     r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
     "(python -m )?pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
+    r"python main\.py app=serve": "runs until it is ended; tests/integration/test_service.py",
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
     "retexo --help|eval": (
         "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py"
@@ -157,7 +157,7 @@ def test_commands_in_a_fresh_folder(
         run(command, folder, number, request)
     for page in FOLDERS[first]:
         for language, text in fenced(page):
-            if language == "python" and "load_run" in text:
+            if language == "python" and "retexo.load" in text:
                 exec(text, {})
 
 
@@ -185,6 +185,15 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
+def test_site_without_broken_links(tmp_path: Path) -> None:
+    """mkdocs.yml lists every page, and no page names a page, a heading or an object that is not."""
+    pytest.importorskip("mkdocstrings_handlers.python", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "api.html").read_text(encoding="utf-8").count("retexo.predictor.Predictor")
+
+
 OTHERS = {
     "Data",
     "None",
@@ -193,6 +202,7 @@ OTHERS = {
     "DistEmbedding",
     "DistGraph",
     "DistTensor",  # DGL
+    "Explainer",
     "GraphConv",
     "HeteroData",
     "NeighborLoader",

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT, finish, kill_group, need_dgl, run_main
@@ -95,6 +96,26 @@ def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
     assert ended.rc == 0, ended.output
     (said,) = (line for line in ended.stdout.splitlines() if line.startswith("test accuracy"))
     assert float(said.split()[2]) > 0.5  # of seven classes, by their edges alone
+
+
+@pytest.mark.timeout(300)
+def test_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("uvicorn", reason="the extra serve")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = json.loads((ROOT / "examples" / "notebooks" / "tables_to_service.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    known: dict[str, Any] = {}
+    for cell in cells:
+        exec(cell, known)
+    assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > 0.8
+    (served,) = known["answer"]["predictions"]
+    here = known["model"].predict(new=(known["newcomer"], known["edges"]))
+    assert (served["id"], served["class"]) == ("new", here["class"][0])
+    assert served["probabilities"]["leaves"] == pytest.approx(here["p0"][0], abs=1e-5)
+    assert known["ended"] in (143, -15)
 
 
 @pytest.mark.long("a minute; the quick example runs always")

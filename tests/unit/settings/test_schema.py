@@ -24,7 +24,7 @@ class Example(Checked):
 def test_the_page_of_settings_is_that_of_the_definitions() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
     assert text == markdown(), "write it anew: python scripts/settings_table.py > docs/settings.md"
-    assert "| `model.aggregator` | `mean` | `mean`, `pool` |" in text
+    assert "|`model.aggregator`|`mean`|`mean`, `pool`|" in text
 
 
 def test_help_has_every_setting_with_its_default() -> None:
