@@ -185,6 +185,13 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
+def test_length_of_the_pages() -> None:
+    """A page that grows makes another one shorter; tables without spaces count few words."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    assert len(texts["README.md"].splitlines()) <= 120
+    assert sum(len(text.split()) for text in texts.values()) <= 28_000
+
+
 def test_site_without_broken_links(tmp_path: Path) -> None:
     """mkdocs.yml lists every page, and no page names a page, a heading or an object that is not."""
     pytest.importorskip("mkdocstrings_handlers.python", reason="the extra docs is not installed")
