@@ -210,7 +210,8 @@ def _without_files(message: str, folder: Path) -> str:
 def _as_files(nodes: Any, edges: Any) -> Iterator[Path]:
     """The folder of tables of two data frames or of two dictionaries of them, while it is read."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(name) / "graph"  # messages name the graph after it
+        folder.mkdir()
         if hasattr(nodes, "columns") and hasattr(edges, "columns"):
             frames = {"nodes": nodes, "edges": edges}
         elif isinstance(nodes, Mapping) and isinstance(edges, Mapping):

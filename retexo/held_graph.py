@@ -2,7 +2,7 @@
 
 The rows of known nodes are kept. A new node changes only the nodes that its edges reach: after l
 layers those within l hops of a new edge, and with GCN those that share a neighbour whose out-degree
-grew. Only these are computed again; label propagation, which is C wide, runs over the whole graph.
+grew. Only these are computed again, and label propagation only where it reaches the new nodes.
 The result is that of the whole grown graph, up to rounding.
 
 N nodes, n new ones, E edges, F width of rows, C classes.
@@ -22,7 +22,11 @@ from partitioning.graph_addition import Addition
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, HeteroGraphData
 from partitioning.prediction_graph import PredictionGraph
 from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources
+from retexo.models.conv.gcn import GCN
 from retexo.models.hetero_stage import Schema
+from retexo.models.linear import NO_PROJECTED_ROWS
+from retexo.models.matrix import to_dense
+from retexo.tasks.output_heads import average_heads, sum_powers
 from retexo.trainers.graph_module import (
     Outputs,
     PlainGraphModule,
@@ -31,6 +35,9 @@ from retexo.trainers.graph_module import (
     read_edge_features,
     run_stage,
 )
+
+MAX_CUT = 4
+"""A block is cut for at most the MAX_CUT-th part of the nodes."""
 
 
 def to_tensor(values: Any) -> Tensor:
@@ -164,18 +171,9 @@ class Overlay:
     def take(self, nodes: Tensor) -> Tensor:
         """[m, F] the rows of some nodes, int64 [m]."""
         place = self.place[nodes]
-        rows = self.kept[nodes.clamp(max=len(self.kept) - 1)]
+        rows = self.kept.index_select(0, nodes.clamp(max=len(self.kept) - 1))
         replaced = (place >= 0).nonzero()[:, 0]
         rows[replaced] = self.values[place[replaced]]
-        return rows
-
-    def whole(self) -> Tensor:
-        """[N + n, F]"""
-        rows = torch.cat(
-            (self.kept, self.kept.new_zeros(len(self.place) - len(self.kept), self.kept.shape[1]))
-        )
-        replaced = (self.place >= 0).nonzero()[:, 0]
-        rows[replaced] = self.values[self.place[replaced]]
         return rows
 
 
@@ -247,12 +245,39 @@ class HeldPlainGraph:
             if len(kept_aggregate):
                 tables["aggregate"] = Overlay.of(kept_aggregate, num_nodes, nodes, aggregate)
         embeddings = before.take(new)
-        if self.module.heads.alpha == 1:
-            logits_of_new = self.module.finish([each.take(new) for each in by_head], block)
-        else:
-            whole = [each.whole() for each in by_head]
-            logits_of_new = self.module.finish(whole, edges.whole())[new]
-        return Outputs(logits_of_new, embeddings)
+        return Outputs(self._smooth(edges, numbered, by_head, new), embeddings)
+
+    def _smooth(
+        self, edges: Edges, numbered: NumberedEdges, by_head: Sequence[Overlay], new: Tensor
+    ) -> Tensor:
+        """[n, C] the logits of new nodes; step i of K is computed at the nodes that reach them in
+        K - i hops."""
+        heads = self.module.heads
+        steps = heads.steps if heads.alpha < 1 else 0
+        needed = torch.zeros(edges.num_nodes, dtype=torch.bool)
+        needed[new] = True
+        by_step = [needed]
+        for _ in range(steps):
+            edge, _ = edges.held.in_edges(by_step[-1].nonzero()[:, 0])
+            sources = edges.held.src.index_select(0, edge).long()
+            by_step.append(by_step[-1].index_fill(0, sources, True))
+        nodes = by_step[-1].nonzero()[:, 0]
+        start = average_heads([each.take(nodes) for each in by_head], heads, len(by_head))
+        gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
+        rows = start.new_zeros(edges.num_nodes, start.shape[1])
+        rows[nodes] = start
+        powers = [rows[new]]
+        for mask in reversed(by_step[:-1]):
+            nodes = mask.nonzero()[:, 0]
+            if len(nodes) * MAX_CUT > edges.num_nodes:  # cutting would cost more
+                inputs = gcn.prepare(edges.whole(), rows, NO_PROJECTED_ROWS)
+                rows = to_dense(inputs.matrices[0])
+            else:
+                block = numbered.cut_block(nodes)
+                inputs = gcn.prepare(block, rows[block.nodes], NO_PROJECTED_ROWS)
+                rows = torch.zeros_like(rows).index_copy_(0, nodes, to_dense(inputs.matrices[0]))
+            powers.append(rows[new])
+        return heads.calibrate(sum_powers(powers, heads.alpha))
 
     def _extend_features(self, added: Addition, num_nodes: int, new: Tensor) -> Overlay:
         """The features, of which those of new nodes, and maybe of others, differ from the kept."""

@@ -187,6 +187,11 @@ class Predictor:
 
         graph: as of `predict`; None: the data set that the settings name.
         """
+        if partition_directory(graph) is not None:
+            raise InputError(
+                f"graph: {graph}: a partition directory, whose parts are predicted one by one; call"
+                " predict with it, or attach the graph that it was made from"
+            )
         self._held = self._hold(self.dataset if graph is None else graph)
         return self
 
@@ -316,6 +321,8 @@ class Predictor:
                 f"{self.checkpoint.directory}: its model is for links; call score or top"
             )
         directory = partition_directory(graph)
+        if directory is not None and new is not None:
+            raise InputError("new: needs an attached graph, or one that is no partition directory")
         if directory is not None:
             return self._partitioned.predict(directory, node_ids)
         held = self._use(graph)

@@ -108,7 +108,7 @@ install() {
     if [[ $kind == dev ]]; then target="${root}[dev]"; fi
     rm -f "$venv"/.ready-*
     has_torch || install_torch
-    echo "setup: the other packages, about 200 MB, into $venv (about a minute)"
+    echo "setup: the other packages, about 200 MB (with --dev 250 MB), into $venv (about a minute)"
     pip_ install -qq --editable "$target" --constraint "$root/constraints.txt" || fail 1 "pip failed; the same command tries again"
     echo "$build" >"$build_file"
     if [[ $kind == dev ]]; then fingerprint demo "$build" >"$venv/.ready-demo"; fi

@@ -37,24 +37,26 @@ def sections_of(run: Run, pictures: Mapping[str, Picture]) -> list[Section]:
 
 def _scores(run: Run) -> Table:
     splits = [name for name in SPLITS if isinstance(run.summary.get(name), dict)]
-    baseline = _mapping(run.summary.get("baseline"))
+    baselines = _mapping(run.summary.get("baselines"))  # of links
+    baselines = baselines or {"baseline": run.summary.get("baseline")}
     names = dict.fromkeys(name for split in splits for name in run.summary[split])
     rows = [
         [
             name.replace("_", " "),
             *(_number(run.summary[split].get(name)) for split in splits),
-            _number(baseline.get(name)),
             _number(_error_of(run, name)),
+            *(_number(_mapping(scores).get(name)) for scores in baselines.values()),
         ]
         for name in names
+        if name != "ranked"
     ]
-    columns = ["score", *(SPLITS[split] for split in splits), "baseline", "standard error"]
+    columns = ["score", *(SPLITS[split] for split in splits), "standard error", *baselines]
     return Table(
         "By split",
         columns,
         rows,
-        "Baseline: on test, without a network: always the most frequent class, or the mean of the"
-        " training nodes. Standard error: of drawing other test nodes.",
+        "Standard error: of drawing other test nodes. Baselines, on test, have no network: the most"
+        " frequent class, a random ranking, the mean of the training nodes, or scores of pairs.",
     ).without_empty_columns()
 
 

@@ -1,6 +1,7 @@
 """The settings as text: docs/settings.md and the output of --help."""
 
 import json
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
@@ -124,8 +125,11 @@ def _values(defined: Setting, hint: Any) -> str:
         return ", ".join(
             [*(f"`{choice}`" for choice in choices), *(["null"] if defined.default is None else [])]
         )
-    kind = _kind(given_type(defined, hint))
-    return ", ".join([kind, *(check.remedy.removeprefix("must be ") for check in defined.checks)])
+    limits = [check.remedy.removeprefix("must be ") for check in defined.checks]
+    text = ", ".join(
+        [_kind(given_type(defined, hint)), *(each for each in limits if each != "finite")]
+    )
+    return re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", text)
 
 
 def _kind(hint: Any) -> str:

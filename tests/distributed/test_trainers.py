@@ -522,8 +522,8 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    """docs/trainers.md shows how to add one: the network without any edge."""
-    example = (ROOT / "docs" / "trainers.md").read_text().split("```python\n")[1].split("```")[0]
+    """CONTRIBUTING.md shows how to add one: the network without any edge."""
+    example = (ROOT / "CONTRIBUTING.md").read_text().split("```python\n")[1].split("```")[0]
     module = types.ModuleType("edgeless")
     exec(example, module.__dict__)
     settings = settings_of(4, "trainer.name=edgeless", "model=sage")

@@ -34,7 +34,7 @@ PROGRAMS = (
     "cd",
     "eval",
 )
-WRITES_DATA = ("docs/data.md", "docs/links.md")
+WRITES_DATA = ("docs/data.md", "docs/links.md", "docs/rare-class.md")
 """Pages whose Python writes the data that their commands read."""
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
 SMALL = ("num_rounds=[2]", "hidden_dim=16", "device=cpu")
@@ -183,6 +183,13 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
         script = [sys.executable, str(ROOT / words[1]), *words[2:]]
         done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_length_of_the_pages() -> None:
+    """A page that grows makes another one shorter; tables without spaces count few words."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    assert len(texts["README.md"].splitlines()) <= 120
+    assert sum(len(text.split()) for text in texts.values()) <= 28_000
 
 
 def test_site_without_broken_links(tmp_path: Path) -> None:

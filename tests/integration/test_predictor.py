@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from hetero_support import random_hetero, write_hetero
-from support import random_graph, run_main, save_npz, snapshot, thirds, write_partitions
+from support import need_dgl, random_graph, run_main, save_npz, snapshot, thirds, write_partitions
 from test_inference import edit, flip, scattered
 
 import retexo
@@ -106,6 +106,10 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     found = predictor.predict(data)
     pd.testing.assert_frame_equal(found, wanted, atol=1e-5, rtol=0)
     pd.testing.assert_frame_equal(predictor.embed(data), predictor.embed(parts), atol=1e-5, rtol=0)
+    with pytest.raises(InputError, match="a partition directory, whose parts"):
+        predictor.attach(parts.path)
+    with pytest.raises(InputError, match="new: needs an attached graph"):
+        predictor.predict(parts, new=(None, None))
     some = predictor.attach(data).predict(node_ids=[1030, 1003, 1003])
     assert some.id.tolist() == [1030, 1003, 1003]
     np.testing.assert_array_equal(probabilities(some), probabilities(found)[[30, 3, 3]])
@@ -286,6 +290,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         "no column `age`, which the model was trained with; nodes, edges have customer, city",
     ),
     "typed": (lambda p: p.predict(as_hetero_data(typed_graph(), SIZES)), "a heterogeneous graph"),
+    "no features": (
+        lambda p: p.predict((tables()[0][["customer"]], tables()[1])),
+        "graph: no column `age`",
+    ),
     "width": (lambda p: p.predict(as_data(random_graph())), "feat|age"),
 }
 SIZES = {"paper": 30, "author": 20}
@@ -351,6 +359,26 @@ def test_an_exported_file_needs_only_its_runtime(trained: Path, tmp_path: Path) 
     for each in logits.values():
         found = torch.softmax(each, dim=1).detach().numpy()
         np.testing.assert_allclose(found, probabilities(wanted), rtol=0, atol=1e-5)
+
+
+def test_graphs_of_networkx_and_dgl(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    graph = random_graph()
+    ends = np.unique(np.stack((graph.src, graph.dst)), axis=1)  # networkx keeps one of equal edges
+    graph = dataclasses.replace(graph, src=ends[0], dst=ends[1])
+    predictor = retexo.load(checkpoint_of(tmp_path / "run", Architecture(model_of("gcn"), 6, 3)))
+    wanted, named = predictor.predict(as_data(graph)), networkx.DiGraph()
+    for node, row in zip(graph.node_ids.tolist(), graph.features.tolist(), strict=True):
+        named.add_node(node, feat=row)
+    named.add_edges_from((ends + 1000).T.tolist())
+    pd.testing.assert_frame_equal(predictor.predict(named), wanted, atol=1e-5, rtol=0)
+    need_dgl()
+    from support import dgl
+
+    other = dgl.graph((torch.tensor(ends[0]), torch.tensor(ends[1])), num_nodes=40)
+    other.ndata["feat"] = torch.tensor(graph.features)
+    other.ndata["node_id"] = torch.tensor(graph.node_ids)
+    pd.testing.assert_frame_equal(predictor.predict(other), wanted, atol=1e-5, rtol=0)
 
 
 def test_pyg_explains_a_module(tmp_path: Path) -> None:

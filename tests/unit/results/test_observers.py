@@ -214,21 +214,24 @@ def test_what_is_shown_of_the_rounds(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a program without logging of its own, such as a notebook."""
+    """Lines also in a program without logging of its own, such as a notebook."""
     shown = stream()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
     root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "handlers", [] if lines else [logging.StreamHandler(shown)])
+    monkeypatch.setattr(root, "level", logging.WARNING if lines else logging.INFO)
     settings = train_settings(f"progress={progress}", "num_rounds=[5]", "num_layers=2")
     with observing(settings, tmp_path, ()) as observers:
         observers.start(SETTINGS)
         write_rounds(tmp_path, *ROUNDS[:3])
         logging.getLogger("retexo.launch.monitor").info("layer 0 round 2, its last")
+        logging.getLogger("retexo.worker").warning("never predicted")
         observers.look("exchange (layer 1)", 31_200)
         observers.end({"status": "failed"})
     text = shown.getvalue()
     assert ("layer 0 round 2" in text) == lines
+    assert text.count("never predicted") == 1
     assert ("exchange (layer 1)  50%" in text) == bar
     assert ("5/10 rounds" in text) == bar
     assert ("validation 0.5000, 31.2 kB sent" in text) == bar

@@ -541,7 +541,7 @@ def test_the_page_of_one_run(single: Path) -> None:
         assert text in page.words
     text = (single / "report.md").read_text()
     for row in (
-        "| balanced accuracy | - | 0.6750 | 0.5000 |",
+        "| balanced accuracy | - | 0.6750 | 0.0765 | 0.5000 |",
         "| <b> | 0.5000 | 0.2500 | 0.3000 | 40 |",
         "| layer 1 | 300 B | 100 B | 400 B |",
         "| total | 500 B | 1 kB | 1.5 kB |",
