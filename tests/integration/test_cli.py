@@ -466,6 +466,9 @@ def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
 # --- every configuration, in this process's workers ----------
 
 FIELDS = {
+    "baseline",
+    "calibration",
+    "confusion",
     "chosen",
     "classes",
     "status",
