@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning import graph_addition
@@ -363,7 +364,9 @@ def schema_of(read: PredictionGraph) -> Schema:
     return Schema(graph.target, widths, tuple(graph.relations))
 
 
-def ids_of(read: PredictionGraph) -> Sequence[Any]:
-    """The ids of the nodes that are predicted, int or str."""
+def ids_of(read: PredictionGraph) -> NDArray[Any]:
+    """The ids of the nodes that are predicted, int64 or str [N]."""
     table = read.graph.nodes[read.graph.target]
-    return table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()
+    return (
+        table.node_ids if table.node_names is None else np.array(table.node_names.tolist(), np.str_)
+    )

@@ -77,7 +77,9 @@ class PartitionedRun:
         asked = None
         if node_ids is not None:
             asked = check_ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
-        positions = order if asked is None else _find_positions(every, order, asked, opened)
+        positions = order
+        if asked is not None:
+            positions = find_positions(every, order, asked, "node_ids", str(opened.path))
         heads = self.checkpoint.heads
         all_rows = self.exchange.rounded or (heads.alpha < 1 and heads.reach == "computed")
         found = self._infer(opened, graphs, None if all_rows or asked is None else keys[positions])
@@ -219,18 +221,27 @@ def _id(value: Any, argument: str, *, named: bool) -> int | str:
     return number
 
 
-def _find_positions(
+def find_positions(
     every: NDArray[Any],
     order: NDArray[np.int64],
     asked: NDArray[Any],
-    directory: PartitionDirectory,
+    argument: str,
+    graph: str,
 ) -> NDArray[np.int64]:
-    """Return the positions of the requested ids, int64 [n]."""
+    """Return the positions of the requested ids, int64 [n]; InputError for an unknown one.
+
+    Args:
+        every: the ids of all nodes, [N].
+        order: what sorts them, int64 [N].
+        asked: the requested ones, [n].
+        argument: that has them, for the message.
+        graph: its name, for the message.
+    """
     positions = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
     unknown = asked[every[order[positions]] != asked] if len(every) else asked
     if len(unknown):
         shown = ", ".join(map(str, unknown[:5].tolist()))
         raise InputError(
-            f"node_ids: {directory.path} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
+            f"{argument}: {graph} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
         )
     return order[positions]

@@ -35,7 +35,7 @@ from retexo.held_links import HeldLinks
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.models.stage import Stage
-from retexo.partitioned_run import PartitionedRun, check_ids
+from retexo.partitioned_run import PartitionedRun, check_ids, find_positions
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
 from retexo.settings.compose import compose
@@ -114,10 +114,10 @@ class _Held:
     """A graph that was read, its outputs, and the predictions of all its nodes."""
 
     graph: HeldPlainGraph | HeldTypedGraph
-    positions: dict[Any, int]
-    """Of each id, int or str."""
-    named: bool
-    """Whether ids are names."""
+    ids: NDArray[Any]
+    """Of the nodes that are predicted, int64 or str [N]."""
+    order: NDArray[np.int64]
+    """[N] what sorts them."""
     predictions: Predictions | None
     """None for link prediction."""
     links: HeldLinks | None
@@ -126,15 +126,8 @@ class _Held:
 
     def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
         """The positions of ids, in their shape; InputError for an unknown one."""
-        asked = check_ids(ids, argument, named=self.named)
-        flat = asked.reshape(-1).tolist()
-        unknown = [each for each in flat if each not in self.positions]
-        if unknown:
-            shown = ", ".join(map(str, unknown[:5]))
-            raise InputError(
-                f"{argument}: the graph has no node {shown}{' ...' if len(unknown) > 5 else ''}"
-            )
-        found = np.array([self.positions[each] for each in flat], np.int64)
+        asked = check_ids(ids, argument, named=self.ids.dtype.kind == "U")
+        found = find_positions(self.ids, self.order, asked.reshape(-1), argument, "the graph")
         return found.reshape(asked.shape)
 
 
@@ -208,16 +201,14 @@ class Predictor:
             num_relations = architecture.num_edge_features if reads_relations else 0
             held = HeldPlainGraph(self._module, read, num_relations)
         ids = ids_of(read)
-        table = read.graph.nodes[read.graph.target]
         links = predictions = None
         if self.is_of_links:
             assert isinstance(held, HeldPlainGraph)
             links = HeldLinks(held, self.stages, self.checkpoint.heads)
         else:
-            predictions = self._predictions(np.array(ids), held.outputs)
+            predictions = self._predictions(ids, held.outputs)
         known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
-        positions = {each: place for place, each in enumerate(ids)}
-        return _Held(held, positions, table.node_names is not None, predictions, links, known)
+        return _Held(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
         """The graph, with types and relations in the order of training; InputError where they, or
@@ -256,7 +247,7 @@ class Predictor:
     @property
     def num_nodes(self) -> int:
         """The number of nodes of the attached graph that are predicted."""
-        return len(self._use(None).positions)
+        return len(self._use(None).ids)
 
     def _use(self, graph: Any) -> _Held:
         """The graph of a call: read now, or the held one."""
@@ -308,7 +299,7 @@ class Predictor:
             held = self._use(graph)
             embeddings = torch.cat(list(held.graph.outputs.by_head), dim=1).numpy()
             places = self._places(held, node_ids)
-            ids = np.array(ids_of(held.graph.read))[places]
+            ids = held.ids[places]
             nothing = np.empty((len(ids), 0), np.float32)
             found = Predictions(ids, nothing, nothing, embeddings[places])
         else:
@@ -336,7 +327,7 @@ class Predictor:
     def _places(self, held: _Held, node_ids: Any) -> NDArray[np.int64]:
         if node_ids is not None:
             return held.find(node_ids, "node_ids").reshape(-1)
-        return np.argsort(np.array(ids_of(held.graph.read)), kind="stable")
+        return held.order
 
     def _find_new(self, held: _Held, new: tuple[Any, Any]) -> Predictions:
         if not isinstance(new, tuple | list) or len(new) != 2:
@@ -398,7 +389,7 @@ class Predictor:
         and score; graph: None: the attached one."""
         held = self._use_links(graph)
         places = np.atleast_1d(held.find(node_ids, "node_ids")).reshape(-1)
-        ids = np.array(ids_of(held.graph.read))
+        ids = held.ids
         if k < 1:
             raise InputError(f"k={k}: must be at least 1")
         assert held.links is not None
