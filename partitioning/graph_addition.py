@@ -3,8 +3,9 @@
 N nodes, E edges, n new nodes.
 """
 
+import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from partitioning.errors import InputError
 from partitioning.features.build import add_kinds
 from partitioning.features.drift import count_unusual
 from partitioning.features.encoder import apply
-from partitioning.features.roles import MissingColumn
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
     PLAIN_RELATION,
@@ -35,7 +35,6 @@ from partitioning.graph_data import (
     Relation,
 )
 from partitioning.node_names import Names
-from partitioning.partition_settings import ColumnSettings
 from partitioning.prediction_graph import PredictionGraph, write_frame
 from partitioning.reverse_relations import REVERSE
 
@@ -109,10 +108,8 @@ def _new_nodes(
 ) -> tuple[NodeTable, NDArray[Any]]:
     """The new nodes of a type, and their ids; adds to `unusual`."""
     what = f"new nodes{name and f' of {name}'}"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "nodes.parquet"
-        write_frame(frame, path, what)
-        table = _read_new(path, held.settings.columns, known, what)
+    with _as_file(frame, what) as path:
+        table = read_table(path, held.settings.columns, text=known.named)
     if table.ids is None:
         raise InputError(f"{what}: no column of ids; give it as `id`")
     rows = known.find_rows(table.ids, what, keep_unknown=True)
@@ -130,15 +127,18 @@ def _new_nodes(
     return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
 
 
-def _read_new(path: Path, columns: ColumnSettings, known: Nodes, what: str) -> Table:
-    try:
-        return read_table(path, columns, text=known.named)
-    except TextIds:
-        raise InputError(f"{what}: ids are names; those of the graph are integers") from None
-    except MissingColumn as error:
-        raise InputError(f"{what}: {error}; the model was trained with this column") from error
-    except InputError as error:
-        raise InputError(str(error).replace(str(path), what)) from None
+@contextlib.contextmanager
+def _as_file(frame: Any, what: str) -> Iterator[Path]:
+    """A data frame as a file, which messages name `what`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        write_frame(frame, path, what)
+        try:
+            yield path
+        except TextIds:
+            raise InputError(f"{what}: ids are names; those of the graph are integers") from None
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), what)) from None
 
 
 def _encode_new(
@@ -181,10 +181,9 @@ def _new_edges(
         held.encoded.relations[each],
         f"new edges{each[1] and f' {SEPARATOR.join(each)}'}",
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "edges.parquet"
-        write_frame(frame, path, what)
-        table = _read_new_edges(path, held, (grown[each[0]], grown[each[2]]), what)
+    ends = grown[each[0]], grown[each[2]]
+    with _as_file(frame, what) as path:
+        table = read_edges(path, held.settings.columns, ends, with_features=True)
     first = known[each[0]].num_nodes, known[each[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])
     if between.any():
@@ -214,17 +213,6 @@ def _encode_edges(
     if raw.shape[1] != width:
         raise InputError(f"{what}: {raw.shape[1]} features; the model was trained with {width}")
     return np.asarray(raw, np.float32)
-
-
-def _read_new_edges(
-    path: Path, held: PredictionGraph, nodes: tuple[Nodes, Nodes], what: str
-) -> EdgeTable:
-    try:
-        return read_edges(path, held.settings.columns, nodes, with_features=True)
-    except TextIds:
-        raise InputError(f"{what}: ids are names; those of the graph are integers") from None
-    except InputError as error:
-        raise InputError(str(error).replace(str(path), what)) from None
 
 
 def _add_reverse(
