@@ -38,6 +38,22 @@ def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor
     return total
 
 
+def mean_at_destinations(
+    dst: Tensor, values: Tensor, weight: Tensor | None, in_degree: Tensor
+) -> Tensor:
+    """Return the weighted mean of the in-edges' values, [N_dst, K], 0 without in-edges.
+
+    Args:
+        dst: integers [E], the destination of each edge.
+        values: [E, K]
+        weight: [E]; None for ones.
+        in_degree: [N_dst] sums of the weights.
+    """
+    total = values.new_zeros(in_degree.shape[0], values.shape[1])
+    total = total.index_add(0, dst, values if weight is None else values * weight[:, None])
+    return total / torch.where(in_degree > 0, in_degree, 1)[:, None].to(values.dtype)
+
+
 class _Sum(torch.autograd.Function):
     """Weighted sum over in-edges.
 

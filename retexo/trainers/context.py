@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from partitioning.directory.partition import Partition
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress
+from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import InEdges
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import Schema
@@ -198,10 +199,8 @@ def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:
     """Context.edge_means, for a model that reads them."""
     if partition.edge_feat is None:
         return None
-    weight = torch.ones(1, 1) if partition.edge_weight is None else partition.edge_weight[:, None]
-    total = torch.zeros(partition.num_inner, partition.edge_feat.shape[1], dtype=dtype)
-    total.index_add_(0, partition.dst, partition.edge_feat.to(dtype) * weight)
-    return total / torch.where(partition.in_degree > 0, partition.in_degree, 1)[:, None].to(dtype)
+    feat = partition.edge_feat.to(dtype)
+    return mean_at_destinations(partition.dst, feat, partition.edge_weight, partition.in_degree)
 
 
 @dataclass(frozen=True, eq=False)
