@@ -21,7 +21,6 @@ from retexo.results.atomic_write import atomic_write
 from retexo.trainers.graph_module import PlainGraphModule, TypedGraphModule
 
 Module = PlainGraphModule | TypedGraphModule
-FORMATS = ("pt2", "onnx")
 TOLERANCE = 1e-4
 """Largest difference of a logit between the module and what onnxruntime computes."""
 
@@ -51,8 +50,8 @@ def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
-    """Write a file of one of FORMATS; InputError if an optional package is missing, or the graph
-    cannot be expressed.
+    """Write a file of `kind` pt2 or onnx; InputError if an optional package is missing, or the
+    graph cannot be expressed.
 
     ONNX is written after onnxruntime has computed the example's logits within TOLERANCE.
     """

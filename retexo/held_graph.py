@@ -32,6 +32,7 @@ from retexo.trainers.graph_module import (
     Outputs,
     PlainGraphModule,
     TypedGraphModule,
+    make_block,
     mean_edge_features,
     read_edge_features,
     run_stage,
@@ -62,26 +63,31 @@ class Edges:
     @classmethod
     def of(cls, module: PlainGraphModule, graph: GraphData, num_relations: int) -> "Edges":
         """The edges of a graph; num_relations: of a union graph, whose edge_feat are numbers."""
-        src, dst = to_tensor(graph.src), to_tensor(graph.dst)
-        keep = src != dst
-        src, dst = src[keep], dst[keep]
         weight, feat = (
-            None if data is None else to_tensor(data)[keep]
+            None if data is None else to_tensor(data)
             for data in (graph.edge_weight, graph.edge_feat)
         )
         if num_relations and feat is not None:
             feat = torch.nn.functional.one_hot(feat[:, 0].long(), num_relations).float()
-        order = torch.argsort(dst, stable=True)
-        src, dst = src[order], dst[order]
-        weight, feat = (None if data is None else data[order] for data in (weight, feat))
-        ones = torch.ones(len(src)) if weight is None else weight
-        degrees = [torch.zeros(graph.num_nodes).index_add(0, ends, ones) for ends in (dst, src)]
-        conv = module.stages[0].conv
-        read = read_edge_features(conv, weight, feat)
-        held = InEdges.build(
-            src, dst, degrees[0], degrees[1], torch.float32, weight=weight, edge_feat=read
+        block = make_block(
+            torch.stack((to_tensor(graph.src), to_tensor(graph.dst))),
+            (graph.num_nodes, graph.num_nodes),
+            same_type=True,
+            weight=weight,
+            feat=feat,
+            like=torch.zeros(0),
         )
-        return cls(held, dst, None if conv.attention_heads or conv.reads_relations else feat)
+        conv, feat = module.stages[0].conv, block.edge_feat
+        held = InEdges.build(
+            block.src,
+            block.dst,
+            block.in_degree,
+            block.out_degree,
+            torch.float32,
+            weight=block.weight,
+            edge_feat=read_edge_features(conv, block.weight, feat),
+        )
+        return cls(held, block.dst, None if conv.attention_heads or conv.reads_relations else feat)
 
     @property
     def num_nodes(self) -> int:
@@ -196,9 +202,7 @@ class HeldPlainGraph:
         self.edges = Edges.of(self.module, self.read.graph, self.num_relations)
         block = self.edges.whole()
         self.layers = list(self.module.layers(self.features, block, self.edges.edge_means(block)))
-        by_head = [logits for _, logits, _ in self.layers]
-        rows = self.layers[-2][0] if len(self.layers) > 1 else self.features
-        self.outputs = Outputs(self.module.finish(by_head, block), rows, by_head)
+        self.outputs = self.module.finish(self.features, block, self.layers)
         needs_aggregate = any("aggregate" in stage.skips for stage in self.module.stages)
         empty = self.features.new_zeros(0, 0)
         self.layers = [
@@ -367,6 +371,6 @@ def schema_of(read: PredictionGraph) -> Schema:
 def ids_of(read: PredictionGraph) -> NDArray[Any]:
     """The ids of the nodes that are predicted, int64 or str [N]."""
     table = read.graph.nodes[read.graph.target]
-    return (
-        table.node_ids if table.node_names is None else np.array(table.node_names.tolist(), np.str_)
-    )
+    if table.node_names is None:
+        return table.node_ids
+    return np.array(table.node_names.tolist(), np.str_)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.graph_data import SEPARATOR, EdgeType
+from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block
 from retexo.models.conv.gcn import GCN
 from retexo.models.convolution import Convolution, Inputs
@@ -197,10 +198,7 @@ class PlainGraphModule(GraphModule):
     ) -> Outputs:
         """All outputs; arguments as of `forward`."""
         block, means = self.make_block(x, edge_index, edge_weight, edge_attr)
-        tables = list(self.layers(x, block, means))
-        by_head = [logits for _, logits, _ in tables]
-        embeddings = tables[-2][0] if len(tables) > 1 else x
-        return Outputs(self.finish(by_head, block), embeddings, by_head)
+        return self.finish(x, block, list(self.layers(x, block, means)))
 
     def make_block(
         self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
@@ -238,10 +236,20 @@ class PlainGraphModule(GraphModule):
             skips.setdefault("aggregate", found[2])
             yield found
 
-    def finish(self, by_head: Sequence[Tensor], block: Block) -> Tensor:
-        """Average the chosen heads, smooth and calibrate: [N, C]; block: of all nodes."""
+    def finish(
+        self, x: Tensor, block: Block, layers: Sequence[tuple[Tensor, Tensor, Tensor]]
+    ) -> Outputs:
+        """Average the chosen heads, smooth and calibrate.
+
+        Args:
+            x: features [N, F].
+            block: of all nodes.
+            layers: what `layers` yields.
+        """
+        by_head = [logits for _, logits, _ in layers]
         start = average_heads(by_head, self.heads, len(by_head))
-        return self.heads.calibrate(self.smooth(start, block))
+        embeddings = layers[-2][0] if len(layers) > 1 else x
+        return Outputs(self.heads.calibrate(self.smooth(start, block)), embeddings, by_head)
 
     def smooth(self, start: Tensor, block: Block) -> Tensor:
         """Label propagation, as retexo.trainers.label_propagation, which starts from all nodes."""
@@ -257,11 +265,10 @@ class PlainGraphModule(GraphModule):
 
 def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
     """[N, K] weighted means of the in-edges' features; 0 without in-edges."""
-    weight = feat.new_ones(feat.shape[0]) if block.weight is None else block.weight
-    weight = weight if block.scale is None else weight * block.scale
-    total = feat.new_zeros(block.num_dst, feat.shape[1])
-    total = total.index_add(0, block.dst, feat * weight[:, None])
-    return total / torch.where(block.in_degree > 0, block.in_degree, 1)[:, None]
+    weight = block.weight
+    if block.scale is not None:
+        weight = block.scale if weight is None else weight * block.scale
+    return mean_at_destinations(block.dst, feat, weight, block.in_degree)
 
 
 # --- typed graphs ----------
