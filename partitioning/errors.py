@@ -1,4 +1,4 @@
-"""The exception for input of users that cannot be used."""
+"""The exception for input of users that cannot be used, and what it quotes of other errors."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,9 @@ class InputError(ValueError):
 
     The command prints the message without a traceback and exits with status 2.
     """
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its class if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

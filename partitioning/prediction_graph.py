@@ -18,7 +18,7 @@ from typing import Any
 from partitioning import datasets
 from partitioning.datasets import file, hetero_objects, hetero_tables, objects
 from partitioning.datasets.hetero_objects import as_arrays
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 from partitioning.features.build import (
     STORED_ROLES,
     States,
@@ -236,7 +236,6 @@ def write_frame(frame: Any, path: Path, what: str) -> None:
     try:
         frame.to_parquet(path, index=frame.index.name is not None)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
         raise InputError(
-            f"{what}: not a table with one type of values in each column: {reason}"
+            f"{what}: not a table with one type of values in each column: {first_line(error)}"
         ) from None

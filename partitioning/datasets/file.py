@@ -49,7 +49,7 @@ from partitioning.datasets.raw import RawGraph, build, check_axes, read_arrays
 from partitioning.datasets.tables import NODE_TABLES, read_folder
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 from partitioning.file_io import check_path, check_unpacked_size, open_regular, reading
 from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
@@ -194,9 +194,8 @@ def open_dgl(path: Path) -> Any:
     try:
         graphs = dgl.load_graphs(str(path))[0]
     except Exception as error:  # DGL raises its own class, but also what its parser stumbles over
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(
-            f"{path}: not a readable DGL graph file ({reason}); write it anew"
+            f"{path}: not a readable DGL graph file ({first_line(error)[:200]}); write it anew"
         ) from None
     if len(graphs) != 1:
         raise InputError(

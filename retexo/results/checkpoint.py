@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from partitioning.directory.meta import check_class_names
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
 from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text
@@ -170,7 +170,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
             f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run"
         ) from error
     except (*UNREADABLE, InputError) as error:
-        raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+        raise InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}") from error
 
 
 def _check_pipelines(directory: Path, states: Any) -> None:
@@ -215,12 +215,12 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
     try:
         stages = build_network(architecture, seed=0)
     except UNREADABLE as error:  # more parameters than there is memory for
-        raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+        raise InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}") from error
     for stage, path in zip(stages, paths, strict=True):
         try:
             stage.eval().load_state_dict(load_file(path))
         except UNREADABLE as error:
-            raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
+            raise InputError(f"{path}: not a layer of this model: {first_line(error)}") from error
         if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
             raise InputError(
                 f"{path}: holds parameters that are NaN or infinite; train with a lower"
@@ -249,7 +249,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
         version = content["version"]
     except UNREADABLE as error:
         raise InputError(
-            f"{path}: not the description of a checkpoint: {_first_line(error)}"
+            f"{path}: not the description of a checkpoint: {first_line(error)}"
         ) from error
     if version != VERSION:
         raise InputError(
@@ -265,10 +265,5 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
             raise ValueError("num_layers is no number")
         content["checksums"].items()
     except (*UNREADABLE, InputError) as error:
-        raise InputError(f"{path}: damaged: {_first_line(error)}") from error
+        raise InputError(f"{path}: damaged: {first_line(error)}") from error
     return content, architecture
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 from retexo.results.callbacks import Callback, RoundCallback, RoundFollower
 from retexo.results.progress_bar import ProgressBar, choose_progress, shown_progress
 from retexo.results.trackers import make_trackers
@@ -39,7 +39,7 @@ class Observers:
                 tracker.on_start(flat, self._run_dir)
             except Exception as error:
                 raise InputError(
-                    f"logger={name}: {_first_line(error)}; correct that, or leave it out"
+                    f"logger={name}: {first_line(error)}; correct that, or leave it out"
                 ) from error
             self._started.append(tracker)
         for callback in self._callbacks:
@@ -65,7 +65,7 @@ class Observers:
             try:
                 each.on_end(summary)
             except Exception as error:
-                logger.warning("%s: %s at the end of the run", _name_of(each), _first_line(error))
+                logger.warning("%s: %s at the end of the run", _name_of(each), first_line(error))
                 raised += [error] if each in self._callbacks else []
         if raised and summary.get("status") == "done":
             raise raised[0]
@@ -84,9 +84,7 @@ class Observers:
             try:
                 function(tracker)
             except Exception as error:
-                logger.warning(
-                    "logger=%s: %s; the run goes on without it", name, _first_line(error)
-                )
+                logger.warning("logger=%s: %s; the run goes on without it", name, first_line(error))
                 self._started.remove(tracker)
                 del self._trackers[name]
 
@@ -106,10 +104,6 @@ def _name_of(callback: Callback) -> str:
     if isinstance(callback, RoundCallback):
         return getattr(callback.function, "__name__", type(callback.function).__name__)
     return type(callback).__name__
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 @contextmanager
