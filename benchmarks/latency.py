@@ -133,7 +133,8 @@ def serve(run: Path, repeats: int) -> dict[str, tuple[float, float]]:
             return found
 
         def quantiles(seconds: list[float]) -> tuple[float, float]:
-            return tuple((1e3 * np.quantile(seconds, [0.5, 0.99])).tolist())  # type: ignore[return-value]
+            median, high = 1e3 * np.quantile(seconds, [0.5, 0.99])
+            return float(median), float(high)
 
         ask(known, 5), ask(new, 5)
         times = {
