@@ -139,7 +139,8 @@ def run(
             logger.warning("%s", warning)
         if rank == 0 and _may_gain_by_depth(settings, heads, graph_info):
             logger.info(
-                "the last layer alone predicts validation nodes best; num_layers=auto tries more"
+                "the last layer alone predicts validation nodes best;"
+                " num_layers=auto tries more layers"
             )
         return {
             **scores.to_json(),
