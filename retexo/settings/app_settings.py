@@ -15,6 +15,7 @@ from retexo.settings.communication_settings import AT_PREDICTION
 APPS = (
     "train",
     "partition_data",
+    "update",
     "describe",
     "plan",
     "evaluate",

@@ -45,6 +45,7 @@ NOT_RUN = {
         "test_inference.py predicts a graph without labels"
     ),
     r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
+    r"python main\.py app=update": "tests/unit/partitioning/test_update.py runs it",
     "bash scripts/setup.sh": "makes the environment",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": (
