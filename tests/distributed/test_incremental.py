@@ -11,12 +11,18 @@ import pytest
 import torch
 from support import MASKS, make_graph, train_settings, write_partitions
 
+from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from retexo.apps import predict as predict_app
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.exchange.exchange_plan import Use
+from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, OutputHeads, build_stages
+from retexo.results.checkpoint import save_layer, save_model
+from retexo.results.predictions import read_table
 from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.compose import compose
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import infer
 from retexo.worker.infer_changed import infer_changed
@@ -108,7 +114,6 @@ def predict(
     use: Use = "nothing" if state else "predict"
 
     with torch.random.fork_rng():
-        partition = directory.read(0)
         sizes = (WIDTH, CLASSES, 2 if world.kind == "edges" else 0, world.kind == "weights")
         stages = [
             each.double().eval()
@@ -161,3 +166,89 @@ def test_random_changes_give_what_scratch_gives(name: str, tmp_path: Path) -> No
             if step:
                 assert told["nodes"][0] < len(world.ids)
             world.change()
+
+
+# --- the command ----------
+
+
+def run_predict(place: Path, out: str, *arguments: str) -> dict[str, Any]:
+    """What predictions.json says of a new run directory."""
+    settings = compose(
+        [
+            "app=predict",
+            "dataset_name=file",
+            f"dataset_file={place}/toy.npz",
+            f"partition_dir={place}",
+            "num_partitions=3",
+            f"checkpoint_dir={place}/run",
+            "device=cpu",
+            "cluster.threads=1",
+            *arguments,
+        ]
+    )
+    return predict_app.run(settings, place / out)
+
+
+def write_world(place: Path, world: World) -> None:
+    masks = {name: world.ids % 5 == place for place, name in enumerate(MASKS)}
+    write_partitions(place, world.graph(), masks, world.parts, 3)
+
+
+def test_command_with_state(tmp_path: Path) -> None:
+    """Equal to a prediction without state; damage, another model and a killed command are told or
+    survived; other folders and models are refused."""
+    world, state = World(0, 3, "", num_nodes=300), tmp_path / "state"
+    write_world(tmp_path, world)
+    model = default_model_settings("sage", 2, 8)
+    shape = Architecture(model, num_features=WIDTH, num_classes=CLASSES)
+    for seed, name in enumerate(("run", "other")):
+        for layer, stage in enumerate(build_stages(shape, seed)):
+            save_layer(tmp_path / name / "checkpoint", layer, stage)
+        about = {"multilabel": False, "partition_digest": "none"}
+        save_model(tmp_path / name / "checkpoint", shape, about)
+    kept = f"predict.state={state}"
+    first = run_predict(tmp_path, "first", kept)["incremental"]
+    assert first["nodes"] == [300, 300]
+    assert first["rows"] == [first["boundary_rows"]] * 2
+    assert first["state_bytes"] == sum(np.load(file).nbytes for file in state.rglob("*.npy"))
+    same = run_predict(tmp_path, "same", kept)
+    assert same["incremental"]["nodes"] == same["incremental"]["rows"] == [0, 0]
+    assert same["incremental"]["last_full"]["bytes"] == first["bytes"]
+
+    for _ in range(3):
+        world.change()
+    write_world(tmp_path, world)
+    left = state / "part1" / ".unfinished-7"  # of a killed command
+    left.mkdir()
+    third = run_predict(tmp_path, "third", kept, "predict.embeddings=true")
+    assert not left.exists()
+    assert 0 < third["incremental"]["nodes"][0] < third["incremental"]["nodes"][1] < 150
+    exact = ("predict.precision=fp32", "predict.embeddings=true")
+    scratch = run_predict(tmp_path, "scratch", *exact)
+    assert third["bytes"]["total"] < scratch["bytes"]["total"]
+    for name in ("predictions", "embeddings"):
+        found, wanted = (
+            read_table(tmp_path / out / f"{name}.parquet") for out in ("third", "scratch")
+        )
+        assert found["id"].tolist() == wanted["id"].tolist()
+        for column in found:
+            np.testing.assert_allclose(found[column], wanted[column], rtol=1e-5, atol=1e-6)
+
+    (number,) = (each.name for each in (state / "part2").iterdir())
+    file = state / "part2" / number / "rows1.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    damaged = run_predict(tmp_path, "damaged", kept)["incremental"]
+    assert damaged["why_everything"] == "rank 2: what is kept there is damaged"
+    other = run_predict(tmp_path, "other", kept, f"checkpoint_dir={tmp_path}/other")
+    assert "another model" in other["incremental"]["why_everything"]
+    assert other["incremental"]["nodes"] == [len(world.ids)] * 2
+
+    for arguments, message in (
+        ((f"predict.state={tmp_path}/run",), "holds other files"),
+        ((kept, "predict.precision=int8"), "leave predict.precision out"),
+        ((kept, "compute.precision=bf16"), "compute.precision"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_predict(tmp_path, "refused", *arguments)
