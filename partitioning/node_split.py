@@ -52,6 +52,8 @@ class SplitRecipe:
     """Share of the labelled nodes; val and test likewise."""
     val: float | None = None
     test: float | None = None
+    index: int | None = None
+    """given: which of several published splits, unless split.index says so."""
 
 
 @dataclass(frozen=True, eq=False)

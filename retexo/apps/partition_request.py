@@ -59,6 +59,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     recipe = datasets.recipe(dataset.name)
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    if split["index"] is None and kind == "given":
+        split["index"] = recipe.split.index
     for name, default in (
         ("stratify", False),
         ("index", None),
