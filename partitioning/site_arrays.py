@@ -43,16 +43,9 @@ from partitioning.directory.partition import (
     UnresolvedHalo,
 )
 from partitioning.errors import InputError
-from partitioning.features.agreed import AgreedColumn
-from partitioning.features.build import stored_columns
-from partitioning.features.roles import MissingColumn
-from partitioning.features.schema import Rows, Schema
-from partitioning.features.summary import Summary, summarise
-from partitioning.features.sums import Share, check_no_others, compute_share, share_nothing
 from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE, SEPARATOR, is_labelled
-from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
-from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table, read_site_table
+from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table
 
 log = logging.getLogger(__name__)
 
@@ -150,68 +143,11 @@ def read_hetero_part(site: Site) -> HeteroPartition:
     )
 
 
-def describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Summary]:
-    """Summarise a site's table of features, for the pipeline that all sites fit together.
-
-    Args:
-        site: The site.
-        columns: Roles of the columns.
-        fit: `features.fit`.
-    """
-    path = find_site_table(site)
-    if path is None:
-        raise _no_table(site)
-    return {"nodes": summarise(*_read_to_fit(site, path, columns, fit))}
-
-
-def share_of_site(
-    site: Site,
-    agreed: Sequence[AgreedColumn],
-    columns: ColumnSettings,
-    features: FeatureSettings,
-) -> Share:
-    """Compute what a site adds to the sums to which all sites fit one pipeline.
-
-    Args:
-        site: The site.
-        agreed: The columns, the same at all sites.
-        columns: `columns.id` and `columns.ignore` of the site's table.
-        features: How to scale and fill.
-    """
-    path = find_site_table(site)
-    if path is None:
-        if len(_read_ids(_load(site), site.folder / ARRAYS)):
-            raise _no_table(site)
-        return share_nothing(agreed, features)
-    roles = [{"name": each.name, "role": each.role} for each in agreed]
-    columns = stored_columns({"nodes": {"columns": roles, "ignored": {}}}, columns)
-    try:
-        rows, schema, used = _read_to_fit(site, path, columns, features.fit)
-    except MissingColumn as error:
-        raise InputError(
-            f"{path}: there is no column `{error.pattern}`, which features.spec names as"
-            f" {error.role}; add it, or take it out of that file at all sites"
-        ) from error
-    check_no_others(schema, agreed)
-    return compute_share(rows, schema, used, agreed, features)
-
-
-def _no_table(site: Site) -> InputError:
-    return InputError(
-        f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS} are"
-        " taken as they are"
-    )
-
-
-def _read_to_fit(
-    site: Site, path: Path, columns: ColumnSettings, fit: str
-) -> tuple[Rows, Schema, NDArray[np.bool_] | None]:
-    """Return the raw features [I, W] of a table, what they hold, and the rows to learn from."""
-    arrays = _load(site)
-    ids = _read_ids(arrays, site.folder / ARRAYS)
-    rows, schema = read_site_table(path, ids, columns)
-    masks = _read_masks(arrays, len(ids), site.folder / ARRAYS)
-    return rows, schema, masks["train_mask"] if fit == "train" else None
+def read_ids_and_masks(site: Site) -> tuple[Ints, dict[str, NDArray[np.bool_]]]:
+    """Return the ids and masks [I] of a site's nodes, in the order of the file."""
+    path, arrays = site.folder / ARRAYS, _load(site)
+    ids = _read_ids(arrays, path)
+    return ids, _read_masks(arrays, len(ids), path)
 
 
 def _load(site: Site) -> dict[str, Array]:

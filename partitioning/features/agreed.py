@@ -10,7 +10,6 @@ A JSON file that is the same at every site. `app=describe` writes one from a sit
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +56,6 @@ def read_agreed(file: Path) -> tuple[AgreedColumn, ...]:
     if not isinstance(columns, dict) or not columns:
         raise InputError(f"features.spec={file}: `{COLUMNS}` has no column; add one")
     return tuple(_read_column(file, name, columns[name]) for name in columns)
-
-
-def compared(columns: Sequence[AgreedColumn]) -> dict[str, str]:
-    """What has to be the same at all sites, by column."""
-    return {each.name: f"column {at}: {each}" for at, each in enumerate(columns)}
 
 
 def _read_column(file: Path, name: str, fields: Any) -> AgreedColumn:

@@ -7,12 +7,8 @@ sites start it, and fit the pipeline by sums over the network.
 from pathlib import Path
 from typing import Any
 
-from partitioning.describe_tables import describe_tables
-from partitioning.errors import InputError
-from partitioning.features.agreed import compared, propose, read_agreed
+from partitioning.describe_tables import SharedTables, describe_tables, propose_columns
 from partitioning.features.schema import describe
-from partitioning.features.sums import describe_sums
-from partitioning.site_arrays import share_of_site
 from partitioning.site_folders import find_sites
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings
@@ -49,7 +45,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     write_json(run_dir / FILE, content)
     print(f"written to {run_dir / FILE}; look at it before you send it")
     if dataset.name == "parts":
-        write_json(run_dir / AGREED_FILE, propose(summaries["nodes"]))
+        write_json(run_dir / AGREED_FILE, propose_columns(summaries))
         print(
             f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories, to"
             " edit and agree on, for features.spec of app=describe at all sites"
@@ -60,37 +56,21 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Fit a pipeline with all other sites, by sums; the same spec.json at each."""
     dataset, cluster = settings.partition.dataset, settings.train.cluster
-    features = dataset.features
-    assert features.spec is not None
-    if dataset.file is None or len(features.spec) > 1:
-        raise InputError(
-            "app=describe dataset_name=parts features.spec=FILE: needs one FILE with the columns,"
-            " and dataset_file=FOLDER, this site's"
-        )
-    agreed = read_agreed(Path(features.spec[0]))
-    directory = find_sites(Path(dataset.file), settings.partition.num_partitions, dataset.max_gib)
-    if directory.is_hetero:
-        raise InputError(
-            f"{directory.path}: sites of a heterogeneous graph hold their features in part.npz;"
-            " there is nothing to describe"
-        )
-    shares = {
-        rank: share_of_site(directory.site_of(rank), agreed, dataset.columns, features)
-        for rank in cluster.local_ranks
-    }
+    directory = find_sites(
+        Path(dataset.file or ""), settings.partition.num_partitions, dataset.max_gib
+    )
+    tables = SharedTables.read(dataset, directory, cluster.local_ranks)
     common = shared_settings(settings)
-    common["features"] = {**common["features"], "spec": compared(agreed)}
+    common["features"] = {**common["features"], "spec": tables.compared}
     info = RunInfo(common, directory.digest(), directory.remedy)
     with start_workers.connect_nodes(cluster, info, make_security(cluster)) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
-        job = DescribeJob(
-            settings.train, directory, run_dir, node.rendezvous, agreed, features, shares
-        )
+        job = DescribeJob(settings.train, directory, run_dir, node.rendezvous, tables)
         results = start_workers.run_workers(cluster.local_ranks, main, job, node)
     content = {"features": {"nodes": results[cluster.local_ranks.start]["state"]}}
     write_json(run_dir / FILE, content)
     how = "masked" if settings.train.gradient.secure else "in the clear"
-    for line in describe_sums(agreed, features):
+    for line in tables.describe():
         print(f"sums of all sites ({how}), {line}")
     print(*describe(content["features"]), sep="\n")
     print(f"bytes sent: {sum(result['bytes'] for result in results.values()):,}")

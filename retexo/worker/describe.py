@@ -3,16 +3,14 @@
 The sums are secure with gradient.secure. Rows stay at their site.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from partitioning.features.agreed import AgreedColumn
-from partitioning.features.sums import Share, Words, fit_sums
-from partitioning.partition_settings import FeatureSettings
+from partitioning.describe_tables import SharedTables
+from retexo.arrays import IntArray
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
@@ -26,10 +24,7 @@ from retexo.worker.process import Job, configure, serve
 class DescribeJob(Job):
     """A worker's part of app=describe."""
 
-    agreed: tuple[AgreedColumn, ...]
-    features: FeatureSettings
-    shares: Mapping[int, Share]
-    """Of the sites on this machine, by rank."""
+    tables: SharedTables
 
 
 def main(rank: int, job: DescribeJob, parent: Connection, streams: Streams | None) -> None:
@@ -44,7 +39,6 @@ def main(rank: int, job: DescribeJob, parent: Connection, streams: Streams | Non
 def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress) -> dict[str, Any]:
     """Join the group, add up, and return the pipeline, the same on all ranks, and bytes sent."""
     configure(rank, job.settings)
-    share = job.shares[rank]
     progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
@@ -53,15 +47,15 @@ def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress
         progress.enter("sums")
         comm = disclosure.comm
         if job.settings.gradient.secure:
-            has_rows = comm.all_gather(torch.tensor([share.num_rows > 0]).long(), SETUP)
+            has_rows = comm.all_gather(torch.tensor([job.tables.has_rows(rank)]).long(), SETUP)
             hide_shares(comm, (int(has_rows.sum()), 0, 0), job.rendezvous.identity)
-        disclosure.summed_columns = [each.name for each in job.agreed]
+        disclosure.summed_columns = list(job.tables.compared)
 
-        def add_up(words: Words) -> Words:
+        def add_up(words: IntArray) -> IntArray:
             total = torch.from_numpy(words.copy())
             comm.all_reduce([ReduceInput(total)], SETUP)
-            sums: Words = total.numpy()
+            sums: IntArray = total.numpy()
             return sums
 
-        state = fit_sums(share, job.agreed, job.features, add_up)
+        state = job.tables.fit(rank, add_up)
         return {"state": state, "bytes": comm.meter.total}
