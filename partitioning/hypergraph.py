@@ -72,6 +72,7 @@ def partition(
     There is no lower bound: a part can lack training nodes or, with many parts, be empty.
 
     Args:
+        graph: N nodes.
         train_mask: bool [N]; no part gets more than limit(T, P) of the T training nodes. None: no
             limit.
         types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type.

@@ -455,14 +455,15 @@ def make_module(
 
 
 def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
-    """Let explainers of PyG, which must be installed, mask the edges of a module.
+    """Add a module per relation to `edge_gates`, by which explainers of PyG mask edges.
 
-    They look for modules of the class MessagePassing and set `explain` and a mask there.
+    An explainer looks for modules of the class MessagePassing and sets `explain` and a mask [E]
+    there. A gate returns the mask, by which the messages are multiplied. PyG must be installed.
     """
     from torch_geometric.nn import MessagePassing
 
     class EdgeGate(MessagePassing):  # type: ignore[misc]
-        """The factors of messages that an explainer sets."""
+        """The factors [E] of messages that an explainer sets; None where nothing is explained."""
 
         def forward(self, num_edges: int, like: Tensor) -> Tensor | None:
             if not self.explain:
