@@ -116,7 +116,7 @@ class CountMetric:
         return torch.empty(0, dtype=torch.int64)
 
     def load_state(self, saved: Tensor) -> None:
-        """It has none."""
+        """Do nothing: the state is empty."""
 
 
 @dataclass(eq=False)
