@@ -206,7 +206,7 @@ class _TlsTransfer(_Transfer):
             raise self._lost(error) from error
 
     def _receive(self, flags: int) -> int:
-        """Receive until nothing is left, because `poll` does not see what TLS has already decrypted.
+        """Receive until nothing is left: `poll` does not see what TLS has already decrypted.
 
         flags: without effect. Returns the number of bytes.
         """
