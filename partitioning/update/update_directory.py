@@ -24,12 +24,13 @@ from partitioning.directory.write_directory import replaced_when_written, write_
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
-from partitioning.partition_settings import UpdateSettings
+from partitioning.update.change import Change, table_files
 from partitioning.update.held_graph import HeldDirectory, open_directory
 from partitioning.update.place import place
-from partitioning.update.read_change import Change, read_change, table_files
+from partitioning.update.read_change import read_change
 from partitioning.update.renumbering import Renumbering
 from partitioning.update.update_part import PartUpdater, UpdatedPart, update_degrees
+from partitioning.update_settings import UpdateSettings
 
 log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]

@@ -19,7 +19,7 @@ def run(settings: Settings, run_dir: Path) -> Meta:
     """Update the directory that the settings name; return its new description."""
     path = find_directory(settings)
     start = time.perf_counter()
-    made = update_directory(path, settings.update, __version__)
+    made = update_directory(path, settings.partition.update, __version__)
     print_report(made.meta, path)
     for note in made.notes:
         print(f"note: {note}")

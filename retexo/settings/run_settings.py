@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.partition_settings import PartitionSettings, UpdateSettings
+from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import (
     FINITE,
     SEED,
@@ -437,7 +437,6 @@ class Settings(Checked):
         compared=False,
     )
     partition: PartitionSettings
-    update: UpdateSettings
     train: TrainSettings
     seeds: tuple[int, ...] | None = setting(
         "seeds",

@@ -146,6 +146,7 @@ def test_retexo_takes_little_of_partitioning() -> None:
                 *everywhere,
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
+                "partitioning.update",
             )
         names = {
             name
