@@ -7,7 +7,7 @@ from partitioning.graph_data import EdgeType
 from partitioning.update.change import Change, Edges, NodeChange
 from partitioning.update.held_graph import HeldDirectory
 from partitioning.update.read_edges import add_reverse, check_edges, read_edge_table
-from partitioning.update.read_nodes import grown, read_nodes
+from partitioning.update.read_nodes import grow, read_nodes
 from partitioning.update_settings import UpdateSettings
 
 
@@ -26,7 +26,7 @@ def read_change(held: HeldDirectory, settings: UpdateSettings) -> Change:
             " directory instead"
         )
     known = {name: each.nodes for name, each in held.types.items()}
-    grown = {name: grown(known[name], nodes[name]) for name in known}
+    grown = {name: grow(known[name], nodes[name]) for name in known}
     edges = {}
     for name, relation in held.relations.items():
         tables = {

@@ -77,7 +77,7 @@ def read_nodes(
     return change
 
 
-def grown(known: Nodes, change: NodeChange) -> Nodes:
+def grow(known: Nodes, change: NodeChange) -> Nodes:
     """The nodes of a type and the new ones."""
     if not len(change.new_ids):
         return known
