@@ -144,6 +144,8 @@ def test_retexo_takes_little_of_partitioning() -> None:
             allowed = (
                 *everywhere,
                 "partitioning.describe_tables",
+                "partitioning.local_copies",
+                "partitioning.object_store",
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
             )
