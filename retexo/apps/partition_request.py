@@ -118,7 +118,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         }
     if kind == "files":
         files |= {
-            f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS
+            f"split.{name}": node_split.index_file(name, dataset.split)
+            for name in node_split.SPLITS
         }
     for name, file in files.items():
         if file is not None:
