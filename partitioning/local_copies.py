@@ -59,9 +59,12 @@ def copy_data(place: Place, cache: Path) -> Path:
     target = place_of(place, cache)
     with exclusive(target.parent / ".lock", f"{place}: the copy {target}", PATIENCE):
         whole = place.stat()
+        if whole is None and not place.can_list and not place.url.endswith("/"):
+            whole = Entry(None, "")  # the download says whether there is one
         if whole is not None:
             beside = Place(place.setting, place.url + CHECKSUM)
-            checksums = {} if beside.stat() is None else {"": _read_checksum(beside, target)}
+            is_checked = "?" not in place.url and beside.stat() is not None
+            checksums = {"": _read_checksum(beside, target)} if is_checked else {}
             _copy_changed(place, target, {"": whole}, checksums)
             return target
         objects = place.objects()
@@ -81,15 +84,19 @@ def _read_checksum(place: Place, target: Path) -> str:
     """Return the checksum in a file of sha256sum."""
     held = target.parent / f"stated{CHECKSUM}"
     place.download(held)
-    return (read_text(held).split() or [""])[0].lower()
+    words = read_text(held).split() or [""]
+    held.unlink()
+    return words[0].lower()
 
 
 def _read_checksums(place: Place, objects: dict[str, Entry], target: Path) -> dict[str, str]:
     """Return the checksums that a folder states of its files, by name."""
     checksums: dict[str, str] = {}
     if MANIFEST in objects:
-        (place / MANIFEST).download(target.parent / MANIFEST)
-        manifest = read_json(target.parent / MANIFEST)
+        held = target.parent / MANIFEST
+        (place / MANIFEST).download(held)
+        manifest = read_json(held)
+        held.unlink()
         if manifest.get("status") != "complete":
             raise InputError(f"{place}: the upload of this run has not ended; wait, or repeat it")
         checksums = {str(name): str(each) for name, each in manifest["sha256"].items()}

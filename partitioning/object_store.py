@@ -26,8 +26,12 @@ SCHEMES = (*PACKAGES, "https")
 CONNECT_TIMEOUT, TIMEOUT = 10.0, 30.0
 """Seconds to connect, and without a byte from the store."""
 ATTEMPTS = 3
+"""Of s3fs, each with one repetition by botocore."""
 PIECE = 16 << 20
 """Bytes of one request. A broken connection costs one piece, which is read again."""
+_UNKNOWN = (403, 404, 405, 410, 501)
+"""HTTP statuses after which only a download can tell whether there is an object: a signed address
+may allow GET alone, and some servers answer 403 for a missing object."""
 _REMEDIES = {
     FileNotFoundError: "correct the address, or make the bucket",
     PermissionError: (
@@ -94,7 +98,7 @@ class Place:
         """Return what the store says of the object; None where there is none."""
         with self._explain("read"):
             if not self.can_list:
-                return self._ask_head()
+                return None if self.url.endswith("/") else self._ask_head()
             try:
                 info = self._filesystem().info(self._path.rstrip("/"))
             except FileNotFoundError as error:
@@ -183,7 +187,7 @@ class Place:
                 options["config_kwargs"] = {
                     "connect_timeout": CONNECT_TIMEOUT,
                     "read_timeout": TIMEOUT,
-                    "retries": {"max_attempts": ATTEMPTS},
+                    "retries": {"max_attempts": 1},
                 }
             system = fsspec.filesystem(self.scheme, **options)
         except ImportError:
@@ -216,7 +220,7 @@ class Place:
                 version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
                 return Entry(None if length is None else int(length), version)
         except urllib.error.HTTPError as error:
-            if error.code == 404:
+            if error.code in _UNKNOWN:
                 return None
             raise
 
@@ -234,7 +238,9 @@ class Place:
                 (text for kind, text in _REMEDIES.items() if isinstance(error, kind)),
                 "check the network, and AWS_ENDPOINT_URL if it is set; then start again",
             )
-            if "Credentials" in name:
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                remedy = "correct the address, of a file, or its signature"
+            elif "Credentials" in name:
                 remedy = (
                     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public"
                     " bucket FSSPEC_S3_ANON=true"
