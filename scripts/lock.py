@@ -4,8 +4,9 @@
     pip install uv && python scripts/lock.py
 
 build.txt is what builds packages from source, torch.txt torch's CUDA build with its libraries,
-demo.txt and dev.txt the rest of what scripts/setup.sh installs. They hold for Linux on x86-64 and
-CPython 3.11 to 3.13, and are complete: `pip install --no-deps --require-hashes -r FILE`.
+demo.txt and dev.txt the rest of what scripts/setup.sh installs, image.txt that of
+deploy/Dockerfile. They hold for Linux on x86-64 and CPython 3.11 to 3.13, and are complete, so that
+`pip install --no-deps --require-hashes -r FILE` checks every file.
 """
 
 import re
@@ -19,6 +20,8 @@ COMPILE = [
     *("uv", "pip", "compile", "pyproject.toml", "--constraint", "constraints.txt", "--universal"),
     *("--python-version", "3.11.7", "--format", "pylock.toml", "--quiet", "--no-header"),
 ]
+IMAGE = ("report", "serve", "sites")
+"""The extras in the image of deploy/Dockerfile."""
 WINDOWS = ("sys_platform == 'win32'", "os_name == 'nt'")
 """Markers of packages that are left out."""
 TORCH = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
@@ -53,11 +56,13 @@ def entry(package: dict[str, Any]) -> str:
 
 def main() -> None:
     demo, dev = resolve(), resolve("--extra", "dev")
+    image = resolve(*(word for extra in IMAGE for word in ("--extra", extra)))
     for name, packages in {
         "build": {"setuptools": demo["setuptools"]},
         "torch": {name: each for name, each in demo.items() if TORCH.fullmatch(name)},
         "demo": {name: each for name, each in demo.items() if not TORCH.fullmatch(name)},
         "dev": {name: each for name, each in dev.items() if not TORCH.fullmatch(name)},
+        "image": {name: each for name, each in image.items() if not TORCH.fullmatch(name)},
     }.items():
         text = "# Written by scripts/lock.py.\n" + "".join(map(entry, packages.values()))
         (ROOT / "requirements" / f"{name}.txt").write_text(text, encoding="utf-8")
