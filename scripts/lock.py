@@ -5,7 +5,8 @@
 
 build.txt is what builds packages from source, torch.txt torch's CUDA build with its libraries,
 demo.txt and dev.txt the rest of what scripts/setup.sh installs, image.txt that of
-deploy/Dockerfile. They hold for Linux on x86-64 and CPython 3.11 to 3.13, and are complete, so that
+deploy/Dockerfile, release.txt what scripts/release.sh runs. They hold for Linux on x86-64 and
+CPython 3.11 to 3.13, and are complete, so that
 `pip install --no-deps --require-hashes -r FILE` checks every file.
 """
 
@@ -17,11 +18,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE = [
-    *("uv", "pip", "compile", "pyproject.toml", "--constraint", "constraints.txt", "--universal"),
+    *("uv", "pip", "compile", "--constraint", "constraints.txt", "--universal"),
     *("--python-version", "3.11.7", "--format", "pylock.toml", "--quiet", "--no-header"),
 ]
 IMAGE = ("report", "serve", "sites")
 """The extras in the image of deploy/Dockerfile."""
+RELEASE = "build\ncyclonedx-bom\nsetuptools\ntwine\n"
+"""What builds and checks a release."""
 WINDOWS = ("sys_platform == 'win32'", "os_name == 'nt'")
 """Markers of packages that are left out."""
 TORCH = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
@@ -29,10 +32,16 @@ TORCH = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 WHEEL = re.compile(r".*-(cp31[123]-cp31[123]|cp3\d+-abi3|[\w.]*py3[\w.]*-none)-(.*)\.whl")
 
 
-def resolve(*options: str) -> dict[str, dict[str, Any]]:
-    """The packages that pyproject.toml needs, with their files, by name."""
-    lock = subprocess.run([*COMPILE, *options], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    packages = tomllib.loads(lock.decode())["packages"]
+def resolve(*extras: str, requirements: str = "") -> dict[str, dict[str, Any]]:
+    """The packages of pyproject.toml and its extras, or of other requirements, with their files, by
+    name.
+    """
+    options = [word for extra in extras for word in ("--extra", extra)]
+    command = [*COMPILE, "-" if requirements else "pyproject.toml", *options]
+    lock = subprocess.run(
+        command, cwd=ROOT, input=requirements, stdout=subprocess.PIPE, check=True, text=True
+    ).stdout
+    packages = tomllib.loads(lock)["packages"]
     return {each["name"]: each for each in packages if each.get("marker") not in WINDOWS}
 
 
@@ -55,13 +64,13 @@ def entry(package: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    demo, dev = resolve(), resolve("--extra", "dev")
-    image = resolve(*(word for extra in IMAGE for word in ("--extra", extra)))
+    demo, dev, image = resolve(), resolve("dev"), resolve(*IMAGE)
     for name, packages in {
         "build": {"setuptools": demo["setuptools"]},
         "torch": {name: each for name, each in demo.items() if TORCH.fullmatch(name)},
         "demo": {name: each for name, each in demo.items() if not TORCH.fullmatch(name)},
         "dev": {name: each for name, each in dev.items() if not TORCH.fullmatch(name)},
+        "release": resolve(requirements=RELEASE),
         "image": {name: each for name, each in image.items() if not TORCH.fullmatch(name)},
     }.items():
         text = "# Written by scripts/lock.py.\n" + "".join(map(entry, packages.values()))
