@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,13 @@ from retexo.apps import train as train_app
 from retexo.apps.find_partitions import open_directory
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import TrafficMeter
 from retexo.models.hetero_stage import build_network
 from retexo.plan.baselines import Sizes
 from retexo.plan.traffic import architecture_of
+from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
-from retexo.settings.run_settings import Settings
+from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import propagate
@@ -114,27 +116,57 @@ def train(settings: Settings, folder: Path | str) -> dict[str, Any]:
         return train_app.run(settings, Path(tempfile.mkdtemp(dir=folder)))
 
 
+class Trace(RunLog):
+    """Of each round of all layers: the validation metric, and the bytes that all workers sent."""
+
+    def __init__(self, settings: TrainSettings, meters: Mapping[int, TrafficMeter]) -> None:
+        super().__init__(Path(), 1, settings)
+        self._meters = meters
+        self.rounds: list[tuple[float, int]] = []
+
+    def round(
+        self,
+        layer: int,
+        number: int,
+        train_loss: float | None,
+        val_metric: float | None = None,
+        val_loss: float | None = None,
+    ) -> None:
+        if val_metric is not None:
+            self.rounds.append((val_metric, sum(each.total for each in self._meters.values())))
+
+
 def train_in_threads(settings: Settings) -> dict[str, Any]:
     """Train with worker threads of this process; return accuracy, rounds and bytes as in
-    summary.json.
+    summary.json, and the `trace` of rank 0.
 
-    Many short runs take a third of the time. Threads share one random generator for dropout.
+    Many short runs take a third of the time. Threads share one random generator for dropout, and
+    in a trace the others may be behind by a message.
     """
     directory = open_directory(settings)
     graphs = [read_graph(directory, part) for part in range(directory.num_parts)]
     lock, built = threading.Lock(), threading.Barrier(len(graphs))
     seed, trainer = settings.train.seed, find_trainer(settings.train)
     torch.manual_seed(seed)
+    meters: dict[int, TrafficMeter] = {}
 
     def work(comm: Communicator) -> dict[str, Any]:
         start = time.perf_counter()
-        graph = graphs[comm.rank]
+        graph, meters[comm.rank] = graphs[comm.rank], comm.meter
+        trace = Trace(settings.train, meters)
         info = agree_on_graph_info(comm, graph.partition, directory)
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings.train, info), seed)
         built.wait()
         context = make_context(
-            settings.train, graph.part, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE
+            settings.train,
+            graph.part,
+            info,
+            comm,
+            stages[0].conv,
+            clock=Clock(),
+            log=trace,
+            use=trainer.USE,
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.train.model.grows:
@@ -147,6 +179,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
             **scores.to_json(),
             "metric": context.task.make_round_metric().name,
             "rounds": trained.rounds,
+            "trace": trace.rounds,
             **measured,
         }
 

@@ -15,12 +15,16 @@ Graphs NAME_planetoid have Planetoid's split (20 training nodes of each class); 
 is the setting in which FedGraph reports FedGCN: Cora .792 with 584 MB, PubMed .745 with 664 MB.
 
 A finished run is a line of the csv file; it is not repeated. The table is made of that file: mean
-and deviation of the test score over splits, MB of all workers, median seconds of training.
+and deviation of the test score over splits, MB of all workers, median seconds of training, and the
+MB after which the validation score of a round reached the least best score of the graph's methods
+(before the choice of layers and label propagation). `--figure` draws score against MB.
 """
 
 import csv
+import json
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,7 @@ SAME = (
 )
 """The defaults of the lazy trainer, as far as a network that is trained at once has them."""
 FP32 = "exchange.precision=fp32 gradient.precision=fp32 gradient.compression=none"
+LOCAL = "local, compressed"
 METHODS = {
     "lazy, compressed": "",
     "lazy": FP32,
@@ -50,10 +55,12 @@ METHODS = {
     "BNS .1, compressed": f"trainer=bns bns.p=0.1 {SAME}",
     "FedGCN, compressed": f"trainer=fedgcn {SAME}",
     "FedGCN as published": "trainer=fedgcn exchange=plain",
-    "local, compressed": f"trainer=local {SAME} smoothing.steps=0 exchange.precision=fp32",
+    LOCAL: f"trainer=local {SAME} smoothing.steps=0 exchange.precision=fp32",
 }
 FIELDS = ["graph", "parts", "method", "split", "search", "metric", "validation", "test"]
-FIELDS += ["rows_mb", "gradients_mb", "other_mb", "rounds", "seconds"]
+FIELDS += ["rows_mb", "gradients_mb", "other_mb", "rounds", "seconds", "steps"]
+STEP = 0.005
+"""The `steps` of a run are SCORE@MB, each a round whose score exceeds the step before by this."""
 METRICS = dict.fromkeys(("minesweeper", "anomaly_reddit", "twitch_engb"), "roc_auc")
 """The published score of a graph, where that is not accuracy."""
 ROWS = ("features", "embeddings", "predictions", "aggregates")
@@ -68,6 +75,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--partition-method", default="random")
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     args.datasets = args.datasets.resolve()
     kept = read(args.results)
@@ -76,7 +84,10 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 run_method(args, kept, name, method, folder)
     print(common.machine())
-    print_table(kept.values())
+    chosen = choose(kept.values())
+    print_table(chosen)
+    if args.figure:
+        draw(chosen, args.figure)
 
 
 def key(run: Run) -> tuple[str, ...]:
@@ -130,9 +141,12 @@ def train(args: Any, name: str, method: str, split: int, search: str, folder: st
         test = pyg(data_of(settings), metric, split)
         return dict.fromkeys(FIELDS[5:], "") | {"metric": metric, "test": round(test[metric], 5)}
     common.partition(settings)
-    # Threads would draw SIGN's network from one generator.
-    in_processes = settings.train.trainer.name == "sign"
-    summary = common.train(settings, folder) if in_processes else common.train_in_threads(settings)
+    if settings.train.trainer.name == "sign":  # threads would draw its network from one generator
+        summary = common.train(settings, folder)
+        trace = sign_trace(summary, Path(folder))
+    else:
+        summary = common.train_in_threads(settings)
+        trace = summary["trace"]
     metric = METRICS.get(name, "accuracy")
     sent = summary["bytes"]["by_kind"]
     rows, gradients = sum(sent.get(kind, 0) for kind in ROWS), sent["gradients"]
@@ -145,29 +159,141 @@ def train(args: Any, name: str, method: str, split: int, search: str, folder: st
         "other_mb": round((summary["bytes"]["total"] - rows - gradients) / 1e6, 4),
         "rounds": sum(summary["rounds"]),
         "seconds": round(summary["seconds"]["train"], 2),
+        "steps": steps_of(trace),
     }
 
 
-def print_table(runs: Any) -> None:
-    """A line for each graph and method, of the runs with the chosen settings."""
+def sign_trace(summary: Run, folder: Path) -> list[tuple[float, int]]:
+    """As `trace` of common.train_in_threads: SIGN sends all rows before its first round."""
+    newest = max(folder.rglob("metrics.jsonl"), key=lambda path: path.stat().st_mtime)
+    scores = [json.loads(line)["val_metric"] for line in newest.read_text().splitlines()]
+    total = summary["bytes"]["total"]
+    per_round = summary["bytes"]["by_kind"]["gradients"] / max(1, len(scores) - 1)
+    before = total - per_round * (len(scores) - 1)
+    return [(score, int(before + per_round * number)) for number, score in enumerate(scores)]
+
+
+def steps_of(trace: list[tuple[float, int]]) -> str:
+    """Where the best score so far grew by STEP, as SCORE@MB."""
+    found: list[str] = []
+    best = -1.0
+    for score, sent in trace:
+        if score >= best + STEP:
+            best = score
+            found.append(f"{score:.4f}@{sent / 1e6:.4g}")
+    return " ".join(found)
+
+
+def choose(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
+    """The runs with the settings that the first split's validation chose, by graph, parts and
+    method.
+    """
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         groups[run["graph"], run["parts"], run["method"]].append(run)
-    print("| graph | parts | method | score | test | MB of rows | of gradients | other | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for (name, parts, method), every in groups.items():
+    for about, every in groups.items():
         first = [run for run in every if str(run["split"]) == "0"]
         best = max(first, key=lambda run: float(run["validation"] or 0))["search"]
-        chosen = [run for run in every if run["search"] == best]
-        tests = [float(run["test"]) for run in chosen]
-        spread = f" ± {np.std(tests, ddof=1):.4f}" if len(tests) > 1 else ""
-        means = [
-            f"{np.mean([float(run[field] or 0) for run in chosen]):.2f}"
-            for field in ("rows_mb", "gradients_mb", "other_mb")
+        groups[about] = [run for run in every if run["search"] == best]
+    return groups
+
+
+def mb_to_reach(runs: list[Run], targets: dict[str, float]) -> float:
+    """Mean over splits of the MB sent when a round reached the target of its split."""
+    found = []
+    for run in runs:
+        steps = [step.split("@") for step in run["steps"].split()]
+        found.append(
+            next(float(sent) for score, sent in steps if float(score) >= targets[str(run["split"])])
+        )
+    return float(np.mean(found))
+
+
+def targets_of(methods: Iterable[list[Run]]) -> dict[str, float]:
+    """By split, the least of the best scores of the methods that exchange something in rounds."""
+    best: dict[str, float] = {}
+    for runs in methods:
+        for run in runs:
+            score = float(run["steps"].split()[-1].split("@")[0])
+            best[str(run["split"])] = min(score, best.get(str(run["split"]), 1.0))
+    return best
+
+
+def totals(runs: list[Run]) -> list[float]:
+    """Mean MB of rows, of gradients and of the rest."""
+    fields = ("rows_mb", "gradients_mb", "other_mb")
+    return [float(np.mean([float(run[field] or 0) for run in runs])) for field in fields]
+
+
+def print_table(chosen: dict[tuple[str, ...], list[Run]]) -> None:
+    """A line for each graph, kind of parts and method."""
+    print(
+        "| graph | parts | method | score | test | MB of rows | of gradients | other |"
+        " to the common score | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (name, parts, method), runs in chosen.items():
+        rivals = [
+            each
+            for (graph, place, other), each in chosen.items()
+            if (graph, place) == (name, parts) and other not in ("PyG", LOCAL)
         ]
-        seconds = np.median([float(run["seconds"] or 0) for run in chosen])
-        cells = [name, parts, method, chosen[0]["metric"], f"{np.mean(tests):.4f}{spread}"]
-        print(f"| {' | '.join([*cells, *means])} | {seconds:.1f} |", flush=True)
+        tests = [float(run["test"]) for run in runs]
+        spread = f" ± {np.std(tests, ddof=1):.4f}" if len(tests) > 1 else ""
+        cells = [name, parts, method, runs[0]["metric"], f"{np.mean(tests):.4f}{spread}"]
+        cells += [f"{value:.2f}" for value in totals(runs)]
+        reached = method not in ("PyG", LOCAL)
+        cells.append(f"{mb_to_reach(runs, targets_of(rivals)):.2f}" if reached else "")
+        seconds = np.median([float(run["seconds"] or 0) for run in runs])
+        print(f"| {' | '.join(cells)} | {seconds:.1f} |", flush=True)
+
+
+def draw(chosen: dict[tuple[str, ...], list[Run]], path: Path) -> None:
+    """Write an svg: for each graph, test score against the logarithm of all MB sent."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "retexo"
+    import matplotlib.pyplot as plt
+
+    places = sorted({about[:2] for about in chosen})
+    columns = min(4, len(places))
+    figure, axes = plt.subplots(
+        -(-len(places) // columns), columns, figsize=(3 * columns, 8.4), squeeze=False
+    )
+    for axis, place in zip(axes.flat, places, strict=False):
+        axis.set_title(f"{place[0]}, {place[1]}", fontsize=9)
+        axis.set_xscale("log")
+        for method in (*METHODS, "PyG"):
+            runs = chosen.get((*place, method))
+            if not runs:
+                continue
+            tests = [float(run["test"]) for run in runs]
+            color = f"C{[*METHODS, 'PyG'].index(method) % 10}"
+            if method == "PyG":
+                axis.axhline(np.mean(tests), color="grey", linestyle=":", label=method)
+                continue
+            error = np.std(tests, ddof=1) if len(tests) > 1 else 0
+            axis.errorbar(
+                sum(totals(runs)),
+                np.mean(tests),
+                error,
+                fmt="o" if "compressed" in method else "s",
+                color=color,
+                label=method,
+                capsize=2,
+            )
+        axis.tick_params(labelsize=7)
+    for axis in axes.flat[len(places) :]:
+        axis.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axis in axes.flat:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=8)
+    figure.supxlabel("MB sent by all workers", y=0.09, fontsize=9)
+    figure.supylabel("test score", fontsize=9)
+    figure.tight_layout(rect=(0.01, 0.1, 1, 1))
+    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -281,7 +281,8 @@ class FeatureSettings(Checked):
         "features.spec",
         None,
         "fitted feature pipeline to apply: a run directory, or files of app=describe, to which "
-        "one pipeline is fitted; null: fit a pipeline to the table",
+        "one pipeline is fitted; app=describe: columns.json, to which sites fit one by sums; null: "
+        "fit a pipeline to the table",
         per_node=True,
         of_partitioner=True,
     )

@@ -1,11 +1,19 @@
-"""Adds reverse edges."""
+"""Adds reverse edges, removes repeated ones."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from partitioning.array_checks import Array
 from partitioning.graph_data import GraphData
+
+
+def unique_edges(src: Array, dst: Array, num_nodes: int) -> tuple[Array, Array]:
+    """Return the distinct edges, sorted by destination, without self loops; ends in [0, N)."""
+    between = src != dst
+    key = np.unique(dst[between].astype(np.int64) * num_nodes + src[between])
+    return key % num_nodes, key // num_nodes
 
 
 def add_reverse_edges(graph: GraphData) -> GraphData:

@@ -125,7 +125,7 @@ class _Transfer:
 
     @property
     def events(self) -> int:
-        """What `poll` has to wait for."""
+        """The events that `poll` has to wait for."""
         return (select.POLLOUT if self.to_send else 0) | (select.POLLIN if self._to_receive else 0)
 
     def step(self) -> None:

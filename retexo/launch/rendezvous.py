@@ -186,7 +186,8 @@ class Participant:
     def connect(
         self, address: str, port: int, timeout: float, node: int, *, encrypted: bool = True
     ) -> Channel:
-        """As control_channel.connect; with the address THROUGH_HUB, to the node `port`."""
+        """Connect to an address (control_channel.connect), or through the hub to the node `port` if
+        the address is THROUGH_HUB."""
         tls = self.security.tls if encrypted else None
         if self.hub is None or address != THROUGH_HUB:
             return connect(address, port, timeout, tls, node)

@@ -328,7 +328,7 @@ def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessa
 
 
 def _no_zeros(count: int, width: int) -> Tensor:
-    """[count, width]"""
+    """Return rows without zeros, [count, width]."""
     return torch.linspace(0.5, 1.5, count * width).view(count, width)
 
 

@@ -75,6 +75,13 @@ class PredictSettings(Checked):
         "also write the embeddings of the last hidden layer",
         compared=False,
     )
+    state: str | None = setting(
+        "predict.state",
+        None,
+        "folder that keeps the inputs of every layer, on each machine; the next prediction with it "
+        "computes and sends only what changed in the graph; rows are fp32",
+        compared=False,
+    )
 
 
 @settings_dataclass

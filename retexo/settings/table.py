@@ -82,6 +82,7 @@ def _dataclasses(cls: Any) -> Iterator[Any]:
 
 
 def _summary(cls: type) -> str:
+    """Return the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().splitlines()[0]
 
 
@@ -129,7 +130,9 @@ def _values(defined: Setting, hint: Any) -> str:
     text = ", ".join(
         [_kind(given_type(defined, hint)), *(each for each in limits if each != "finite")]
     )
-    return re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", text)
+    text = re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", text)
+    bound = re.compile(r"^(list of \w+|\w+)((?: or \w+)*), at least ([\d.]+)")
+    return bound.sub(r"\1≥\3\2", text)
 
 
 def _kind(hint: Any) -> str:

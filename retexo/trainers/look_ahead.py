@@ -134,7 +134,8 @@ class PairObjective:
         return measure(self.task, self.metric, [(logits, self._val.labels)], self.val_factor)
 
     def _logits(self, pair: Pair) -> tuple[Tensor, Tensor]:
-        """[n, C] of the second layer, and of the first one without a gradient of its rows."""
+        """Return the logits [n, C] of the second layer, and of the first one without a gradient of
+        its rows."""
         hidden = self.stage.hidden(pair.inputs)
         own = hidden[: pair.block.num_dst]
         # A copy, because sums may scale the rows in place.
@@ -199,7 +200,8 @@ class LookAheadInput:
         return {PLAIN_NODE: exchange}
 
     def _aggregate_inner(self, layer: int, stage: Stage) -> Tensor:
-        """[I, F]; 0 at nodes that the layer does not compute."""
+        """Return the aggregates of inner nodes, [I, F]; 0 at nodes that the layer does not
+        compute."""
         found = torch.zeros_like(self.rows)
         nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
@@ -249,7 +251,7 @@ class LookAheadInput:
         self.skips["aggregate"] = as_matrix(self.aggregates)
 
     def _nodes_in_rounds(self, mask: Tensor) -> Tensor:
-        """int64 [n] the nodes of a mask, bool [I], that rounds use."""
+        """Return the nodes of a mask, bool [I], that rounds use, int64 [n]."""
         plan = self.context.plan
         return (mask & (plan.required_layers > plan.num_layers)).nonzero()[:, 0]
 
@@ -288,7 +290,7 @@ class LookAheadInput:
         return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
 
     def make_pair(self, stage: Stage, following: Stage, nodes: Tensor) -> Pair:
-        """What two layers read at labelled nodes, int64 [n], at least one, ascending."""
+        """Gather what two layers read at labelled nodes, int64 [n], at least one, ascending."""
         context = self.context
         block = context.edges.cut_block(nodes, _all_halo(self.halo[:, :0]))
         skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
@@ -353,7 +355,7 @@ def _all_halo(rows: Tensor) -> Sources:
 
 
 def _rows_of_halo(received: Sources) -> Tensor:
-    """[H, F]; 0 where a row was not received."""
+    """Return the received rows of all halo nodes, [H, F]; 0 where a row was not received."""
     rows = received.unprojected
     found = rows.values.new_zeros(len(rows.halo), rows.values.shape[1])
     known = rows.halo >= 0

@@ -121,6 +121,7 @@ def test_only_its_trainer_loads_dgls_engine() -> None:
 
 def test_retexo_takes_little_of_partitioning() -> None:
     taken = (
+        "describe_tables",
         "directory",
         "features.schema",
         "graph_data",
@@ -143,7 +144,6 @@ def test_retexo_takes_little_of_partitioning() -> None:
         if file.startswith(("retexo/settings/", "retexo/apps/", "retexo/predictor.py")):
             allowed = (
                 *everywhere,
-                "partitioning.describe_tables",
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
             )
