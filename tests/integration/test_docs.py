@@ -29,7 +29,9 @@ PROGRAMS = (
     "git",
     "ssh",
     "torchrun",
-    "srun",
+    "sbatch",
+    "docker",
+    "kubectl",
     "retexo",
     "cd",
     "eval",
@@ -56,7 +58,7 @@ NOT_RUN = {
     "torchrun": (
         "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments"
     ),
-    "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
+    "sbatch|docker|kubectl": "tests/integration/test_deploy.py reads their files",
     r"python benchmarks/": HOURS,
     r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
     r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
