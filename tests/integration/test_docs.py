@@ -74,7 +74,12 @@ NOT_RUN = {
     ),
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
-LONG = (r"python main\.py .*\+experiment=seeds5", r"python main\.py .*trainer=sampled")
+LONG = (
+    r"python main\.py .*\+experiment=seeds5",
+    r"python main\.py .*trainer=sampled",
+    r"python main\.py -m app=train dataset_name=cora model=",  # test_cli.py has a multirun
+    r"python main\.py app=report report\.runs=outputs/models",
+)
 """Run with --all."""
 
 
