@@ -48,6 +48,7 @@ class PredictSettings(Checked):
         "auto: the same, with int8 in place of int4",
         one_of(*AT_PREDICTION),
         compared=False,
+        earlier="trained",
     )
     pairs: str | None = setting(
         "predict.pairs",
@@ -74,6 +75,13 @@ class PredictSettings(Checked):
         "predict.embeddings",
         False,
         "also write the embeddings of the last hidden layer",
+        compared=False,
+    )
+    state: str | None = setting(
+        "predict.state",
+        None,
+        "folder that keeps the inputs of every layer, on each machine; the next prediction with it "
+        "computes and sends only what changed in the graph; rows are fp32",
         compared=False,
     )
 
