@@ -310,8 +310,8 @@ class DatasetSettings(Checked):
     file: str | None = setting(
         "dataset_file",
         None,
-        "with dataset_name=file: npz file, folder of tables, or DGL graph file "
-        "(docs/data.md); with dataset_name=parts: folder of this site",
+        "with dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
+        "with dataset_name=parts: folder of this site; also s3://, gs://, https:// (remote.cache)",
         per_node=True,
     )
     max_gib: float = setting(
@@ -423,7 +423,7 @@ class PartitionSettings(Checked):
     dir: str = setting(
         "partition_dir",
         "data/partitions",
-        "folder of partition directories",
+        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
         per_node=True,
         compared=False,
     )
