@@ -120,9 +120,8 @@ def measure(
     yield "without", run_predict(folder, "predict.precision=fp32")
     base, state = folder / "base", folder / "state"
     yield "first", run_predict(folder, f"predict.state={base}")
-    for share in (0.0, *shares):
-        if share:
-            write_parts(folder, change_edges(graph, share), parts)
+    for share in shares:
+        write_parts(folder, change_edges(graph, share), parts)
         shutil.copytree(base, state)
         yield f"{share:.2%}", run_predict(folder, f"predict.state={state}")
         shutil.rmtree(state)
