@@ -476,6 +476,7 @@ def _proof(secret: str, key: Key) -> str:
 
 
 def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
+    """Return an empty table of streams, to be filled; None for gloo, which opens its own."""
     return {} if cluster.backend == "sockets" else None
 
 

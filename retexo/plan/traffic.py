@@ -78,6 +78,7 @@ class Entry:
 
     @property
     def each_round(self) -> bool:
+        """Whether num_bytes are sent in every round of the layer, not once."""
         return self.kind == "gradients"
 
 

@@ -165,8 +165,8 @@ class LookAheadInput:
 
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
-        """The input of the first layer: receives the features, and edge features where skips read
-        them."""
+        """Receive the features of halo nodes, and edge features where skips read them; return the
+        input of the first layer."""
         plan, rows, halo = context.plan, context.features, context.halo_features
         if halo is None:
             halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
@@ -184,7 +184,10 @@ class LookAheadInput:
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
     ) -> dict[str, LayerExchange]:
-        """Sum the rows of the nodes that the layer computes, which other workers then receive."""
+        """Aggregate at the nodes that the layer computes; return the exchange of these aggregates.
+
+        There is none for the last layer.
+        """
         with context.phase("aggregate"), torch.no_grad():
             inner = self._aggregate_inner(layer, stage)
         self.aggregates = torch.cat((inner, torch.zeros(len(self.halo), inner.shape[1])))
