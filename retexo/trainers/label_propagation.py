@@ -8,7 +8,8 @@ network's plan has L + K layers: V_0 is computed at all nodes within K hops of a
 those within K - i hops, so V_K is exact at the nodes in a split.
 
 One step at the validation nodes decides first whether all steps are taken, unless most nodes
-validate. On 6 graphs with 2 models it decided as all steps did.
+validate. In 13 of 14 runs on 7 graphs it decided as all steps did; in the other one (PubMed, 4
+partitions) the test accuracy was .8803 without smoothing, .8799 with it.
 
 I inner nodes, H halo nodes, C classes, L layers, K steps.
 """
