@@ -159,7 +159,8 @@ class Model:
 
     def write(self, path: Path, assignment: dict[str, np.ndarray]) -> Meta:
         graph, masks = self.graph()
-        request = {"features": ["random"] if self.of_ids else ["given"]}
+        kind = "random" if self.of_ids else "given"
+        request = {"features": [kind], "partition_method": "random"}
         made_by = {"request": request, "split": {}, "versions": {}}
         return write(
             path,
