@@ -262,7 +262,7 @@ class _Counts:
         )
 
     def text(self, store: ModelStore) -> bytes:
-        """In Prometheus' format."""
+        """Return all metrics in the text format of Prometheus."""
         for gauge in (self.model, self.unusual):
             gauge.clear()
         self.model.labels(store.model.version).set(1)

@@ -118,7 +118,7 @@ def _read(
             " column"
         )
     check_requested(
-        columns, ((file, frames.column_names(file)) for file in [*named, *_with_columns(edges)])
+        columns, ((file, frames.column_names(file)) for file in [*named, *_only_tables(edges)])
     )
     if columns.id is None:
         columns = find_id_column(
@@ -194,8 +194,8 @@ def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
     return replace(matrix, roles=roles, ignored=ignored)
 
 
-def _with_columns(files: list[Path]) -> list[Path]:
-    """Return the files that have named columns."""
+def _only_tables(files: list[Path]) -> list[Path]:
+    """Return the files whose format has named columns: csv, txt and parquet, but not npy or npz."""
     return [file for file in files if frames.kind_of(file) in ("csv", "txt", "parquet")]
 
 

@@ -269,6 +269,7 @@ def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) ->
 
 
 def _to_array(features: Any) -> Any:
+    """Encode all rows of EncodedFeatures, [N, F]; return other features as they are."""
     return features.toarray() if isinstance(features, EncodedFeatures) else features
 
 

@@ -120,7 +120,7 @@ def _describe(state: dict[str, Any]) -> list[str]:
 
 
 def _treatment(column: dict[str, Any]) -> str:
-    """How a column is encoded, in words."""
+    """Return how a column is encoded, in words."""
     role = column["role"]
     if role == "categorical":
         rest = " and one for the rest" if column["rest"] else ""

@@ -73,7 +73,7 @@ class Worker:
 
 
 def _oom_kills() -> int:
-    """How often this machine's kernel has killed a process because it ran out of memory."""
+    """Return how often this machine's kernel has killed a process because it ran out of memory."""
     with suppress(OSError):  # a container may hide it
         for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):

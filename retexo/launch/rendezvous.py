@@ -186,7 +186,8 @@ class Participant:
     def connect(
         self, address: str, port: int, timeout: float, node: int, *, encrypted: bool = True
     ) -> Channel:
-        """As control_channel.connect; with the address THROUGH_HUB, to the node `port`."""
+        """Connect to an address (control_channel.connect), or through the hub to the node `port` if
+        the address is THROUGH_HUB."""
         tls = self.security.tls if encrypted else None
         if self.hub is None or address != THROUGH_HUB:
             return connect(address, port, timeout, tls, node)
@@ -475,6 +476,7 @@ def _proof(secret: str, key: Key) -> str:
 
 
 def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
+    """Return an empty table of streams, to be filled; None for gloo, which opens its own."""
     return {} if cluster.backend == "sockets" else None
 
 

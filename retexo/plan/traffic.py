@@ -80,6 +80,7 @@ class Entry:
 
     @property
     def each_round(self) -> bool:
+        """Whether num_bytes are sent in every round of the layer, not once."""
         return self.kind == "gradients"
 
 
@@ -354,7 +355,7 @@ def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessa
 
 
 def _no_zeros(count: int, width: int) -> Tensor:
-    """[count, width]"""
+    """Return rows without zeros, [count, width]."""
     return torch.linspace(0.5, 1.5, count * width).view(count, width)
 
 

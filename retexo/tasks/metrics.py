@@ -46,8 +46,9 @@ def balanced_accuracy(tp: Tensor, fn: Tensor) -> float:
 
 
 def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
-    """Correctly classified nodes by the evaluator of the Open Graph Benchmark; classes, int64 [N]
-    each.
+    """Count correctly classified nodes by the evaluator of the Open Graph Benchmark.
+
+    predicted, labels: classes, int64 [N] each.
 
     Each worker evaluates its own nodes, because no label leaves its owner.
     """
@@ -102,13 +103,13 @@ def average_precision(counts: Tensor) -> float:
 
 
 def rank_among(own: Tensor, others: Tensor) -> Tensor:
-    """The rank of scores [n] among others [n, K], from 1: the mean of best and worst rank under
-    ties."""
+    """Return the rank of scores [n] among others [n, K], from 1: the mean of best and worst rank
+    under ties."""
     return 1 + (count_above(own, others) + count_above(own, others, ties=True)) / 2
 
 
 def count_above(own: Tensor, others: Tensor, *, ties: bool = False) -> Tensor:
-    """How many of others [..., n, K] are above own [..., n], int32; K below 2^24.
+    """Count how many of others [..., n, K] are above own [..., n], int32; K below 2^24.
 
     Scores that differ only by rounding are ties, because a product of two rows and a product of
     matrices sum in different orders. ties: whether they count.

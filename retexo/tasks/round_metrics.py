@@ -90,6 +90,7 @@ class CountMetric:
         """Begin to count; every round counts alike."""
 
     def value(self, counts: Tensor, loss: float) -> float:
+        """Return the metric of counts, int64 [K], summed over all workers."""
         if self.name == "loss":
             return -loss
         if self.name == "accuracy":
@@ -116,7 +117,7 @@ class CountMetric:
         return torch.empty(0, dtype=torch.int64)
 
     def load_state(self, saved: Tensor) -> None:
-        """It has none."""
+        """Do nothing: the state is empty."""
 
 
 @dataclass(eq=False)
@@ -140,6 +141,7 @@ class RankingMetric:
         return count_scores(*self.scores(logits, labels), self._edges).flatten()
 
     def value(self, counts: Tensor, loss: float) -> float:
+        """Return the metric of counts, int64 [2 B], and choose the edges of the next histogram."""
         histogram = counts.view(2, -1)
         self._next_edges = refine_edges(self._edges, histogram)
         value = RANKING[self.name](histogram)

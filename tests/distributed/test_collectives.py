@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.traffic_meter import KINDS, MessageTag, TrafficMeter
+from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
 
 WORLD = 4
@@ -290,14 +290,3 @@ def test_a_failure_of_this_worker_is_not_a_lost_peer(
         gather_failing_with(text, monkeypatch)
     assert str(caught.value) == text
     assert not isinstance(caught.value, PeerLost)
-
-
-def test_the_meter_adds_up_by_purpose_and_peer() -> None:
-    meter = TrafficMeter(2)
-    meter.add(GRADIENTS, 1, 5)
-    meter.add(GRADIENTS, 1, 6)
-    meter.add(SETUP, 1, 7)
-    table = meter.table(2)
-    assert table[KINDS.index("gradients"), 1].tolist() == [0, 11]
-    assert table[KINDS.index("setup"), 2].tolist() == [0, 7]
-    assert int(table.sum()) == 18

@@ -159,7 +159,6 @@ def whole_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SYNC, 20),
         (LOCAL, 18),
         (OPTIMIZER, 37),
         (DEFAULTS, 38),
@@ -168,7 +167,7 @@ def whole_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun
             30,
             marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed"),
         ),
-        *(pytest.param(SYNC, message, marks=LONG) for message in (0, 3, 9, 14, 24, 33)),
+        *(pytest.param(SYNC, message, marks=LONG) for message in (0, 3, 9, 14, 20, 24, 33)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value[-1],

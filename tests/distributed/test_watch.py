@@ -158,12 +158,12 @@ DEATHS = {
 }
 
 
-LONG = pytest.mark.long("other causes of a death are named likewise")
+LONG = pytest.mark.long("test_faults.py has stops and kills; other causes are named likewise")
 
 
 @pytest.mark.parametrize(
     "what",
-    [pytest.param(what, marks=LONG if what in ("exit", "no space") else []) for what in DEATHS],
+    [pytest.param(what, marks=[] if what in ("fail", "no memory") else LONG) for what in DEATHS],
 )
 def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     start = time.monotonic()

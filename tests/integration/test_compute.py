@@ -72,13 +72,9 @@ def test_bfloat16_is_near(tmp_path: Path, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", [pytest.param("gcn", marks=LONG), "gat-mean"])
-def test_batches_train_and_draw_others_each_time(tmp_path: Path, model: str) -> None:
+def test_batches_train(tmp_path: Path, model: str) -> None:
     whole = losses(tmp_path, 2, "whole", *MODELS[model], "device=cpu")
     batches = losses(tmp_path, 2, "batches", *MODELS[model], "device=cpu", "batch_size=3")
-    again = losses(tmp_path, 2, "again", *MODELS[model], "device=cpu", "batch_size=3")
-    auto = losses(tmp_path, 2, "auto", *MODELS[model], "device=cpu", "batch_size=auto")
-    assert torch.equal(auto, whole)  # of a small graph
-    assert torch.equal(batches, again)  # from the seed
     assert not torch.equal(batches, whole)
     assert batches.isfinite().all()
 

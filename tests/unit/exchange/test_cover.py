@@ -120,14 +120,6 @@ def test_solvers_agree_on_what_pruning_leaves(weights: tuple[int, int], seed: in
     assert near.weight <= 1.02 * near.lower_bound
 
 
-def test_row_already_held_costs_nothing() -> None:
-    found = minimum_cover(
-        np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 8]), np.array([9, 9])
-    )
-    assert found.left_mask.tolist() == [True, True]
-    assert (found.weight, found.lower_bound) == (8, 8)
-
-
 def test_long_chain_is_exact_though_pruning_stops_early() -> None:
     rng = np.random.default_rng(0)
     left, right = np.repeat(np.arange(3000), 2)[1:], np.repeat(np.arange(3000), 2)[:-1]
@@ -146,13 +138,6 @@ def test_weights_beyond_int32_have_a_bound() -> None:
     found = minimum_cover(*odd)
     assert_consistent(odd, found)
     assert found.weight <= 1.02 * found.lower_bound
-
-
-def test_no_edges_need_no_rows() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    found = minimum_cover(none, none, np.array([3, 0]), none)
-    assert (found.left_mask.tolist(), found.right_mask.tolist()) == ([False, False], [])
-    assert (found.weight, found.lower_bound) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -210,12 +210,6 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
     torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-9)
 
 
-def test_a_block_without_edges() -> None:
-    block = edges().cut_block(torch.tensor([4, 5]), NOTHING)
-    assert block.nodes.tolist() == [4, 5]
-    assert len(block.src) == 0
-
-
 # --- sparse matrices ----------
 
 
