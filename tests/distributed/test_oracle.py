@@ -53,7 +53,6 @@ COMMON = (
 )
 SPARSE = ("gcn", "sage-mean", "gat-mean")
 CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPARSE]
-MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 AHEAD = "model.lookahead=1"
 POWERSGD = "gradient.compression=powersgd"
@@ -79,7 +78,6 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn-batch-of-all": ("dense", (*MODELS["gcn"], "batch_size=60")),
     "gat-plain": ("dense", (*MODELS["gat-mean"], "exchange=plain")),
     "gcn-third": ("third", MODELS["gcn"]),
-    "gcn-third-plain": ("third", (*MODELS["gcn"], "exchange=plain")),
     "sage-mean-third": ("third", MODELS["sage-mean"]),
     "gat-third": ("third", MODELS["gat-mean"]),
     "gcn-skips": ("dense", (*MODELS["gcn"], *SKIPS)),
@@ -123,13 +121,8 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
         "dense",
         (*MODELS["gin"], "max_grad_norm=0.05", "scheduler=cosine", "model.activation=tanh"),
     ),
-    "gcn-own-half": ("dense", (*MODELS["gcn"], "model.self_weight=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
-    "gcn-powersgd-whole": (
-        "dense",
-        (*MODELS["gcn"], POWERSGD, "gradient.rank=8"),
-    ),  # no matrix has more columns
     "gcn-local-powersgd": ("dense", (*MODELS["gcn"], *LOCAL_3, POWERSGD, "gradient.rank=1")),
 }
 CHUNK = 16
@@ -383,9 +376,20 @@ def assert_same(got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize("num_parts", [pytest.param(2, marks=LONG), 4, 7])
-@pytest.mark.parametrize("case", MARKED)
-def test_parts_equal_one_part(trained: Any, num_parts: int, case: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("case", "num_parts"),
+    [
+        pytest.param(
+            case,
+            num_parts,
+            marks=LONG if num_parts == 2 or (num_parts == 7 and place % 2) else [],
+            id=f"{'-'.join(case)}-{num_parts}",
+        )
+        for place, case in enumerate(CASES)
+        for num_parts in (2, 4, 7)
+    ],
+)
+def test_parts_equal_one_part(trained: Any, case: tuple[str, str], num_parts: int) -> None:
     assert_same(trained(num_parts, case), trained(1, case))
 
 
@@ -523,6 +527,15 @@ def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, ca
     assert np.isnan(got[1][-1]).any(axis=1).tolist() == (~named).tolist()
 
 
+SAME_AS = {"gat-chunks": "gat", "gat-batch-of-all": "gat", "gcn-batch-of-all": "gcn"}
+SAME_AS |= {"sage-pool-chunks": "sage-pool", "gcn-columns": "gcn-columns"}
+
+
+@pytest.mark.parametrize("case", [*SAME_AS, "gin-clipped"])
+def test_other_ways_lead_to_the_same_network(trained: Any, case: str) -> None:
+    assert_same(trained(4, case), trained(1, SAME_AS.get(case, case)))
+
+
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
     """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts
@@ -544,9 +557,13 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
     assert not np.allclose(embeddings[0], exact[0], rtol=1e-3)  # something was left out
 
 
+ANSWERS = [name for name in FEW if "-skips" in name or "-ahead" in name]
+OTHER_LOSSES = ("gcn-skips-mae", "gcn-skips-huber")  # test_node_regression.py has their values
+
+
 @pytest.mark.parametrize("num_parts", SOME_PARTS)
 @pytest.mark.parametrize(
-    "case", [name for name in FEW if "-skips" in name or "-ahead" in name or name == "gcn-own-half"]
+    "case", [pytest.param(name, marks=LONG if name in OTHER_LOSSES else []) for name in ANSWERS]
 )
 def test_skips_and_answers_of_parts_equal_those_of_one(
     trained: Any, num_parts: int, case: str
