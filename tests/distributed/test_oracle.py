@@ -64,6 +64,7 @@ SKIPS = (
     "smoothing.steps=3",
     "smoothing.reach=computed",
 )
+IN_PROCESSES = (("gcn", "dense"), ("gat-concat", "dense"), ("gcn", "local-3"))
 FEW_ROUNDS = 3
 # The graph, and settings besides those above; of FEW_ROUNDS each.
 FEW: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -300,8 +301,8 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by (parts, case). Workers are threads, but for four parts of CASES: one set of
-    processes.
+    """Results by (parts, case). Workers are threads, but for four parts of IN_PROCESSES: one set
+    of processes.
     """
 
     @functools.cache
@@ -324,15 +325,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @functools.cache
     def in_processes() -> dict[Any, Any]:
-        names = [*CASES, ("gcn", "local-3")]
-        jobs = [make_job(4, name) for name in names]
+        jobs = [make_job(4, name) for name in IN_PROCESSES]
         folder = tmp_path_factory.mktemp("processes")
         results = run_workers(4, train_as_processes, folder, jobs, timeout=280.0)
-        return {name: [result[place] for result in results] for place, name in enumerate(names)}
+        return {
+            name: [result[place] for result in results] for place, name in enumerate(IN_PROCESSES)
+        }
 
     @functools.cache
     def of(num_parts: int, name: Any) -> Any:
-        if num_parts == 4 and name not in FEW:
+        if num_parts == 4 and name in IN_PROCESSES:
             return joined(in_processes()[name])
         return joined(train_as_threads(num_parts, make_job(num_parts, name)))
 
