@@ -146,12 +146,10 @@ def workers(place: Path) -> list[psutil.Process]:
     return [process for process in processes if process.info["cwd"] == str(place)]
 
 
+@pytest.mark.long("a host that cannot be reached ends the others likewise")
 @pytest.mark.parametrize(
     ("number", "status"),
-    [
-        pytest.param(signal.SIGINT, 130, id="INT"),
-        pytest.param(signal.SIGKILL, -9, id="KILL", marks=pytest.mark.long("another signal")),
-    ],
+    [pytest.param(signal.SIGINT, 130, id="INT"), pytest.param(signal.SIGKILL, -9, id="KILL")],
 )
 def test_all_end_with_the_launcher(place: Path, number: signal.Signals, status: int) -> None:
     process = launch(
