@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning import local_copies
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -69,6 +70,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
     parts = range(directory.num_parts)
+    local_copies.fetch_parts(directory.path, directory.meta, parts)
     directory.verify(parts)
     check_directory(settings.train, directory)
     partitions = [without_ledger(read_part(directory, part)) for part in parts]

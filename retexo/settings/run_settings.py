@@ -27,6 +27,7 @@ from retexo.settings.app_settings import (
     DisplaySettings,
     ExportSettings,
     PredictSettings,
+    RemoteSettings,
     ReportSettings,
     ServeSettings,
 )
@@ -429,13 +430,7 @@ class TrainSettings(Checked):
 class Settings(Checked):
     """The application and all settings."""
 
-    app: str = setting(
-        "app",
-        "train",
-        "application to run",
-        one_of(*APPS),
-        compared=False,
-    )
+    app: str = setting("app", "train", "application to run", one_of(*APPS), compared=False)
     partition: PartitionSettings
     train: TrainSettings
     seeds: tuple[int, ...] | None = setting(
@@ -474,6 +469,7 @@ class Settings(Checked):
     export: ExportSettings
     serve: ServeSettings
     report: ReportSettings
+    remote: RemoteSettings
     arguments: tuple[str, ...]
     """The command line: --config-name, --config-dir if given, then the overrides."""
     given: frozenset[str]

@@ -16,7 +16,13 @@ from support import free_port
 
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
-from retexo.launch import accepted_connections, control_channel, handshake, rendezvous
+from retexo.launch import (
+    accepted_connections,
+    addresses,
+    control_channel,
+    handshake,
+    rendezvous,
+)
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -212,6 +218,27 @@ def test_loopback_between_nodes_is_refused_with_the_remedy_first(address: str) -
         f"distributed.master_addr={address}: set distributed.interface=lo on every node if all run"
         " on this machine"
     )
+
+
+def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a container that starts after the others; a name that stays unknown is refused."""
+    lookup, asked = socket.getaddrinfo, []
+
+    def late(host: str, *others: Any, **named: Any) -> Any:
+        asked.append(host)
+        if host == "never" or (host == "late" and asked.count("late") < 9):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return lookup("localhost" if host == "late" else host, *others, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    monkeypatch.setattr(addresses, "LOOKUP_INTERVAL", 0.05)
+    port = free_port()
+    ends = together(
+        *(lambda node=node: attend(cluster(node, port, master_addr="late")) for node in (0, 1))
+    )
+    assert ends[0] == ends[1]
+    kind, message = attend(cluster(0, port, master_addr="never", init_timeout=1.0))
+    assert (kind, "distributed.master_addr=never" in message) == ("InputError", True)
 
 
 def test_a_taken_port_is_a_mistake() -> None:
