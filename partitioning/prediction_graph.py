@@ -84,7 +84,7 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
         InputError: it is none, or a column or type is not what the model was trained with.
     """
     if stored:
-        settings = replace(settings, columns=_named_columns(stored, settings.columns))
+        settings = replace(settings, columns=named_columns(stored, settings.columns))
     try:
         graph = read_as_fitted(
             lambda columns: _read(given, replace(settings, columns=columns)),
@@ -113,7 +113,7 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     return PredictionGraph(made, encoded, settings, stored, links)
 
 
-def _named_columns(stored: States, columns: ColumnSettings) -> ColumnSettings:
+def named_columns(stored: States, columns: ColumnSettings) -> ColumnSettings:
     """The columns of ids, ends and weights as stored, unless settings name them."""
     known = {
         role: [name for state in stored.values() for name in state["roles"].get(role, [])]

@@ -33,6 +33,13 @@ def serve(files: dict[str, bytes]) -> Iterator[Served]:
     served = Served(files)
 
     class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            content = served.files.get(self.path)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.send_header("ETag", served.version)
+            self.end_headers()
+
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
             served.asked.append((self.path, wanted))

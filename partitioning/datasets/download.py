@@ -173,7 +173,7 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
     part = path.with_name(f"{path.name}.{own}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _download(url, part, limit)
+        download_to(url, part, limit)
         check_published(part, url)
         rename_durably(part, path)
     except (OSError, HTTPException, ValueError) as error:
@@ -183,8 +183,14 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
             part.unlink()
 
 
-def _download(url: str, part: Path, limit: int) -> None:
-    """Try a few times; each attempt continues where the one before ended, if the server can."""
+def download_to(url: str, part: Path, limit: int) -> None:
+    """Download into a new file, in a few attempts.
+
+    Each continues where the one before ended, if the server can.
+
+    Raises:
+        OSError: or HTTPException, ValueError, if the last attempt fails.
+    """
     version = ""
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -32,6 +32,8 @@ UNNAMED = (
     " or labels"
 )
 
+DROP = "; edges.unknown=drop leaves such edges out"
+
 
 @dataclass(frozen=True, eq=False)
 class EdgePiece:
@@ -112,6 +114,7 @@ def read_edges(
     *,
     drop_unknown: bool = False,
     with_features: bool = False,
+    remedy: str = DROP,
 ) -> EdgeTable:
     """Read the edges and look up both ends; only one chunk is in memory twice.
 
@@ -121,19 +124,20 @@ def read_edges(
         nodes: The nodes of the sources, and of the destinations.
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         with_features: Whether further columns are features of the edges; else they are left out.
+        remedy: What the message about an unknown end finishes with.
     """
     if path.suffix == ".npy":
-        return _join(path, _npy_edges(path), nodes, None, drop_unknown=drop_unknown)
+        return _join(path, _npy_edges(path), nodes, None, drop_unknown=drop_unknown, remedy=remedy)
     if path.suffix == ".npz":
         pieces = _npz_edges(path, with_features=with_features)
-        return _join(path, pieces, nodes, None, drop_unknown=drop_unknown)
+        return _join(path, pieces, nodes, None, drop_unknown=drop_unknown, remedy=remedy)
     held = _EdgeColumns(path, columns, with_features=with_features)
     as_text = held.reader.text
     while True:
         held.reader.restart()
         try:
             pieces = _table_edges(held, nodes, as_text)
-            return _join(path, pieces, nodes, held, drop_unknown=drop_unknown)
+            return _join(path, pieces, nodes, held, drop_unknown=drop_unknown, remedy=remedy)
         except ReadAgain as again:
             as_text = as_text | again.columns
 
@@ -145,6 +149,7 @@ def _join(
     columns: _EdgeColumns | None,
     *,
     drop_unknown: bool,
+    remedy: str,
 ) -> EdgeTable:
     """Look up the ends of each chunk, and concatenate the chunks."""
     parts: dict[str, list[Array]] = {name: [] for name in ("src", "dst", "weight", "time", "feat")}
@@ -157,7 +162,7 @@ def _join(
                     f"{path}: column `{name}`",
                     begin,
                     keep_unknown=drop_unknown,
-                    remedy="; edges.unknown=drop leaves such edges out",
+                    remedy=remedy,
                 )
             )
             for name, ends, held in zip(("src", "dst"), (piece.src, piece.dst), nodes, strict=True)

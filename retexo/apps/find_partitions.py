@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from partitioning import local_copies
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
@@ -91,8 +92,10 @@ def open_local(settings: Settings) -> PartitionDirectory:
     """
     directory = open_directory(settings)
     check_directory(settings.train, directory)
+    local_ranks = settings.train.cluster.local_ranks
+    local_copies.fetch_parts(directory.path, directory.meta, local_ranks)
     logger.info("%s: checking the parts", directory.path)
-    directory.verify(settings.train.cluster.local_ranks)
+    directory.verify(local_ranks)
     return directory
 
 

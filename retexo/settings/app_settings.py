@@ -1,4 +1,6 @@
-"""The settings of app=predict, export, serve and report, and of what app=train shows."""
+"""The settings of app=predict, export, serve and report, of object stores, and of what app=train
+shows.
+"""
 
 from partitioning.setting_fields import (
     FINITE,
@@ -15,6 +17,7 @@ from retexo.settings.communication_settings import AT_PREDICTION
 APPS = (
     "train",
     "partition_data",
+    "update",
     "describe",
     "plan",
     "evaluate",
@@ -174,6 +177,28 @@ class ReportSettings(Checked):
     )
     label: str | None = setting(
         "report.label", None, "app=train: name of the method in reports, besides its model"
+    )
+
+
+@settings_dataclass
+class RemoteSettings(Checked):
+    """Object stores."""
+
+    cache: str = setting(
+        "remote.cache",
+        "data/remote",
+        "folder of local copies, where dataset_file, partition_dir or checkpoint_dir is an address "
+        "(s3://, gs://, https://; docs/data.md)",
+        per_node=True,
+        compared=False,
+    )
+    upload: str | None = setting(
+        "remote.upload",
+        None,
+        "folder of an object store (s3://, gs://) to which node 0 copies the run directory when "
+        "the run is complete; null: nowhere",
+        per_node=True,
+        compared=False,
     )
 
 

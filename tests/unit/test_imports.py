@@ -144,8 +144,11 @@ def test_retexo_takes_little_of_partitioning() -> None:
         if file.startswith(("retexo/settings/", "retexo/apps/", "retexo/predictor.py")):
             allowed = (
                 *everywhere,
+                "partitioning.local_copies",
+                "partitioning.object_store",
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
+                "partitioning.update",
             )
         names = {
             name
