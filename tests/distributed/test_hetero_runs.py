@@ -83,7 +83,12 @@ def trained(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+LONG = pytest.mark.long("other models and encodings are planned likewise")
+
+
+@pytest.mark.parametrize(
+    "case", [CASES[0], CASES[2], *(pytest.param(CASES[each], marks=LONG) for each in (1, 3))]
+)
 def test_what_was_sent_is_what_was_planned(
     case: tuple[str, ...], parts: Path, trained: Any, tmp_path: Path
 ) -> None:
