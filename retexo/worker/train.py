@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,7 +22,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import Scores, choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
 from retexo.worker.compatibility import copy_parameters
@@ -120,7 +119,7 @@ def run(
             context = context.at_depth(len(trained.rounds))
         with clock.phase("evaluate"):
             heads, scores = choose_and_score(
-                context, stages, trained.logits, partial(propagate, context)
+                context, stages, trained.logits, LabelPropagation(context)
             )
         transductive = {}
         if whole is not None:

@@ -10,7 +10,6 @@ import threading
 import unittest.mock
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import layerwise, lazy, look_ahead
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.worker.make_context import make_context
 
 ROUNDS = 4
@@ -274,7 +273,7 @@ def _train(
     if not settings.model.grows:  # then the last layer passes on its logits
         np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
-        answer = choose_heads(context, trained.logits, partial(propagate, context))
+        answer = choose_heads(context, trained.logits, LabelPropagation(context))
         embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
     parameters = [
         parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
@@ -633,7 +632,11 @@ def test_smoothing_is_the_power_of_the_adjacency(
         )
         rows = torch.from_numpy(start[partition.node_ids.numpy() - 1000])
         rows[context.plan.required_layers < 1] = torch.nan
-        return partition.node_ids.numpy(), [each.numpy() for each in propagate(context, rows, 3)]
+        powers, val = list(propagate(context, rows, 3)), partition.val_mask
+        if "exchange=plain" not in more:
+            first = LabelPropagation(context).first_step(rows)
+            assert torch.allclose(first[val], powers[1][val], rtol=1e-12)
+        return partition.node_ids.numpy(), [each.numpy() for each in powers]
 
     found = run_threads(num_parts, worker)
     order = np.argsort(np.concatenate([ids for ids, _ in found]))

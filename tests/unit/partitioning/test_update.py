@@ -41,7 +41,7 @@ CLASSES = 3
 RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
 NO_CHANGE: dict[str, Any] = dict.fromkeys(
     f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
-) | {"max_imbalance": 0.2, "again": True}
+) | {"max_imbalance": 0.2, "again": True, "source": None, "max_moved": 0.05}
 
 
 @dataclass
