@@ -1,6 +1,13 @@
-"""Settings of app=update."""
+"""Settings of app=update, and of rebalancing an updated directory."""
 
-from partitioning.setting_fields import FINITE, Checked, at_least, setting, settings_dataclass
+from partitioning.setting_fields import (
+    FINITE,
+    Checked,
+    at_least,
+    setting,
+    settings_dataclass,
+    within,
+)
 
 
 @settings_dataclass
@@ -62,5 +69,21 @@ class UpdateSettings(Checked):
         "update.again",
         False,
         "app=update: apply a change that was applied before",
+        compared=False,
+    )
+    source: str | None = setting(
+        "partition.source",
+        None,
+        "app=partition_data: partition directory to rebalance in place, moving few nodes; other"
+        " settings of the partitioner are not used",
+        per_node=True,
+        compared=False,
+    )
+    max_moved: float = setting(
+        "partition.max_moved",
+        0.05,
+        "partition.source: share of the nodes that may move to cut fewer edges, besides those that"
+        " leave partitions that are too large",
+        within(0, 1),
         compared=False,
     )

@@ -42,6 +42,8 @@ class NodeChange:
     new_names: Names | None = None
     new_values: Mapping[str, Array] = field(default_factory=dict)
     """[n, ...] by the name of the file that they go into."""
+    first_new: int = 0
+    """Number among all new nodes of the first of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,22 +138,21 @@ def find_table(
 
 def show_edge(held: HeldDirectory, name: EdgeType, src: int, dst: int) -> str:
     """An edge between nodes of the directory, for messages."""
-    ends = [
-        show_node(held, of_type, held.types[of_type].ids[end : end + 1])
-        for of_type, end in ((name[0], src), (name[2], dst))
-    ]
+    ends = [show_node(held, *end) for end in ((name[0], src), (name[2], dst))]
     if held.meta.request.get("symmetrize"):  # the table may have the other direction
         return f"edge between {ends[0]} and {ends[1]}"
     return f"edge {ends[0]} -> {ends[1]}"
 
 
-def show_node(held: HeldDirectory, of_type: str, ids: Ints) -> str:
+def show_node(held: HeldDirectory, of_type: str, node: int) -> str:
     """The id of a node as the data set has it."""
     each = held.types[of_type]
+    place = node - each.first
+    if not 0 <= place < len(each.ids):
+        return "a node of another machine"
     if not each.named:
-        return str(ids[0])
-    place = int(np.flatnonzero(each.ids == ids[0])[0])
-    part = int(np.searchsorted(each.bounds, place, side="right") - 1)
+        return str(each.ids[place])
+    part = int(np.searchsorted(each.bounds, node, side="right") - 1)
     names = Names.read(node_folder(held.folder(part), of_type))
     assert names is not None
-    return names.take(np.array([place - each.bounds[part]])).tolist()[0]
+    return names.take(np.array([node - each.bounds[part]])).tolist()[0]

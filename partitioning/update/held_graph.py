@@ -4,7 +4,7 @@ and how its tables were read.
 N nodes of a type, P partitions.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,16 @@ class HeldType:
     bounds: Ints
     """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph."""
     ids: Ints
-    """[N] ids of the data set, or hashes of names, in the order of the partitioned graph."""
+    """[N] ids of the data set, or hashes of names, in the order of the partitioned graph; of a
+    directory with some of the partitions those of these."""
     named: bool
     """Whether ids are hashes of names."""
     width: int
     """Number of features."""
     kinds: tuple[str, ...]
     """Kinds of features (features.kind)."""
+    first: int = 0
+    """Id in the partitioned graph of the first of `ids`."""
 
     @property
     def given_width(self) -> int:
@@ -79,13 +82,16 @@ class HeldDirectory:
     target: str
     columns: ColumnSettings
     """How its tables were read."""
+    first_part: int = 0
+    """Number of the partition that counts as the first one: that of a machine with some of the
+    partitions, whose nodes are numbered as if there were no others."""
 
     @property
     def num_parts(self) -> int:
         return len(self.meta.parts)
 
     def folder(self, part: int) -> Path:
-        return self.path / f"part{part}"
+        return self.path / f"part{self.first_part + part}"
 
     def state(self, name: str | EdgeType) -> State | None:
         """The fitted pipeline of a type's or a relation's table; None where there is none."""
@@ -109,8 +115,13 @@ def check_intact(held: HeldDirectory, path: Path) -> None:
         raise InputError(f"{path}: missing or damaged; {REMEDY}")
 
 
-def open_directory(path: Path) -> HeldDirectory:
+def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
     """Open a directory for an update.
+
+    Args:
+        path: The directory.
+        parts: The partitions that are on this machine, where it has not all; the directory is
+            opened as if there were no others.
 
     Raises:
         InputError: it is of another program, or holds what an update cannot keep right.
@@ -139,9 +150,18 @@ def open_directory(path: Path) -> HeldDirectory:
         counts[PLAIN_TYPE]["nodes"] = [part.nodes for part in meta.parts]
         by_type = {PLAIN_TYPE: tuple(kinds)}
         target, relations = PLAIN_TYPE, [PLAIN_RELATION]
-    held = HeldDirectory(path, meta, {}, {}, target, columns)
+    chosen = slice(None) if parts is None else slice(parts.start, parts.stop)
+    held = HeldDirectory(
+        path,
+        replace(meta, parts=meta.parts[chosen]),
+        {},
+        {},
+        target,
+        columns,
+        0 if parts is None else parts.start,
+    )
     for name, each in counts.items():
-        bounds = np.cumsum([0, *each["nodes"]])
+        bounds = np.cumsum([0, *each["nodes"][chosen]])
         folders = [node_folder(held.folder(part), name) for part in range(held.num_parts)]
         ids = np.concatenate([held.load(folder / "orig_id.npy") for folder in folders])
         if len(ids) != bounds[-1]:
@@ -158,6 +178,13 @@ def open_directory(path: Path) -> HeldDirectory:
         held.relations[relation] = HeldRelation(relation, is_weighted, width)  # type: ignore[index,arg-type]
     _check_features(held)
     return held
+
+
+def all_bounds(meta: Meta) -> dict[str, Ints]:
+    """Return the bounds of all partitions by type, [P + 1] each."""
+    if isinstance(meta, HeteroMeta):
+        return {name: np.cumsum([0, *each["nodes"]]) for name, each in meta.types.items()}
+    return {PLAIN_TYPE: np.cumsum([0, *(part.nodes for part in meta.parts)])}
 
 
 def _columns_of(meta: Meta) -> ColumnSettings:

@@ -40,7 +40,8 @@ def read_edge_table(
     relation: HeldRelation,
     settings: UpdateSettings,
     kind: str,
-    nodes: Mapping[str, Nodes],
+    sources: Mapping[str, Nodes],
+    destinations: Mapping[str, Nodes],
 ) -> Edges | None:
     """Read a table of edges of one relation; None where there is none."""
     path = find_table(held, settings, f"{kind}_edges", relation.name)
@@ -53,7 +54,7 @@ def read_edge_table(
             lambda columns: read_edges(
                 path,
                 columns,
-                (nodes[source], nodes[destination]),
+                (sources[source], destinations[destination]),
                 with_features=relation.num_features > 0 and kind != "deleted",
                 remedy="; new nodes go into update.new_nodes" if kind == "new" else "",
             ),
@@ -97,7 +98,7 @@ def _edge_data(
 
 def add_reverse(
     held: HeldDirectory, tables: dict[EdgeType, dict[str, Edges | None]]
-) -> dict[EdgeType, dict[str, Edges]]:
+) -> dict[EdgeType, dict[str, Edges | None]]:
     """Add the reverse of each edge where the directory was made with reverse edges."""
     made = {name: dict(kinds) for name, kinds in tables.items()}
     if PLAIN_RELATION in made:
@@ -112,10 +113,7 @@ def add_reverse(
             for kind, edges in kinds.items():
                 if back in tables and edges is not None and tables[back][kind] is None:
                     made[back][kind] = replace(edges, src=edges.dst, dst=edges.src)
-    return {
-        name: {kind: Edges() if edges is None else edges for kind, edges in kinds.items()}
-        for name, kinds in made.items()
-    }
+    return made
 
 
 def _reversed_too(edges: Edges, kind: str, count: int) -> Edges:
@@ -130,19 +128,20 @@ def _reversed_too(edges: Edges, kind: str, count: int) -> Edges:
 def check_edges(
     held: HeldDirectory,
     name: EdgeType,
-    tables: dict[str, Edges],
+    given: Mapping[str, Edges | None],
     nodes: Mapping[str, NodeChange],
 ) -> EdgeChange:
     """Check the tables of a relation against each other and against the deleted nodes."""
+    tables = {kind: Edges() if edges is None else edges for kind, edges in given.items()}
     for kind, edges in tables.items():
         for end, of_type in (("src", name[0]), ("dst", name[2])):
             ends = getattr(edges, end)
             gone = np.isin(ends, nodes[of_type].deleted)
             if gone.any():
-                shown = held.types[of_type].ids[ends[gone][:1]]
+                shown = show_node(held, of_type, int(ends[gone][0]))
                 raise InputError(
                     f"{edges.where}: {int(gone.sum())} edges end at a node that"
-                    f" update.deleted_nodes deletes, {show_node(held, of_type, shown)} for"
+                    f" update.deleted_nodes deletes, {shown} for"
                     " instance; its edges go with it: leave them out"
                 )
         if kind != "new":

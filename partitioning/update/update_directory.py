@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.directory.meta import HeteroMeta, Meta
-from partitioning.directory.npy_files import content_of, load_array
+from partitioning.directory.npy_files import content_of, edge_folder, load_array
 from partitioning.directory.write_directory import replaced_when_written, write_meta, writing
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
@@ -63,26 +63,30 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
     with writing(path):
         held = open_directory(path)
         files = table_files(held, settings)
-        digest, described = _describe_files(files)
-        _refuse_again(held, digest, again=settings.again)
+        digest, described = describe_files(files)
+        refuse_again(held, digest, again=settings.again)
         change = read_change(held, settings)
         numbers = _number(held, change, settings)
         with replaced_when_written(path, overwrite=True) as unfinished:
             parts = _write_parts(held, change, numbers, unfinished)
+            rows = [
+                describe_part(held, change, numbers, made, part, unfinished)
+                for part, made in enumerate(parts)
+            ]
             entry = {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "change": digest,
                 "files": described,
-                **_count(held, change, numbers, parts),
+                **count_changes(rows),
                 "notes": change.notes,
                 "version": version,
             }
-            meta = _make_meta(held, change, numbers, parts, unfinished, entry)
+            meta = make_meta(held.meta, rows, entry)
             write_meta(unfinished, meta)
     return Update(meta, entry, [*change.notes, *_left_out(held)])
 
 
-def _describe_files(files: Mapping[str, list[Path]]) -> tuple[str, dict[str, Any]]:
+def describe_files(files: Mapping[str, list[Path]]) -> tuple[str, dict[str, Any]]:
     """Return the checksum of a change, and name and checksum of its files by setting."""
     if not files:
         raise InputError(
@@ -106,7 +110,7 @@ def _checksum_of(path: Path) -> str:
     return file_checksum(path)
 
 
-def _refuse_again(held: HeldDirectory, digest: str, *, again: bool) -> None:
+def refuse_again(held: HeldDirectory, digest: str, *, again: bool) -> None:
     for entry in held.meta.history:
         if entry.get("change") == digest and not again:
             raise InputError(
@@ -120,20 +124,26 @@ def _number(
     held: HeldDirectory, change: Change, settings: UpdateSettings
 ) -> dict[str, Renumbering]:
     """Place the new nodes, and number all nodes anew, by type."""
+    parts = place_new(held, change, settings)
+    return {
+        name: Renumbering.of(held.types[name].bounds, nodes.deleted, parts[name])
+        for name, nodes in change.nodes.items()
+    }
+
+
+def place_new(held: HeldDirectory, change: Change, settings: UpdateSettings) -> dict[str, Ints]:
+    """Return the partition of each new node, by type; sources on other machines do not count."""
     bounds = {name: each.bounds for name, each in held.types.items()}
+    num_new = {name: len(nodes.new_ids) for name, nodes in change.nodes.items()}
     sizes = {}
     for name, nodes in change.nodes.items():
         gone = np.searchsorted(bounds[name], nodes.deleted, side="right") - 1
         sizes[name] = np.diff(bounds[name]) - np.bincount(gone, minlength=held.num_parts)
-    edges = [
-        ((name[0], each.new.src), (name[2], each.new.dst)) for name, each in change.edges.items()
-    ]
-    num_new = {name: len(nodes.new_ids) for name, nodes in change.nodes.items()}
-    parts = place(bounds, sizes, num_new, edges, settings.max_imbalance)
-    return {
-        name: Renumbering.of(bounds[name], nodes.deleted, parts[name])
-        for name, nodes in change.nodes.items()
-    }
+    edges = []
+    for (source, _, destination), each in change.edges.items():
+        here = each.new.take(each.new.src < bounds[source][-1] + num_new[source])
+        edges.append(((source, here.src), (destination, here.dst)))
+    return place(bounds, sizes, num_new, edges, settings.max_imbalance)
 
 
 def _write_parts(
@@ -148,108 +158,117 @@ def _write_parts(
     return parts
 
 
-def _count(
+def describe_part(
     held: HeldDirectory,
     change: Change,
     numbers: Mapping[str, Renumbering],
-    parts: list[UpdatedPart],
+    made: UpdatedPart,
+    part: int,
+    folder: Path,
 ) -> dict[str, Any]:
-    """The counts of a change for the history, over all types and relations."""
-    nodes, edges = change.nodes.values(), change.edges.values()
-    placed = sum(
-        np.bincount(each.parts_of_new, minlength=held.num_parts) for each in numbers.values()
-    )
-    removed = sum(len(each) for part in parts for each in part.removed.values())
+    """Return what an updated partition has, and what changed in it, as JSON values."""
+    edges = {SEPARATOR.join(name): count for name, count in made.num_edges.items()}
+    loops = {
+        name: int((numbers[name[2]].part_of(each.self_loops) == part).sum())
+        for name, each in change.edges.items()
+    }
+    new_nodes = {name: int((each.parts_of_new == part).sum()) for name, each in numbers.items()}
+    kinds: dict[str, dict[str, int]] = {"changed": {}, "deleted": {}}
+    for name, nodes in change.nodes.items():
+        for kind, found in kinds.items():
+            owner = numbers[name].part_of(getattr(nodes, kind))
+            found[name] = int((owner == part).sum())
+    changed_edges = [
+        int((numbers[name[2]].part_of(each.changed.dst) == part).sum())
+        for name, each in change.edges.items()
+    ]
+    before = sum(_num_edges(held, name, part) for name in held.relations)
     return {
-        "nodes": {
-            "new": sum(len(each.new_ids) for each in nodes),
-            "changed": sum(len(each.changed) for each in nodes),
-            "deleted": sum(len(each.deleted) for each in nodes),
+        "inner": made.num_inner,
+        "halo": {name: len(halo) for name, halo in made.halo.items()},
+        "edges": edges,
+        "cut": {SEPARATOR.join(name): count for name, count in made.num_cut.items()},
+        "split": made.split,
+        "self_loops": held.meta.parts[part].edges - before + sum(loops.values()),
+        "changes": {
+            "nodes": {
+                "new": sum(new_nodes.values()),
+                **{kind: sum(found.values()) for kind, found in kinds.items()},
+            },
+            "edges": {
+                "new": sum(map(len, made.added.values())) + sum(loops.values()),
+                "changed": sum(changed_edges),
+                "deleted": sum(map(len, made.removed.values())),
+            },
         },
-        "edges": {
-            "new": sum(len(each.new.src) + len(each.self_loops) for each in edges),
-            "changed": sum(len(each.changed.src) for each in edges),
-            "deleted": removed,
-        },
-        "placed": np.asarray(placed).tolist(),
+        "checksums": _checksums(held, folder, part),
     }
 
 
-def _make_meta(
-    held: HeldDirectory,
-    change: Change,
-    numbers: Mapping[str, Renumbering],
-    parts: list[UpdatedPart],
-    folder: Path,
-    entry: dict[str, Any],
-) -> Meta:
-    meta = held.meta
-    checksums = _checksums(held, folder)
-    loops = _count_self_loops(held, change, numbers)
+def count_changes(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of a change for the history, from the rows of all partitions."""
+    counts: dict[str, Any] = {
+        what: {
+            kind: sum(row["changes"][what][kind] for row in rows)
+            for kind in ("new", "changed", "deleted")
+        }
+        for what in ("nodes", "edges")
+    }
+    return counts | {"placed": [row["changes"]["nodes"]["new"] for row in rows]}
+
+
+def make_meta(meta: Meta, rows: list[dict[str, Any]], entry: dict[str, Any]) -> Meta:
+    """Return the description of an updated directory, from `describe_part` of all partitions."""
+    checksums = {name: each for row in rows for name, each in row["checksums"].items()}
     counts = [
         replace(
             before,
-            nodes=sum(made.num_inner.values()),
-            edges=sum(made.num_edges.values()) + loops[part],
-            halo=sum(len(halo) for halo in made.halo.values()),
-            **made.split,
+            nodes=sum(row["inner"].values()),
+            edges=sum(row["edges"].values()) + row["self_loops"],
+            halo=sum(row["halo"].values()),
+            **row["split"],
             content=content_of(checksums, part),
         )
-        for part, (before, made) in enumerate(zip(meta.parts, parts, strict=True))
+        for part, (before, row) in enumerate(zip(meta.parts, rows, strict=True))
     ]
-    cut = {name: sum(made.num_cut[name] for made in parts) for name in held.relations}
     by_type: dict[str, Any] = {}
     if isinstance(meta, HeteroMeta):
         by_type["types"] = {
             name: {
-                "features": meta.types[name]["features"],
-                "nodes": [made.num_inner[name] for made in parts],
-                "halo": [len(made.halo[name]) for made in parts],
+                "features": each["features"],
+                "nodes": [row["inner"][name] for row in rows],
+                "halo": [row["halo"][name] for row in rows],
             }
-            for name in meta.types
+            for name, each in meta.types.items()
         }
         by_type["relations"] = {
-            SEPARATOR.join(name): {
-                "edges": [made.num_edges[name] for made in parts],
-                "cut": cut[name],
+            name: {
+                "edges": [row["edges"][name] for row in rows],
+                "cut": sum(row["cut"][name] for row in rows),
             }
-            for name in held.relations
+            for name in meta.relations
         }
     return replace(
         meta,
         num_nodes=sum(each.nodes for each in counts),
         num_edges=sum(each.edges for each in counts),
-        cut_edges=sum(cut.values()),
+        cut_edges=sum(sum(row["cut"].values()) for row in rows),
         parts=counts,
-        checksums=checksums,
+        checksums=dict(sorted(checksums.items())),
         cover_rows=None,
         history=[*meta.history, entry],
         **by_type,
     )
 
 
-def _count_self_loops(
-    held: HeldDirectory, change: Change, numbers: Mapping[str, Renumbering]
-) -> list[int]:
-    """Self loops of each partition, which are counted only: those of deleted nodes stay counted."""
-    counts = np.zeros(held.num_parts, np.int64)
-    for part, before in enumerate(held.meta.parts):
-        counts[part] = before.edges - sum(_num_edges(held, name, part) for name in held.relations)
-    for name, each in change.edges.items():
-        owner = numbers[name[2]].part_of(each.self_loops)
-        counts += np.bincount(owner, minlength=held.num_parts)
-    return [int(count) for count in counts]
-
-
 def _num_edges(held: HeldDirectory, name: EdgeType, part: int) -> int:
-    if isinstance(held.meta, HeteroMeta):
-        return int(held.meta.relations[SEPARATOR.join(name)]["edges"][part])
-    return len(load_array(held.folder(part) / "dst.npy"))
+    return len(load_array(edge_folder(held.folder(part), name) / "dst.npy"))
 
 
-def _checksums(held: HeldDirectory, folder: Path) -> dict[str, str]:
-    """The sha256 of every file, by its path in the directory; of files that stayed as before."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+def _checksums(held: HeldDirectory, folder: Path, part: int) -> dict[str, str]:
+    """The sha256 of every file of a partition, by its path in the directory; that of before for a
+    file that stayed."""
+    files = sorted(path for path in (folder / f"part{part}").rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
 
     def checksum(place: int) -> str:

@@ -290,7 +290,7 @@ class PartUpdater:
             stays=numbers.new_id[first:end] >= 0,
             changed=change.changed[here] - first,
             changed_rows=here,
-            new_rows=np.flatnonzero(numbers.parts_of_new == part),
+            new_rows=np.flatnonzero(numbers.parts_of_new == part) - change.first_new,
             change=change,
         )
 

@@ -46,6 +46,7 @@ from partitioning.links.link_split import (
 )
 from partitioning.partition_settings import DatasetSettings, PartitionSettings
 from retexo import __version__
+from retexo.apps.partition_rebalance import rebalance_directory
 from retexo.apps.partition_report import COVER_LIMIT, print_report
 from retexo.apps.partition_request import (
     describe_difference,
@@ -62,6 +63,8 @@ def run(settings: PartitionSettings) -> Meta:
     """Write the partition directory, unless it exists with the same settings; return its
     description.
     """
+    if settings.update.source is not None:
+        return rebalance_directory(settings.update)
     datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)

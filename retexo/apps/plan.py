@@ -89,6 +89,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "workers": len(partitions),
         "rounds": rounds,
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
+        "bytes_unsmoothed": {
+            name: predicted.unsmoothed.total(number) for name, number in rounds.items()
+        },
         "bytes_each_round": [
             predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))
         ],
@@ -284,6 +287,8 @@ def _print(
             own,
             "" if all(entry.exact for entry in predicted.entries) else "  at most",
         )
+        if (unsmoothed := result["bytes_unsmoothed"][name]) < own:
+            _print_row("  if smoothing does not help", unsmoothed, "  at most")
         for baseline, num_bytes in result["baselines"][name].items():
             _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
     prediction = result["prediction"]

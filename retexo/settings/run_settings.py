@@ -216,7 +216,11 @@ class SmoothingSettings(Checked):
     """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
 
     steps: int = setting(
-        "smoothing.steps", 5, "label propagation: number of steps; 0: off", at_least(0), earlier=0
+        "smoothing.steps",
+        5,
+        "label propagation: number of steps, if the first one helps validation nodes; 0: off",
+        at_least(0),
+        earlier=0,
     )
     reach: str = setting(
         "smoothing.reach",

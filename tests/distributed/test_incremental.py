@@ -3,6 +3,7 @@ one before, give what a prediction from scratch gives in one partition; what is 
 """
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class World:
         self.rng, self.kind, self.num_parts = np.random.default_rng(seed), kind, num_parts
         self.ids = np.arange(num_nodes) * 3 + 100
         self.features = self._draw_features(num_nodes)
-        self.parts = self.rng.integers(num_parts, size=num_nodes)
+        self.parts = self.rng.integers(min(num_parts, 3), size=num_nodes)  # the fourth is empty
         self.ends = np.zeros((0, 2), np.int64)
         self.data = np.zeros((0, 2), np.float32)
         self.add_edges(3 * num_nodes)
@@ -194,6 +195,7 @@ def write_world(place: Path, world: World) -> None:
     write_partitions(place, world.graph(), masks, world.parts, 3)
 
 
+@pytest.mark.timeout(600)  # seven commands
 def test_command_with_state(tmp_path: Path) -> None:
     """Equal to a prediction without state; damage, another model and a killed command are told or
     survived; other folders and models are refused."""
@@ -220,6 +222,7 @@ def test_command_with_state(tmp_path: Path) -> None:
     write_world(tmp_path, world)
     left = state / "part1" / ".unfinished-7"  # of a killed command
     left.mkdir()
+    shutil.copytree(state, tmp_path / "former")
     third = run_predict(tmp_path, "third", kept, "predict.embeddings=true")
     assert not left.exists()
     assert 0 < third["incremental"]["nodes"][0] < third["incremental"]["nodes"][1] < 150
@@ -233,6 +236,14 @@ def test_command_with_state(tmp_path: Path) -> None:
         assert found["id"].tolist() == wanted["id"].tolist()
         for column in found:
             np.testing.assert_allclose(found[column], wanted[column], rtol=1e-5, atol=1e-6)
+
+    # Killed when part 1 had not yet committed the new state, and no part had removed the former.
+    shutil.rmtree(state / "part1")
+    shutil.copytree(tmp_path / "former", state, dirs_exist_ok=True)
+    assert len(list((state / "part0").iterdir())) == 2
+    again = run_predict(tmp_path, "again", kept)["incremental"]
+    assert again["why_everything"] is None
+    assert again["nodes"] == third["incremental"]["nodes"]
 
     (number,) = (each.name for each in (state / "part2").iterdir())
     file = state / "part2" / number / "rows1.npy"

@@ -147,33 +147,6 @@ def test_a_mismatch_ends_all_nodes_with_the_same_sentence(name: str) -> None:
         assert word in first[1]
 
 
-def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
-    """But for those of one node, which are made with the workers."""
-    port = free_port()
-
-    def meet(node: int) -> None:
-        settings = cluster(node, port, parts=6, per_node=2, backend="sockets", tls=False)
-        with connect_node(settings) as met:
-            streams = met.streams or {}
-            assert {(own, other) for own in streams for other in streams[own]} == {
-                (own, other)
-                for own in settings.local_ranks
-                for other in range(6)
-                if other not in settings.local_ranks
-            }
-            for own, streams_of_own in streams.items():
-                for other, stream in streams_of_own.items():
-                    stream.sendall(bytes([own, other]))
-            for own, streams_of_own in streams.items():
-                for other, stream in streams_of_own.items():
-                    assert stream.recv(2) == bytes([other, own])
-                    stream.close()
-
-    with ThreadPoolExecutor(3) as pool:
-        for future in [pool.submit(meet, node) for node in range(3)]:
-            future.result(60)
-
-
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_node_without_its_saved_state_ends_all(victim: int) -> None:
     port, saved = free_port(), [2, 2]

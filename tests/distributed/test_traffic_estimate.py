@@ -59,6 +59,7 @@ SKIPS = (
     "output_heads=validation",
     "smoothing.steps=2",
     "smoothing.reach=computed",
+    "smoothing.alphas=[0.3,0.1]",
 )
 LOCAL, LOW_RANK = (
     ("gradient=local", "local_epochs=2"),
@@ -463,6 +464,36 @@ def test_what_was_sent_is_what_was_estimated(
         assert sum_of(found.sent, "gradients", layer) <= found.estimated.total(
             found.rounds, ["gradients"], layer
         )
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
+    tmp_path: Path, helps: bool
+) -> None:
+    """Seven of 72 nodes validate; edges join nodes of one class, or of different ones."""
+    graph = toy_graph("dense")
+    labels = graph.labels
+    kept = (labels[graph.src] == labels[graph.dst]) == helps
+    rows = graph.features + (0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels])
+    graph = replace(graph, src=graph.src[kept], dst=graph.dst[kept], features=rows)
+    node, parts = np.arange(NODES), np.arange(NODES) % WORLD
+    masks = {"train_mask": node % 2 == 0, "val_mask": node % 11 == 1}
+    masks["train_mask"] &= ~masks["val_mask"]
+    masks["test_mask"] = ~masks["train_mask"] & ~masks["val_mask"]
+    case = next(case for case in CASES if case.skips and case.hops and case.model == "gcn")
+    directory = write_partitions(tmp_path / "parts", graph, masks, parts, WORLD)
+    longer = ("num_rounds=[20]", "dropout=0", "smoothing.alphas=[1,0.5,0.3]")
+    run = Run(directory, case.settings(*longer), tmp_path / "run", layer_exchange.MAX_BATCH_BYTES)
+    estimated = estimate_of(run)
+    found = Measured(run, estimated if helps else estimated.unsmoothed, train_run(run))
+    assert (found.workers[0].summary["chosen"]["smoothing_alpha"] < 1) == helps
+    for kind in ("predictions", "metrics", "setup", "features"):
+        sent = sum(num_bytes for key, num_bytes in found.sent.items() if key[0] == kind)
+        assert sent == found.estimated.total(found.rounds, [kind]), kind
+    predictions = [
+        each.total([0, 0], ["predictions"]) for each in (estimated.unsmoothed, estimated)
+    ]
+    assert 0 < 5 * predictions[0] < predictions[1]
 
 
 def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:

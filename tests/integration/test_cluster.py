@@ -172,6 +172,7 @@ def slurm(rank: int, **more: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.long("test_launcher_env.py has its variables, torchrun starts a run")
 def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
     """As srun would start two tasks on one machine, both in one run directory."""
     job = {"SLURM_JOB_ID": str(free_port() - 10_011)}

@@ -132,7 +132,7 @@ FOLDERS = {
 }
 
 
-USUAL = ("README.md", "docs/data.md")
+USUAL = ("README.md",)
 """Pages whose commands the usual run tries; --all tries those of all."""
 
 

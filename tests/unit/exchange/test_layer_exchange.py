@@ -36,6 +36,7 @@ from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.message_selection import LocalRows
+from retexo.models import streaming_aggregate
 from retexo.models.block import InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
@@ -175,7 +176,15 @@ layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
 
 
 @quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), modes, seldom, uses)
+@given(
+    wholes(),
+    layers,
+    st.sampled_from([*MODELS]),
+    modes,
+    seldom,
+    uses,
+    st.sampled_from([1, 300, 1 << 20]),
+)
 def test_a_layer_equals_that_of_the_whole_graph(
     whole: Whole,
     place: tuple[int, int],
@@ -183,13 +192,16 @@ def test_a_layer_equals_that_of_the_whole_graph(
     mode: tuple[str, int, int],
     plain: bool,
     use: Use,
+    waiting: int,
 ) -> None:
+    """waiting: bytes of received rows that may wait for those of other peers."""
     kind, width, out = mode
     rows, case = (
         features(kind, whole.num_nodes, width),
         Layer(convolution(name, width, out), *place, plain, use=use),
     )
-    assert_as_whole(whole, rows, case)
+    with unittest.mock.patch.object(streaming_aggregate, "MAX_WAITING_BYTES", waiting):
+        assert_as_whole(whole, rows, case)
 
 
 def assert_as_whole(whole: Whole, rows: Tensor, case: Layer) -> None:

@@ -41,7 +41,7 @@ CLASSES = 3
 RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
 NO_CHANGE: dict[str, Any] = dict.fromkeys(
     f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
-) | {"max_imbalance": 0.2, "again": True}
+) | {"max_imbalance": 0.2, "again": True, "source": None, "max_moved": 0.05}
 
 
 @dataclass
@@ -159,7 +159,8 @@ class Model:
 
     def write(self, path: Path, assignment: dict[str, np.ndarray]) -> Meta:
         graph, masks = self.graph()
-        request = {"features": ["random"] if self.of_ids else ["given"]}
+        kind = "random" if self.of_ids else "given"
+        request = {"features": [kind], "partition_method": "random"}
         made_by = {"request": request, "split": {}, "versions": {}}
         return write(
             path,
@@ -326,6 +327,39 @@ def test_updates_equal_partitioning_from_scratch(
         for name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):
             assert getattr(made, name, None) == getattr(wanted, name, None), name
         assert verify_directory(path) == {}
+
+
+@pytest.mark.parametrize("kind", ["edge_data", "hetero"])
+def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: str) -> None:
+    model = make(5, kind, 3)
+    target = next(iter(model.widths))
+    while len(model.nodes[target]) < 60:
+        model.add_node(target)
+    groups = np.array_split([*model.nodes[target]], 3)
+    for relation in model.relations[:1]:  # three groups that hardly know each other
+        for group in groups:
+            ends = model.rng.choice(group, (120, 2)).tolist()
+            model.edges[relation] += [
+                {"src": src, "dst": dst, **model.edge_values()} for src, dst in ends if src != dst
+            ]
+    for each in model.relations:
+        model.edges[each] = [edge for edge in model.edges[each] if edge["src"] != edge["dst"]]
+    parts = {name: model.rng.integers(3, size=len(rows)) for name, rows in model.nodes.items()}
+    parts[target] = np.repeat([0, 1, 2], [len(group) for group in groups])
+    parts[target][[0, 25, 26, 50, 51, 52]] = [1, 0, 0, 0, 0, 0]  # six strayed; part 0 is too large
+    path = tmp_path / "graph"
+    before = model.write(path, parts)
+    for name, rows in model.nodes.items():  # in the order of the directory
+        ordered = np.array([*rows])[np.argsort(parts[name], kind="stable")]
+        model.nodes[name] = {int(node): rows[int(node)] for node in ordered}
+    overrides = [f"partition.from={path}", "partition.max_moved=0.1", "update.max_imbalance=0.1"]
+    made = apps.run(compose(["app=partition_data", *overrides]), tmp_path)
+    moved = made.history[-1]["moved"]
+    assert 0 < moved <= 12
+    assert made.cut_edges < before.cut_edges / 2
+    assert max(part.nodes for part in made.parts) <= max(part.nodes for part in before.parts)
+    model.write(tmp_path / "scratch", assignment_of(path, model))
+    assert contents(path) == contents(tmp_path / "scratch")
 
 
 NODES: dict[str, list[Any]] = {
