@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.make_context import make_context
 from retexo.worker.measure import measurements
@@ -171,7 +170,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.train.model.grows:
             context = context.at_depth(len(trained.rounds))
-        _, scores = choose_and_score(context, stages, trained.logits, partial(propagate, context))
+        _, scores = choose_and_score(context, stages, trained.logits, LabelPropagation(context))
         measured = measurements(
             comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.depth
         )

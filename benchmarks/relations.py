@@ -35,7 +35,7 @@ from partitioning.node_split import Split
 from retexo.results.statistics import compare_pairs
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
-from retexo.tasks import round_metrics
+from retexo.tasks import metrics
 from retexo.tasks.node_classification import NodeClassification
 
 MODELS = ("rgcn", "hetero_sage", "rgat")
@@ -67,7 +67,7 @@ def settings_of(graph: Path, seed: int, folder: str, model: str = "rgcn", *more:
 def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int) -> float:
     task, chosen = NodeClassification(num_classes, multilabel=False), torch.from_numpy(mask)
     counts = task.count_by_class(task.predict(logits[chosen]), labels[chosen])
-    return round_metrics.macro_f1(*counts[:3].double())
+    return metrics.macro_f1(*counts[:3].double())
 
 
 def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:

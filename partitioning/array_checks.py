@@ -224,7 +224,7 @@ def check_features(
 def check_dense(
     array: Array, num_nodes: int, where: str, featured: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
-    """[N, F] finite numbers, as float32.
+    """Return a matrix [N, F] of finite numbers as float32.
 
     featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay.
     None: NaN is refused.
@@ -366,7 +366,7 @@ def check_masks(
 
 
 def _take_split(array: Array, index: int | None, where: str) -> Array:
-    """[N] of a mask [N] or [N, K]."""
+    """Return the mask [N] of split `index`, from one mask [N] for all splits, or [N, K]."""
     if array.ndim != 2:
         return array  # one mask serves every split
     if index is None:

@@ -1,17 +1,38 @@
-"""What app=describe writes: summaries of the feature tables of a data set or of a site."""
+"""What app=describe writes: summaries of the feature tables of a data set or of a site, or a
+pipeline that all sites fit to their tables.
+"""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioning import datasets, node_split
 from partitioning.errors import InputError
+from partitioning.features.agreed import AgreedColumn, propose, read_agreed
+from partitioning.features.build import stored_columns
+from partitioning.features.encoder import State
+from partitioning.features.roles import MissingColumn
+from partitioning.features.schema import Rows, Schema
 from partitioning.features.summary import Summary, summarise
+from partitioning.features.sums import (
+    AddUp,
+    Share,
+    check_no_others,
+    compute_share,
+    describe_sums,
+    fit_sums,
+    share_nothing,
+)
 from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, NodeTable
-from partitioning.partition_settings import DatasetSettings
-from partitioning.site_arrays import describe_site
-from partitioning.site_folders import read_sites
+from partitioning.partition_settings import ColumnSettings, DatasetSettings, FeatureSettings
+from partitioning.site_arrays import read_ids_and_masks
+from partitioning.site_description import ARRAYS, Site
+from partitioning.site_folders import SiteFolders, read_sites
+from partitioning.site_tables import SITE_TABLES, find_site_table, read_site_table
 
 
 def describe_tables(dataset: DatasetSettings) -> dict[str, Summary]:
@@ -27,7 +48,7 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Summary]:
                 f"dataset_file={dataset.file}: holds several sites; describe one, such as"
                 f" {sites[0].folder}"
             )
-        return describe_site(sites[0], dataset.columns, dataset.features.fit)
+        return _describe_site(sites[0], dataset.columns, dataset.features.fit)
     graph = datasets.read_graph(dataset)
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     train = node_split.draw(labelled, dataset.split, datasets.recipe(dataset.name).split).train
@@ -60,3 +81,116 @@ def _describe(table: GraphData | NodeTable, rows: NDArray[np.bool_] | None) -> S
         return None
     used = rows if table.featured is None else table.featured & (True if rows is None else rows)
     return summarise(table.features, table.schema, used)
+
+
+def propose_columns(summaries: dict[str, Summary]) -> dict[str, Any]:
+    """The content of columns.json for the nodes of a site, for all sites to agree on."""
+    return propose(summaries["nodes"])
+
+
+def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Summary]:
+    """Summarise a site's table of features, for the pipeline that all sites fit together.
+
+    Args:
+        site: The site.
+        columns: Roles of the columns.
+        fit: `features.fit`.
+    """
+    path = find_site_table(site)
+    if path is None:
+        raise _no_table(site)
+    return {"nodes": summarise(*_read_to_fit(site, path, columns, fit))}
+
+
+def _share_of_site(
+    site: Site,
+    agreed: Sequence[AgreedColumn],
+    columns: ColumnSettings,
+    features: FeatureSettings,
+) -> Share:
+    """Compute what a site adds to the sums to which all sites fit one pipeline.
+
+    Args:
+        site: The site.
+        agreed: The columns, the same at all sites.
+        columns: `columns.id` and `columns.ignore` of the site's table.
+        features: How to scale and fill.
+    """
+    path = find_site_table(site)
+    if path is None:
+        ids, _ = read_ids_and_masks(site)
+        if len(ids):
+            raise _no_table(site)
+        return share_nothing(agreed, features)
+    roles = [{"name": each.name, "role": each.role} for each in agreed]
+    columns = stored_columns({"nodes": {"columns": roles, "ignored": {}, "roles": {}}}, columns)
+    try:
+        rows, schema, used = _read_to_fit(site, path, columns, features.fit)
+    except MissingColumn as error:
+        raise InputError(
+            f"{path}: there is no column `{error.pattern}`, which features.spec names as"
+            f" {error.role}; add it, or take it out of that file at all sites"
+        ) from error
+    check_no_others(schema, agreed)
+    return compute_share(rows, schema, used, agreed, features)
+
+
+def _no_table(site: Site) -> InputError:
+    return InputError(
+        f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS} are"
+        " taken as they are"
+    )
+
+
+def _read_to_fit(
+    site: Site, path: Path, columns: ColumnSettings, fit: str
+) -> tuple[Rows, Schema, NDArray[np.bool_] | None]:
+    """Return the raw features [I, W] of a table, what they hold, and the rows to learn from."""
+    ids, masks = read_ids_and_masks(site)
+    rows, schema = read_site_table(path, ids, columns)
+    return rows, schema, masks["train_mask"] if fit == "train" else None
+
+
+# --- by sums ----------
+
+
+@dataclass(frozen=True)
+class SharedTables:
+    """Tables of the sites on this machine, to which all sites fit one pipeline by sums."""
+
+    columns: tuple[AgreedColumn, ...]
+    features: FeatureSettings
+    shares: dict[int, Share]
+    """By rank."""
+
+    @classmethod
+    def read(cls, dataset: DatasetSettings, sites: SiteFolders, ranks: range) -> Self:
+        """Read the columns that `features.spec` names, and compute the sites' shares."""
+        features = dataset.features
+        if not features.spec or len(features.spec) > 1 or sites.is_hetero:
+            raise InputError(
+                f"features.spec={features.spec}: app=describe needs one file here, columns.json,"
+                " and sites of a graph with one node type"
+            )
+        agreed = read_agreed(Path(features.spec[0]))
+        shares = {
+            rank: _share_of_site(sites.site_of(rank), agreed, dataset.columns, features)
+            for rank in ranks
+        }
+        return cls(agreed, features, shares)
+
+    @property
+    def compared(self) -> dict[str, str]:
+        """What has to be the same at all sites, by column."""
+        return {each.name: f"column {at}: {each}" for at, each in enumerate(self.columns)}
+
+    def has_rows(self, rank: int) -> bool:
+        return self.shares[rank].num_rows > 0
+
+    def fit(self, rank: int, add_up: AddUp) -> State:
+        """Fit the pipeline, the same at all sites; see `fit_sums`."""
+        return fit_sums(self.shares[rank], self.columns, self.features, add_up)
+
+    def describe(self) -> list[str]:
+        """Lines that say which sums the sites add up."""
+        return describe_sums(self.columns, self.features)

@@ -3,6 +3,7 @@ crash.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -227,6 +228,21 @@ def rename_durably(unfinished: Path, path: Path) -> None:
         _sync(each)
     unfinished.replace(path)
     _sync(path.parent)
+
+
+def exchange_durably(new: Path, old: Path) -> bool:
+    """Let two folders change places in one step; return False where the system cannot do that."""
+    for each in (*new.rglob("*"), new):
+        _sync(each)
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2  # of Linux; Python has no name for it
+    except AttributeError:
+        return False
+    at_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(at_folder, os.fsencode(new), at_folder, os.fsencode(old), exchange):
+        return False
+    _sync(old.parent)
+    return True
 
 
 @contextlib.contextmanager

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.symmetry import add_reverse_edges
+from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.tables import Table, read_table
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds
 from partitioning.features.drift import count_unusual
-from partitioning.features.encoder import apply
+from partitioning.features.encoder import State, apply
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
     PLAIN_RELATION,
@@ -99,7 +99,8 @@ def read_addition(
             raise InputError(
                 f"edges: no relation {SEPARATOR.join(map(str, each))!r}; the graph has {there}"
             )
-        relations[each] = _new_edges(held, each, frame, known, grown)
+        if len(frame):  # a table without rows may have no columns either
+            relations[each] = _new_edges(held, each, frame, known, grown)
     return Addition(made, _add_reverse(held, relations, grown), unusual)
 
 
@@ -111,7 +112,8 @@ def _new_nodes(
     with _as_file(frame, what) as path:
         table = read_table(path, held.settings.columns, text=known.named)
     if table.ids is None:
-        raise InputError(f"{what}: no column of ids; give it as `id`")
+        name = held.settings.columns.id or "id"
+        raise InputError(f"{what}: no column of ids; give it as `{name}`")
     rows = known.find_rows(table.ids, what, keep_unknown=True)
     if (rows >= 0).any():
         raise InputError(
@@ -123,7 +125,9 @@ def _new_nodes(
         raise InputError(f"{what}: an id occurs twice; give each node one row")
     assert keys.ids is not None
     names = Names.of(map(str, table.ids)) if known.named else None
-    features = _encode_new(held, name, table, what, unusual)
+    width = held.encoded.nodes[name].features.shape[1]
+    state = held.stored.get(f"nodes/{name}" if name else "nodes")
+    features = encode_node_rows(table, width, state, what, unusual)
     return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
 
 
@@ -141,12 +145,18 @@ def _as_file(frame: Any, what: str) -> Iterator[Path]:
             raise InputError(str(error).replace(str(path), what)) from None
 
 
-def _encode_new(
-    held: PredictionGraph, name: str, table: Table, what: str, unusual: dict[str, int]
+def encode_node_rows(
+    table: Table, width: int, state: State | None, what: str, unusual: dict[str, int]
 ) -> NDArray[np.float32]:
-    """[n, F_t] encoded features of new nodes."""
-    width = held.encoded.nodes[name].features.shape[1]
-    state = held.stored.get(f"nodes/{name}" if name else "nodes")
+    """Encode the features of a later table by a fitted pipeline, [n, F].
+
+    Args:
+        table: The table.
+        width: F.
+        state: The pipeline; None: the features of the graph are as they were given.
+        what: The table, for messages.
+        unusual: Counts by column of rows unlike those that the pipeline was fitted to; added to.
+    """
     if not width:
         return np.zeros((table.rows, 0), np.float32)
     raw: Any = table.values["feat"][0] if "feat" in table.values else np.zeros((table.rows, 0))
@@ -196,17 +206,17 @@ def _new_edges(
         raise InputError(f"{what}: have weights, those of the graph have none; leave them out")
     if relation.edge_weight is not None and weight is None:
         weight = np.ones(len(table.src), np.float32)
-    return Relation(table.src, table.dst, weight, _encode_edges(held, each, relation, table, what))
+    feat = None
+    if relation.edge_feat is not None and held.links is None:
+        state = held.stored.get(f"edges/{SEPARATOR.join(each)}" if each[1] else "edges")
+        feat = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
+    return Relation(table.src, table.dst, weight, feat)
 
 
-def _encode_edges(
-    held: PredictionGraph, each: EdgeType, relation: Relation, table: EdgeTable, what: str
-) -> NDArray[np.float32] | None:
-    """[E, K] encoded features of new edges; None where the graph's edges have none."""
-    if relation.edge_feat is None or held.links is not None:
-        return None
-    state = held.stored.get(f"edges/{SEPARATOR.join(each)}" if each[1] else "edges")
-    width = relation.edge_feat.shape[1]
+def encode_edge_rows(
+    table: EdgeTable, width: int, state: State | None, what: str
+) -> NDArray[np.float32]:
+    """Encode the features of later edges, [E, K]; arguments as of `encode_node_rows`."""
     raw = np.zeros((len(table.src), 0), np.float32) if table.feat is None else table.feat
     if state is not None and table.schema is not None:
         return np.asarray(apply(state, raw, replace(table.schema, path=what)).toarray(), np.float32)
@@ -222,19 +232,8 @@ def _add_reverse(
     if isinstance(held.encoded, GraphData):
         if not held.settings.symmetrize or PLAIN_RELATION not in relations:
             return relations
-        added = relations[PLAIN_RELATION]
         count = grown[PLAIN_TYPE].num_nodes
-        alone = replace(
-            held.encoded,
-            src=added.src,
-            dst=added.dst,
-            labels=np.zeros(count, np.int64),
-            edge_weight=added.edge_weight,
-            edge_feat=added.edge_feat,
-            edge_time=None,
-        )
-        both = add_reverse_edges(alone)
-        return {PLAIN_RELATION: Relation(both.src, both.dst, both.edge_weight, both.edge_feat)}
+        return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}
     made = dict(relations)
     for each, added in relations.items():
         back = each[2], f"{REVERSE}{each[1]}", each[0]

@@ -175,7 +175,7 @@ class GraphData:
 
     @property
     def shown_ids(self) -> Any:
-        """[N] ids for messages, as the data set writes them."""
+        """The ids of the nodes, [N], as the data set writes them, for messages."""
         return self.node_ids if self.node_names is None else self.node_names.tolist()
 
     @property
@@ -192,7 +192,7 @@ class GraphData:
 
     @property
     def label_kind(self) -> str:
-        """multiclass, multilabel or regression."""
+        """The kind of labels: multiclass, multilabel or regression."""
         return label_kind(self.labels)
 
     @property
@@ -202,7 +202,7 @@ class GraphData:
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
-        """[N] True where a node has a label."""
+        """Whether each node has a label, bool [N]."""
         return is_labelled(self.labels)
 
 

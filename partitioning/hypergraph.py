@@ -72,6 +72,7 @@ def partition(
     There is no lower bound: a part can lack training nodes or, with many parts, be empty.
 
     Args:
+        graph: N nodes.
         train_mask: bool [N]; no part gets more than limit(T, P) of the T training nodes. None: no
             limit.
         types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type.
@@ -94,8 +95,9 @@ def partition(
 def _attempt(
     graph: GraphData, train_mask: Mask | None, types: Ints, num_parts: int, renumber: Ints
 ) -> tuple[int, Ints]:
-    """Return the number of halo rows and the assignment for one renumbering of the nodes, int64
-    [N].
+    """Return the number of halo rows and the part of each node, int64 [N], for one renumbering.
+
+    renumber: int64 [N], the new number of each node.
 
     The deterministic presets of mt-KaHyPar ignore its seed, so the renumbering replaces it.
     """
@@ -113,8 +115,8 @@ def _attempt(
 
 
 def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
-    """Return the nets, int32 [N, N]: entry (u, v) is 1 if v is u or an out-neighbour of u. src, dst
-    int64 [E].
+    """Return the nets, int32 [N, N]: row u is the net of node u, with 1 for its pins, which are u
+    and its out-neighbours. src, dst: int64 [E].
     """
     everyone = np.arange(num_nodes)
     rows, columns = np.concatenate([src, everyone]), np.concatenate([dst, everyone])
@@ -164,12 +166,18 @@ def pin_lists(nets: csr_array) -> list[list[int]]:
 def balance(
     parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None
 ) -> None:
-    """Change `parts`, int64 [N], until no part exceeds its limits of training nodes and of nodes of
-    a type.
+    """Move nodes until no part exceeds its limits of training nodes and of nodes of a type.
 
     Training nodes move first, then other nodes alone, so that the first result stays. The second
-    step
-    always has nodes to move: a part then has at most limit(T, P) <= limit(N, P) training nodes.
+    step always has nodes to move: a part then has at most limit(T, P) <= limit(N, P) training
+    nodes.
+
+    Args:
+        parts: int64 [N], the part of each node; changed in place.
+        nets: [N, N], see make_nets.
+        training: bool [N], the training nodes.
+        num_parts: P.
+        types: int64 [N], type of each node; None: one type.
     """
     types = np.zeros(len(parts), np.int64) if types is None else types
     _move_surplus(parts, nets, num_parts, counted=training, movable=training)
@@ -182,11 +190,17 @@ def balance(
 def _move_surplus(
     parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movable: Mask
 ) -> None:
-    """Move movable nodes, bool [N], out of parts with too many counted nodes, the cheapest first;
-    changes `parts`.
+    """Move nodes out of parts with too many counted nodes, the cheapest first; changes `parts`.
 
     Each pass moves half of the fullest part's surplus to parts with room; then the costs are
     computed again. It ends because each pass reduces a surplus and makes none.
+
+    Args:
+        parts: int64 [N], the part of each node.
+        nets: [N, N], see make_nets.
+        num_parts: P.
+        counted: bool [N], the nodes whose number is limited.
+        movable: bool [N], the nodes that may move.
     """
     most = limit(int(counted.sum()), num_parts)
     nets_of = nets.T.tocsr()
@@ -213,7 +227,11 @@ def count_added_rows(
     [M, P].
 
     Args:
-        nets_of: int32 [M, N], the nets of each candidate node.
+        nets: [N, N], see make_nets.
+        nets_of: int32 [M, N], 1 for the nets of which each candidate node is a pin.
+        parts: int64 [N], the part of each node.
+        source: the part of all candidates.
+        num_parts: P.
     """
     pins = _count_pins(nets, parts, num_parts)
     added = nets_of @ (pins == 0).astype(np.int32)

@@ -41,6 +41,11 @@ class Names:
             self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends
         )
 
+    def followed_by(self, other: "Names") -> "Names":
+        """Return these names, then the others."""
+        text = np.concatenate((self.text, other.text))
+        return Names(text, np.concatenate((self.ends, other.ends + len(self.text))))
+
     def tolist(self) -> list[str]:
         text = self.text.tobytes()
         starts = [0, *self.ends.tolist()]

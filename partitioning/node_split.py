@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
-PARTS = ("train", "val", "test")
+SPLITS = ("train", "val", "test")
 USED_BY = {
     "given": (),
     "per_class": ("train_per_class", "num_val", "num_test"),
-    "fraction": PARTS,
-    "time": PARTS,
-    "files": (*PARTS, "dir"),
+    "fraction": SPLITS,
+    "time": SPLITS,
+    "files": (*SPLITS, "dir"),
     "none": (),
 }
 """Settings that each kind of split uses, besides kind and seed."""
@@ -52,6 +52,8 @@ class SplitRecipe:
     """Share of the labelled nodes; val and test likewise."""
     val: float | None = None
     test: float | None = None
+    index: int | None = None
+    """given: which of several published splits, unless split.index says so."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ class Split:
         """
         return {
             **self.description,
-            "nodes": {part: int(getattr(self, part).sum()) for part in PARTS},
+            "nodes": {name: int(getattr(self, name).sum()) for name in SPLITS},
         }
 
 
@@ -110,7 +112,7 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
         masks = [mask & graph.labelled for mask in masks]
     try:
         check_split(
-            dict(zip(PARTS, masks, strict=True)), graph.labelled, f"split={kind}", graph.shown_ids
+            dict(zip(SPLITS, masks, strict=True)), graph.labelled, f"split={kind}", graph.shown_ids
         )
     except InputError as error:
         raise InputError(
@@ -178,7 +180,7 @@ def _take_given(graph: GraphData) -> list[Mask]:
     masks = [
         mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None
     ]
-    if len(masks) < len(PARTS):
+    if len(masks) < len(SPLITS):
         raise InputError(
             f"split=given, but {graph.name} comes without train, val and test masks: "
             "set split=per_class, split=fraction or split=files, or add the masks to the data"
@@ -271,17 +273,17 @@ def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
 
 
 def _draw_fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list[Mask]:
-    """Shares of the labelled nodes in an order.
+    """Return the masks of three successive shares of `nodes`, the labelled nodes in order.
 
     The bounds are rounded, so shares that add up to 1 leave no node out.
     """
-    shares = [_share(name, values[name]) for name in PARTS]
+    shares = [_share(name, values[name]) for name in SPLITS]
     if sum(shares) > 1 + 1e-9:
-        parts = ", ".join(
-            f"split.{name}={share:g}" for name, share in zip(PARTS, shares, strict=True)
+        given = ", ".join(
+            f"split.{name}={share:g}" for name, share in zip(SPLITS, shares, strict=True)
         )
         raise InputError(
-            f"{parts}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
+            f"{given}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
         )
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64)
     train, val, rest = np.split(nodes, bounds[:2])
@@ -290,11 +292,11 @@ def _draw_fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list
 
 def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     """Read the masks from index files; `values` gets the used paths, for meta.json."""
-    for name in PARTS:
+    for name in SPLITS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
         values[f"_{name}"] = read_index(path, graph.num_nodes, f"split.{name}")
-    return [_mask(graph.num_nodes, values.pop(f"_{name}")) for name in PARTS]
+    return [_mask(graph.num_nodes, values.pop(f"_{name}")) for name in SPLITS]
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:

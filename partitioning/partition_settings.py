@@ -16,6 +16,7 @@ from partitioning.setting_fields import (
     settings_dataclass,
     within,
 )
+from partitioning.update_settings import UpdateSettings
 
 MAX_PARTITIONS = 100_000
 """A partition is a folder of ten files. A larger number is taken for a typing error."""
@@ -281,7 +282,8 @@ class FeatureSettings(Checked):
         "features.spec",
         None,
         "fitted feature pipeline to apply: a run directory, or files of app=describe, to which "
-        "one pipeline is fitted; null: fit a pipeline to the table",
+        "one pipeline is fitted; app=describe: columns.json, to which sites fit one by sums; null: "
+        "fit a pipeline to the table",
         per_node=True,
         of_partitioner=True,
     )
@@ -308,8 +310,8 @@ class DatasetSettings(Checked):
     file: str | None = setting(
         "dataset_file",
         None,
-        "with dataset_name=file: npz file, folder of tables, or DGL graph file "
-        "(docs/data.md); with dataset_name=parts: folder of this site",
+        "with dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
+        "with dataset_name=parts: folder of this site; also s3://, gs://, https:// (remote.cache)",
         per_node=True,
     )
     max_gib: float = setting(
@@ -421,7 +423,7 @@ class PartitionSettings(Checked):
     dir: str = setting(
         "partition_dir",
         "data/partitions",
-        "folder of partition directories",
+        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
         per_node=True,
         compared=False,
     )
@@ -489,6 +491,8 @@ class PartitionSettings(Checked):
         of_partitioner=True,
         compared=False,
     )
+
+    update: UpdateSettings
 
     def __post_init__(self) -> None:
         super().__post_init__()

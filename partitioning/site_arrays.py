@@ -43,11 +43,9 @@ from partitioning.directory.partition import (
     UnresolvedHalo,
 )
 from partitioning.errors import InputError
-from partitioning.features.summary import Summary, summarise
 from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE, SEPARATOR, is_labelled
-from partitioning.partition_settings import ColumnSettings
 from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
-from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table, read_site_table
+from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table
 
 log = logging.getLogger(__name__)
 
@@ -145,25 +143,11 @@ def read_hetero_part(site: Site) -> HeteroPartition:
     )
 
 
-def describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Summary]:
-    """Summarise a site's table of features, for the pipeline that all sites fit together.
-
-    Args:
-        site: The site.
-        columns: Roles of the columns.
-        fit: `features.fit`.
-    """
-    path = find_site_table(site)
-    if path is None:
-        raise InputError(
-            f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS}"
-            " are taken as they are"
-        )
-    arrays = _load(site)
-    ids = _read_ids(arrays, site.folder / ARRAYS)
-    rows, schema = read_site_table(path, ids, columns)
-    masks = _read_masks(arrays, len(ids), site.folder / ARRAYS)
-    return {"nodes": summarise(rows, schema, masks["train_mask"] if fit == "train" else None)}
+def read_ids_and_masks(site: Site) -> tuple[Ints, dict[str, NDArray[np.bool_]]]:
+    """Return the ids and masks [I] of a site's nodes, in the order of the file."""
+    path, arrays = site.folder / ARRAYS, _load(site)
+    ids = _read_ids(arrays, path)
+    return ids, _read_masks(arrays, len(ids), path)
 
 
 def _load(site: Site) -> dict[str, Array]:
@@ -400,7 +384,7 @@ def _read_plain_features(
     if pipeline is None:
         raise InputError(
             f"{table}: needs features.spec=[FILE,...], the files that app=describe writes at all"
-            " sites"
+            " sites (docs/residency.md)"
         )
     return pipeline.read(table, ids)
 

@@ -14,7 +14,7 @@ class DriftMonitor:
     WINDOW, LEAST = 1000, 20
 
     def __init__(self, limit: float) -> None:
-        """limit: the share from which on a column is named."""
+        """Count from zero; limit: share of unusual nodes from which on a column is named."""
         self.limit, self.num_nodes = limit, 0.0
         self._counts: dict[str, float] = {}
         self._named: set[str] = set()
@@ -35,7 +35,7 @@ class DriftMonitor:
             self._named = set(passed)
 
     def shares(self) -> dict[str, float]:
-        """By column the share of unusual nodes."""
+        """Return the share of unusual nodes by column."""
         with self._lock:
             return {name: count / self.num_nodes for name, count in self._counts.items()}
 

@@ -94,7 +94,7 @@ class Edges:
         return len(self.held.in_degree)
 
     def number(self) -> NumberedEdges:
-        """To cut blocks."""
+        """Number the sources, so that blocks can be cut from the edges."""
         none = HaloRows.empty(0, 0, torch.float32)
         return self.held.number_sources(Sources(none, none))
 
@@ -114,7 +114,7 @@ class Edges:
         )
 
     def edge_means(self, block: Block) -> Tensor | None:
-        """[N, K] means of the in-edges' features; block: the whole one."""
+        """Return the means of the in-edges' features, [N, K]; block: of the whole graph."""
         return None if self.feat is None else mean_edge_features(block, self.feat)
 
     def insert(self, module: PlainGraphModule, added: Addition) -> "Edges":
@@ -176,7 +176,7 @@ class Overlay:
         return cls(kept, place, values)
 
     def take(self, nodes: Tensor) -> Tensor:
-        """[m, F] the rows of some nodes, int64 [m]."""
+        """Return the rows of nodes int64 [m], [m, F]."""
         place = self.place[nodes]
         rows = self.kept.index_select(0, nodes.clamp(max=len(self.kept) - 1))
         replaced = (place >= 0).nonzero()[:, 0]
@@ -298,8 +298,11 @@ class HeldPlainGraph:
         return Overlay.of(self.features, num_nodes, nodes, features[nodes])
 
     def _nodes_with_new_edges(self, edges: Edges, added: Addition, changed: Tensor) -> Tensor:
-        """bool [N + n] nodes whose aggregate changes in each layer: the ends of new edges, and what
-        is scaled by an out-degree that grew."""
+        """Return the nodes whose aggregate changes in each layer, bool [N + n].
+
+        These are new nodes, the destinations of new edges and, if out-degrees scale rows, the nodes
+        whose out-degree grew and the destinations of their edges.
+        """
         base = torch.zeros_like(changed)
         base[self.edges.num_nodes :] = True
         relation = added.relations.get(PLAIN_RELATION)
@@ -313,7 +316,7 @@ class HeldPlainGraph:
 
 
 def _reached(edges: Edges, nodes: Tensor) -> Tensor:
-    """bool [N] the destinations of edges from nodes, bool [N]."""
+    """Return the destinations of edges from nodes, bool [N]; nodes: bool [N]."""
     reached = torch.zeros_like(nodes)
     reached[edges.dst[nodes[edges.held.src.long()]]] = True
     return reached

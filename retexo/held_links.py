@@ -46,13 +46,16 @@ class HeldLinks:
         self._known = KnownEdges(self._embedded)
 
     def score(self, pairs: Tensor) -> Tensor:
-        """[n] of pairs of nodes, int64 [n, 2]."""
+        """Score pairs of nodes, int64 [n, 2]; return float [n]."""
         with self._lock:
             return self._embedded.score_by_source(pairs)
 
     def find_top(self, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Scores and the most likely new destinations, [q, count] each, of nodes, int64 [q]; -inf
-        where there are no more."""
+        """Find the most likely new destinations of nodes, int64 [q].
+
+        Returns:
+            Scores and destinations, [q, count] each, best first; -inf where there are no more.
+        """
         with self._lock:
             return find_top_destinations(self._embedded, self._known, nodes, count)
 

@@ -55,14 +55,21 @@ class PartitionedRun:
         directory: str | Path | PartitionDirectory,
         node_ids: Sequence[int | str] | NDArray[Any] | None = None,
     ) -> Predictions:
-        """Predictions for nodes of a partition directory, by their ids in the data set and in the
-        order asked for.
+        """Predict nodes of a partition directory.
 
-        Without node_ids: for all nodes, sorted by id. With them, only what reaches these through
-        the layers and the smoothing is computed; all where that starts from the nodes in a split
-        (smoothing.reach=computed), or where rows are rounded, which sums of other nodes' rows are
-        otherwise. InputError for a folder that is no partition directory, or that does not fit the
-        model, and for what is no id of a node of it.
+        Args:
+            directory: an open partition directory, or its path.
+            node_ids: [n] ids of nodes in the data set; None: all nodes, sorted by id.
+
+        Returns:
+            Predictions of n nodes, in the order of node_ids. Nodes that cannot influence them are
+            not computed, except where that would change the result: with smoothing.reach=computed,
+            which starts from all nodes in a split, and with rounded boundary rows, because the
+            partial sums to send depend on which nodes are computed.
+
+        Raises:
+            InputError: the folder is no partition directory or does not fit the model, or an id is
+                no node's.
         """
         opened, graphs = self._open(directory, links=False)
         parts = range(opened.num_parts)
@@ -88,8 +95,17 @@ class PartitionedRun:
         )
 
     def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
-        """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set;
-        InputError as above.
+        """Score pairs of nodes with a model for links.
+
+        Args:
+            directory: an open partition directory, or its path.
+            pairs: [n, 2] ids of nodes in the data set, source and destination.
+
+        Returns:
+            float32 [n]; the higher, the likelier an edge.
+
+        Raises:
+            InputError: as `predict`.
         """
         opened, graphs = self._open(directory, links=True)
         named = opened.node_names(0) is not None
@@ -114,6 +130,10 @@ class PartitionedRun:
     def _open(
         self, directory: str | Path | PartitionDirectory, *, links: bool
     ) -> tuple[PartitionDirectory, list[Graph]]:
+        """Open and verify a partition directory, and read the graph of each partition.
+
+        links: whether pairs are to be scored; InputError if the model is for another task.
+        """
         if links != bool(self.checkpoint.scorer):
             kind, method = (
                 ("links", "score") if self.checkpoint.scorer else ("classes of nodes", "predict")
@@ -133,12 +153,14 @@ class PartitionedRun:
     def _infer(
         self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None
     ) -> Predictions:
-        """Return the predictions of all nodes, partition by partition; NaN where none was asked
-        for."""
+        """Return the predictions of all nodes, partition by partition; NaN where not computed.
+
+        asked: int64 [n], stored ids of the nodes that are needed; None: all nodes.
+        """
         settings = self._settings(directory.num_parts)  # Hydra composes in one thread only
 
         def worker(comm: Communicator) -> InferenceResult:
-            graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
+            graph = graphs[comm.rank] if asked is None else _ask_for(graphs[comm.rank], asked)
             use: Use = "predict" if asked is None else "evaluate"
             return self._inferred(comm, settings, directory, graph, use)[1]
 
@@ -159,6 +181,7 @@ class PartitionedRun:
         graph: Graph,
         use: Use,
     ) -> tuple[Any, InferenceResult]:
+        """Run the network over one partition; return its context and the result."""
         info = agree_on_graph_info(
             comm, graph.partition, directory, training=False, task=task_of(settings)
         )
@@ -168,6 +191,7 @@ class PartitionedRun:
         return context, infer(context, self.stages, self.checkpoint.heads)
 
     def _settings(self, num_parts: int) -> TrainSettings:
+        """The model's settings, for a directory of `num_parts` partitions."""
         task = f"task={self.checkpoint.task_name}"
         train = compose_train(f"num_partitions={num_parts}", "device=cpu", task)
         dim = self.checkpoint.architecture.num_classes if self.checkpoint.scorer else train.task.dim
@@ -181,11 +205,13 @@ class PartitionedRun:
 
 @cache
 def compose_train(*overrides: str) -> TrainSettings:
-    """The settings of training, which Hydra takes half a second to compose."""
+    """Return the settings of training with these overrides, NAME=VALUE; cached, because Hydra takes
+    half a second to compose them.
+    """
     return compose(list(overrides)).train
 
 
-def _asking(graph: Graph, asked: Tensor) -> Graph:
+def _ask_for(graph: Graph, asked: Tensor) -> Graph:
     """Return the graph with the requested nodes as its only test nodes."""
     nodes = graph.partition
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)

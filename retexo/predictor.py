@@ -368,8 +368,16 @@ class Predictor:
     # --- links ----------
 
     def score(self, graph: Any, pairs: Any = None) -> NDArray[np.float32]:
-        """The scores [n] of pairs of ids, [n, 2]: score(pairs) in the attached graph, or
-        score(graph, pairs)."""
+        """Score pairs of nodes: score(pairs) in the attached graph, or score(graph, pairs).
+
+        Args:
+            graph: a graph or partition directory, as for predict; left out for the attached one.
+            pairs: ids [n, 2], source and destination.
+
+        Returns:
+            float32 [n], any real numbers: the higher, the likelier an edge. They are compared with
+            other scores, and are no probabilities.
+        """
         if pairs is None:
             graph, pairs = None, graph
         directory = partition_directory(graph)

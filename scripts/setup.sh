@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make the project's virtual environment, .venv, with the pins of constraints.txt; one that is up to date is used again.
+# Make the project's virtual environment, .venv, from requirements/*.txt, whose files pip checks by their hashes; one that
+# is up to date is used again.
 #
 #   bash scripts/setup.sh [--dev] [--cuda]
 #
@@ -39,7 +40,7 @@ find_python() {
 
 # What has to stay the same for an environment to be used again.
 fingerprint() {
-    { echo "$root $1 $2" && cat "$root/constraints.txt" "$root/pyproject.toml"; } | sha256sum | cut -d ' ' -f 1
+    { echo "$root $1 $2" && cat "$root"/requirements/*.txt "$root/pyproject.toml"; } | sha256sum | cut -d ' ' -f 1
 }
 
 is_ready() {
@@ -79,7 +80,7 @@ install_torch() {
     local command=(install -qq --no-deps)
     if [[ $build == cuda ]]; then
         echo "setup: torch $torch, CUDA build: it and NVIDIA's libraries are a download of several GB"
-        command+=("torch===$torch") # === leaves out 2.x+cpu, which == prefers
+        command+=(--require-hashes --requirement "$root/requirements/torch.txt")
     elif pip_index_has "$torch+cpu"; then
         echo "setup: torch $torch, CPU build: about 200 MB"
         command+=("torch==$torch+cpu")
@@ -89,7 +90,7 @@ install_torch() {
     else
         echo "setup: torch $torch: no CPU build is offered here, so the index's own: on Linux the CUDA build, several GB."
         echo "setup: to avoid that, stop now and point pip at a CPU build (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL)"
-        command+=("torch==$torch")
+        command+=(--require-hashes --requirement "$root/requirements/torch.txt")
     fi
     pip_ "${command[@]}" || fail 1 "pip failed; the same command tries again"
 }
@@ -103,13 +104,17 @@ has_torch() {
     esac
 }
 
+# pip_locked NAME: the packages of requirements/NAME.txt; those without a wheel are built by the setuptools of build.txt.
+pip_locked() {
+    pip_ install -qq --no-deps --no-build-isolation --require-hashes --requirement "$root/requirements/$1.txt"
+}
+
 install() {
-    local target=$root
-    if [[ $kind == dev ]]; then target="${root}[dev]"; fi
     rm -f "$venv"/.ready-*
     has_torch || install_torch
     echo "setup: the other packages, about 200 MB (with --dev 250 MB), into $venv (about a minute)"
-    pip_ install -qq --editable "$target" --constraint "$root/constraints.txt" || fail 1 "pip failed; the same command tries again"
+    pip_locked build && pip_locked "$kind" &&
+        pip_ install -qq --no-deps --no-build-isolation --editable "$root" || fail 1 "pip failed; the same command tries again"
     echo "$build" >"$build_file"
     if [[ $kind == dev ]]; then fingerprint demo "$build" >"$venv/.ready-demo"; fi
     fingerprint "$kind" "$build" >"$venv/.ready-$kind"

@@ -3,6 +3,7 @@ path.
 """
 
 import faulthandler
+import multiprocessing.context
 import os
 import signal
 import sys
@@ -22,6 +23,8 @@ os.fsync = lambda descriptor: None  # no file of a test has to outlive the machi
 STUCK = 900.0
 """Seconds from a test's start to that of the next: more than the limit of any."""
 STDERR = pytest.StashKey[int]()
+PRELOADED = ["pytest", "retexo.settings.compose", "retexo.apps.train"]
+"""What workers import with the module of a test, in a second; the fork server imports it once."""
 
 # An example can take long where other work has the cores. The usual run takes the same few examples
 # each time, so that a change is judged by what it changed; --all takes new ones, a hundred of each
@@ -58,6 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # which tests have captured
+    context = multiprocessing.context.BaseContext
+    preload = context.set_forkserver_preload
+    context.set_forkserver_preload = lambda self, names: preload(self, [*names, *PRELOADED])
     if config.getoption("--all"):
         settings.load_profile("all")
     if config.getoption("--without-dgl"):

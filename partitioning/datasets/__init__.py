@@ -8,14 +8,19 @@
 | synthetic, synthetic_hetero | synthetic.py, synthetic_hetero.py | |
 | reddit, yelp, flickr | dgl.data | Hamilton et al. 2017; Zeng et al. 2020 |
 | karateclub | dgl.data | Zachary 1977 |
-| ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for task=link_prediction | Hu et al. 2020 |
-| ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb | Hu et al. 2020 |
-| citeseer_torch, pubmed_torch | torch_geometric | Yang et al. 2016 |
+| ogbl-collab, ogbl-citation2, ogbl-ppa, ogbl-ddi | ogb, for task=link_prediction | Hu et al. 2020 |
+| ogbn-arxiv, -products, -proteins, -papers100M, -mag | ogb | Hu et al. 2020 |
+| citeseer_torch, pubmed_torch, planetoid-* | Planetoid | Yang et al. 2016 |
+| roman-empire, amazon-ratings, ... | heterophilous.py | Platonov et al. 2023 |
+| amazon-*, coauthor-* | gnn_benchmark.py | Shchur et al. 2018 |
+| wikics | wikics.py | Mernyei and Cangea 2020 |
+| hgb-acm, hgb-dblp | hgb.py | Lv et al. 2021 |
 | facebook, lastfm | torch_geometric | Rozemberczki et al. 2020, 2021 |
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,13 +28,18 @@ from partitioning.datasets import (
     bundled,
     dgl_source,
     file,
+    gnn_benchmark,
+    heterophilous,
+    hgb,
     ogb_links,
     ogb_mag,
     ogb_source,
     pyg_source,
     synthetic,
     synthetic_hetero,
+    wikics,
 )
+from partitioning.datasets.download import Archive, Remote
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
@@ -40,6 +50,8 @@ from partitioning.partition_settings import DatasetSettings
 from partitioning.reverse_relations import add_reverse_relations
 from partitioning.setting_fields import Setting
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -49,6 +61,12 @@ class Recipe:
     split: SplitRecipe
     symmetrize: bool = False
     """Whether the source has one direction per edge, so that reverse edges are added."""
+    files: Callable[[str, str], Sequence[Remote | Archive]] = lambda _name, _folder: ()
+    """What has to be downloaded, by name and dataset_dir."""
+
+
+def _as_list(archive: Callable[[str, str], Archive]) -> Callable[[str, str], list[Archive]]:
+    return lambda name, folder: [archive(name, folder)]
 
 
 def _refuse_to_load(settings: DatasetSettings) -> GraphData:
@@ -59,33 +77,55 @@ def _refuse_to_load(settings: DatasetSettings) -> GraphData:
 
 
 _GIVEN = SplitRecipe("given")
+_FIRST = SplitRecipe("given", index=0)
 _MUSAE = SplitRecipe(
     "fraction", train=0.201, val=0.099, test=0.7
 )  # 70 % test, then 33 % of the rest validation
+_PYG, _OGB, _DGL = pyg_source.remotes, _as_list(ogb_source.archive), _as_list(dgl_source.archive)
 _RECIPES = {
     "cora_torch": Recipe(
         bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)
     ),
     "citeseer_torch": Recipe(
-        pyg_source.load, SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=1902)
+        pyg_source.load,
+        SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=1902),
+        files=_PYG,
     ),
     "pubmed_torch": Recipe(
         pyg_source.load,
         SplitRecipe("per_class", train_per_class=1461, num_val=2190, num_test=13144),
+        files=_PYG,
     ),
-    "facebook": Recipe(pyg_source.load, _MUSAE),
-    "lastfm": Recipe(pyg_source.load, _MUSAE),
-    "reddit": Recipe(dgl_source.load, _GIVEN),
-    "yelp": Recipe(dgl_source.load, _GIVEN),
-    "flickr": Recipe(dgl_source.load, _GIVEN),
+    "planetoid-cora": Recipe(pyg_source.load, _GIVEN, files=_PYG),
+    "planetoid-citeseer": Recipe(pyg_source.load, _GIVEN, files=_PYG),
+    "planetoid-pubmed": Recipe(pyg_source.load, _GIVEN, files=_PYG),
+    "facebook": Recipe(pyg_source.load, _MUSAE, files=_PYG),
+    "lastfm": Recipe(pyg_source.load, _MUSAE, files=_PYG),
+    **{
+        name: Recipe(heterophilous.load, _FIRST, symmetrize=True, files=heterophilous.remotes)
+        for name in heterophilous.NAMES
+    },
+    **{
+        name: Recipe(gnn_benchmark.load, split, symmetrize=True, files=gnn_benchmark.remotes)
+        for name, split in gnn_benchmark.SPLITS.items()
+    },
+    "wikics": Recipe(wikics.load, _FIRST, symmetrize=True, files=wikics.remotes),
+    **{name: Recipe(hgb.load, _GIVEN, files=_as_list(hgb.archive)) for name in hgb.FILES},
+    "reddit": Recipe(dgl_source.load, _GIVEN, files=_DGL),
+    "yelp": Recipe(dgl_source.load, _GIVEN, files=_DGL),
+    "flickr": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "karateclub": Recipe(
         dgl_source.load, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)
     ),
-    "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
-    "ogbn-products": Recipe(ogb_source.load, _GIVEN),
-    "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
-    "ogbn-mag": Recipe(ogb_mag.load, _GIVEN),
-    **{name: Recipe(ogb_links.load, _GIVEN) for name in ogb_links.SOURCES},
+    "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
+    "ogbn-products": Recipe(ogb_source.load, _GIVEN, files=_OGB),
+    "ogbn-proteins": Recipe(ogb_source.load, _GIVEN, files=_OGB),
+    "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
+    "ogbn-mag": Recipe(ogb_mag.load, _GIVEN, files=_as_list(ogb_mag.archive)),
+    **{
+        name: Recipe(ogb_links.load, _GIVEN, files=_as_list(ogb_links.archive))
+        for name in ogb_links.SOURCES
+    },
     "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
     "synthetic_hetero": Recipe(
         synthetic_hetero.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)
@@ -159,6 +199,9 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
                 " predict are read from files of your own, dataset_name=file"
             )
     chosen = recipe(name)
+    if settings.split.index is None and chosen.split.index is not None:
+        log.info("%s: split.index=%d of its published splits", name, chosen.split.index)
+        settings = replace(settings, split=replace(settings.split, index=chosen.split.index))
     graph = chosen.load(replace(settings, name=name))
     return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
 
@@ -200,18 +243,4 @@ def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
 def is_local(settings: DatasetSettings) -> bool:
     """Whether loading needs no download; InputError for an unknown data set."""
     name = canonical_name(settings.name)
-    if name == "ogbn-mag":
-        found = ogb_mag.archive(settings.dir)
-        return found.folder.exists() or found.zip.exists()
-    archives: dict[Any, Any] = {dgl_source: dgl_source.FILES} | {
-        each: each.SOURCES for each in (ogb_source, ogb_links)
-    }
-    for source in (module for module, names in archives.items() if name in names):
-        archive = source.archive(name, settings.dir)
-        return bool(archive.folder.exists() or archive.zip.exists())
-    needed = (
-        pyg_source.remotes(name, settings.dir)
-        if name in (*pyg_source.PLANETOID, *pyg_source.MUSAE)
-        else []
-    )
-    return all(remote.path.exists() for remote in needed)
+    return all(each.is_local for each in recipe(name).files(name, settings.dir))

@@ -1,14 +1,16 @@
 """Put the files of a public data set in place before its library looks for them.
 
 The libraries' own downloads are avoided: DGL retries five times without a time limit; OGB asks on
-the terminal above 1 GB, which blocks a batch job, and uses plain http. If a download fails, the
-message has the URL and the place of the file, so that the user can put it there.
+the terminal above 1 GB, which blocks a batch job, and uses plain http. A broken download is resumed
+a few times. If it fails, the message has the URL and the place of the file, so that the user can
+put it there. The checksum of each file is kept beside it (published_checksums.py).
 """
 
 import contextlib
 import io
 import logging
 import lzma
+import re
 import secrets
 import tempfile
 import time
@@ -21,6 +23,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
+from partitioning.datasets.published_checksums import check_published, check_unchanged
 from partitioning.errors import InputError
 from partitioning.file_io import UNREADABLE, check_unpacked_size, open_regular, rename_durably
 
@@ -30,6 +33,11 @@ TIMEOUT = 30.0
 """Seconds without a byte from the server."""
 SLOWEST = 4096
 """Bytes per second. A slower download fails, TIMEOUT after its start at the earliest."""
+ATTEMPTS = 4
+FIRST_WAIT = 1.0
+"""Seconds before the second attempt; each further wait is twice as long."""
+BUSY = (408, 429)
+"""HTTP statuses below 500 that another attempt can change."""
 LARGEST_FILE, LARGEST_ZIP = 1 << 30, 128 << 30
 """Bytes. The largest known zip, ogbn-papers100M, has about 60 GB."""
 FETCH_AGAIN = "remove it, and fetch it again"
@@ -45,6 +53,11 @@ class Archive:
     folder: Path
     needed: tuple[str, ...]
     """Files that the folder must have, as relative paths."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing has to be downloaded."""
+        return self.folder.exists() or self.zip.exists()
 
     def ensure(self, max_gib: float) -> None:
         """Download the zip if it is missing, and unpack it if the folder is missing.
@@ -73,6 +86,7 @@ class Archive:
         log.info("unpacking %s", self.zip)
         try:
             check_unpacked_size(self.zip, max_gib)
+            check_unchanged(self.zip, self.url)
             with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
                 inside = Path(name) / "inside"
                 with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:
@@ -102,9 +116,14 @@ class Remote:
     url: str
     path: Path
 
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing has to be downloaded."""
+        return self.path.exists()
+
 
 def ensure_files(dataset: str, files: list[Remote]) -> None:
-    """Download the files that are missing."""
+    """Download the files that are missing; InputError for one that changed since its first use."""
     missing = [file for file in files if not file.path.exists()]
     places = "; ".join(f"{file.url} -> {file.path}" for file in missing)
     for file in missing:
@@ -114,10 +133,16 @@ def ensure_files(dataset: str, files: list[Remote]) -> None:
             f"fetch by hand and put in place: {places}",
             f"dataset_name={dataset}: ",
         )
+    for file in files:
+        check_unchanged(file.path, file.url)
+
+
+class Refused(OSError):
+    """What another attempt would not change."""
 
 
 class SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects from https only to https, because downloads have no checksum."""
+    """Follows redirects from https only to https: few downloads have a published checksum."""
 
     def redirect_request(
         self,
@@ -129,7 +154,7 @@ class SecureRedirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         if req.type == "https" and not newurl.lower().startswith("https:"):
-            raise urllib.error.URLError(f"it redirects to {newurl}, which is not https")
+            raise Refused(f"it redirects to {newurl}, which is not https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -141,16 +166,15 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
         limit: of the file, in bytes.
 
     Raises:
-        InputError: the server is unreachable or too slow, or the length is wrong.
+        InputError: the server is unreachable or too slow, or length or checksum are wrong.
     """
     log.info("downloading %s to %s", url, path)
     own = secrets.token_hex(4)  # another process may download the same file
     part = path.with_name(f"{path.name}.{own}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        opener = urllib.request.build_opener(SecureRedirects())
-        with opener.open(url, timeout=TIMEOUT) as answer, open_regular(part, "xb") as file:
-            _copy(answer, file, limit)
+        download_to(url, part, limit)
+        check_published(part, url)
         rename_durably(part, path)
     except (OSError, HTTPException, ValueError) as error:
         raise InputError(f"{prefix}cannot download {url} ({error}); {by_hand}") from None
@@ -159,20 +183,56 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
             part.unlink()
 
 
+def download_to(url: str, part: Path, limit: int) -> None:
+    """Download into a new file, in a few attempts.
+
+    Each continues where the one before ended, if the server can.
+
+    Raises:
+        OSError: or HTTPException, ValueError, if the last attempt fails.
+    """
+    version = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            request = urllib.request.Request(url)
+            received = part.stat().st_size if part.exists() else 0
+            if received and version:
+                request.add_header("Range", f"bytes={received}-")
+                request.add_header("If-Range", version)
+            opener = urllib.request.build_opener(SecureRedirects())
+            with opener.open(request, timeout=TIMEOUT) as answer, open_regular(part, "ab") as file:
+                version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+                if answer.status != 206:
+                    file.truncate(0)
+                elif not re.match(rf"bytes {received}-", answer.headers.get("Content-Range", "")):
+                    raise Refused("the server sends another piece than was asked for")
+                _copy(answer, file, limit)
+            return
+        except (OSError, HTTPException) as error:
+            status = error.code if isinstance(error, urllib.error.HTTPError) else None
+            is_final = status is not None and status < 500 and status not in BUSY
+            if is_final or isinstance(error, Refused) or attempt == ATTEMPTS:
+                raise
+            seconds = FIRST_WAIT * 2 ** (attempt - 1)
+            log.warning("%s: %s; attempt %d follows in %g s", url, error, attempt + 1, seconds)
+            time.sleep(seconds)
+
+
 def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
     """Copy the response; OSError if it is too slow, over `limit`, or not of the announced
     length.
     """
+    limit -= file.seek(0, io.SEEK_END)
     announced = answer.headers.get("Content-Length")
     expected = None if announced is None else int(announced)
     largest = limit if expected is None else min(limit, expected)
     if expected is not None and expected > limit:
-        raise OSError(f"it has {expected} bytes; expected at most {limit}")
+        raise Refused(f"it has {expected} bytes; expected at most {limit}")
     received, began = 0, time.monotonic()
     while piece := answer.read1(1 << 20):
         received += file.write(piece)
         if received > largest:
-            raise OSError(f"more than {largest} bytes arrived")
+            raise Refused(f"more than {largest} bytes arrived")
         if time.monotonic() - began > TIMEOUT + received / SLOWEST:
             raise OSError(f"less than {SLOWEST} bytes per second arrived")
     if expected is not None and received != expected:

@@ -32,6 +32,8 @@ UNNAMED = (
     " or labels"
 )
 
+DROP = "; edges.unknown=drop leaves such edges out"
+
 
 @dataclass(frozen=True, eq=False)
 class EdgePiece:
@@ -65,23 +67,38 @@ class EdgeTable:
     """What the columns of `feat` hold."""
 
 
+def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
+    """Find the columns of sources and destinations of a csv or parquet table of edges.
+
+    Raises:
+        InputError: it has none, or not those that the settings name.
+    """
+    names = without_index(frames.column_names(path), path)
+    if names == ["0", "1"]:
+        return names
+    for role in ("src", "dst"):
+        asked = getattr(columns, role)
+        if asked is not None and asked not in names:
+            raise InputError(
+                f"columns.{role}={asked}: {path} has the columns {', '.join(names)}; set one of"
+                " them"
+            )
+    found = [find_column(role, names, columns, path) for role in ("src", "dst")]
+    ends = [name for name in found if name is not None]
+    if len(ends) < 2:
+        raise InputError(
+            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
+            " columns.dst); put the line src,dst before it if this is no header"
+        )
+    return ends
+
+
 class _EdgeColumns:
     """The columns of a csv or parquet table of edges, by role."""
 
     def __init__(self, path: Path, columns: ColumnSettings, *, with_features: bool) -> None:
         names = without_index(frames.column_names(path), path)
-        found = (
-            names
-            if names == ["0", "1"]
-            else [find_column(role, names, columns, path) for role in ("src", "dst")]
-        )
-        self.path = path
-        self.ends = [name for name in found if name is not None]
-        if len(self.ends) < 2:
-            raise InputError(
-                f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
-                " columns.dst); put the line src,dst before it if this is no header"
-            )
+        self.path, self.ends = path, find_ends(path, columns)
         self.weight = find_column("weight", names, columns, path)
         self.time = columns.time if columns.time in names else None
         if columns.weight is not None and self.weight is None:
@@ -112,6 +129,7 @@ def read_edges(
     *,
     drop_unknown: bool = False,
     with_features: bool = False,
+    remedy: str = DROP,
 ) -> EdgeTable:
     """Read the edges and look up both ends; only one chunk is in memory twice.
 
@@ -121,19 +139,20 @@ def read_edges(
         nodes: The nodes of the sources, and of the destinations.
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         with_features: Whether further columns are features of the edges; else they are left out.
+        remedy: What the message about an unknown end finishes with.
     """
     if path.suffix == ".npy":
-        return _join(path, _npy_edges(path), nodes, None, drop_unknown=drop_unknown)
+        return _join(path, _npy_edges(path), nodes, None, drop_unknown=drop_unknown, remedy=remedy)
     if path.suffix == ".npz":
         pieces = _npz_edges(path, with_features=with_features)
-        return _join(path, pieces, nodes, None, drop_unknown=drop_unknown)
+        return _join(path, pieces, nodes, None, drop_unknown=drop_unknown, remedy=remedy)
     held = _EdgeColumns(path, columns, with_features=with_features)
     as_text = held.reader.text
     while True:
         held.reader.restart()
         try:
             pieces = _table_edges(held, nodes, as_text)
-            return _join(path, pieces, nodes, held, drop_unknown=drop_unknown)
+            return _join(path, pieces, nodes, held, drop_unknown=drop_unknown, remedy=remedy)
         except ReadAgain as again:
             as_text = as_text | again.columns
 
@@ -145,6 +164,7 @@ def _join(
     columns: _EdgeColumns | None,
     *,
     drop_unknown: bool,
+    remedy: str,
 ) -> EdgeTable:
     """Look up the ends of each chunk, and concatenate the chunks."""
     parts: dict[str, list[Array]] = {name: [] for name in ("src", "dst", "weight", "time", "feat")}
@@ -157,7 +177,7 @@ def _join(
                     f"{path}: column `{name}`",
                     begin,
                     keep_unknown=drop_unknown,
-                    remedy="; edges.unknown=drop leaves such edges out",
+                    remedy=remedy,
                 )
             )
             for name, ends, held in zip(("src", "dst"), (piece.src, piece.dst), nodes, strict=True)
@@ -178,6 +198,8 @@ def _join(
                 fits = known is not None and each.shape[:1] == known.shape
                 parts[name].append(each[known] if fits else each)
         begin += len(src)
+    if begin == 0:
+        log.warning("%s: has no edges, only a header", path)
     if num_dropped:
         log.warning(
             "%s: %d of %d edges have an end that is no node, the first in row %d: left out"

@@ -94,6 +94,7 @@ class _ColumnReader:
         return self._narrow(values.reshape(len(cells), self.width), first_row(frame))
 
     def _find_role(self, known: "pd.Series[Any]") -> None:
+        """Set the role, and the width of an embedding, by the cells that are not empty."""
         first, kind = known.iloc[0], known.dtype.kind
         if kind in "mM" or isinstance(first, datetime.date | datetime.time):
             self.role = "date"

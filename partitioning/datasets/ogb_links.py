@@ -1,4 +1,4 @@
-"""Loads OGB's link prediction graphs ogbl-collab, ogbl-citation2 and ogbl-ppa from their raw files.
+"""Loads OGB's graphs for link prediction, ogbl-collab, -citation2, -ppa, -ddi, from raw files.
 
 Held-out pairs and negative pairs are OGB's own. Tests compare the result with OGB's reader.
 """
@@ -15,7 +15,7 @@ from partitioning.array_checks import check_endpoints
 from partitioning.datasets.array_pickles import NUMPY, as_array
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.frames import read_frames
-from partitioning.datasets.ogb_source import RELEASE, read_first_column
+from partitioning.datasets.ogb_source import RELEASE, read_first_column, read_rows
 from partitioning.datasets.raw import concatenate, narrow_ends
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, reading
@@ -23,7 +23,7 @@ from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
 
 URL = "https://snap.stanford.edu/ogb/data/linkproppred"
-RAW = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/num-node-list.csv.gz")
+RAW = ("raw/edge.csv.gz", "raw/num-node-list.csv.gz")
 PARTS = {"train": "train", "val": "valid", "test": "test"}
 
 
@@ -35,12 +35,14 @@ class _Source:
     both_ways: bool
     """Whether each edge stands for its reverse, too."""
     weighted: bool = False
+    featured: bool = True
 
 
 SOURCES = {
     "ogbl-collab": _Source("collab", "time", "hits@50", both_ways=True, weighted=True),
     "ogbl-citation2": _Source("citation-v2", "time", "mrr", both_ways=False),
     "ogbl-ppa": _Source("ppassoc", "throughput", "hits@100", both_ways=True),
+    "ogbl-ddi": _Source("ddi", "target", "hits@20", both_ways=True, featured=False),
 }
 
 
@@ -50,7 +52,9 @@ def archive(name: str, folder: str) -> Archive:
     """
     source, root = SOURCES[name], Path(folder)
     split = tuple(f"split/{source.split}/{part}.pt" for part in PARTS.values())
-    raw = (*RAW, "raw/edge_weight.csv.gz") if source.weighted else RAW
+    of_edges = ("raw/edge_weight.csv.gz",) if source.weighted else ()
+    of_nodes = ("raw/node-feat.csv.gz",) if source.featured else ()
+    raw = (*RAW, *of_nodes, *of_edges)
     place = root / name.replace("-", "_")
     return Archive(
         name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*raw, *split, RELEASE)
@@ -72,10 +76,9 @@ def load(settings: DatasetSettings) -> GraphData:
         src, dst = (
             check_endpoints(concatenate(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles
         )
-        rows = [
-            frame.to_numpy(np.float32)
-            for frame in read_frames(raw / "node-feat.csv.gz", header=False)
-        ]
+        features = np.zeros((num_nodes, 0), np.float32)
+        if source.featured:
+            features = read_rows(raw / "node-feat.csv.gz")
         weight = (
             read_first_column(raw / "edge_weight.csv.gz").astype(np.float32)
             if source.weighted
@@ -93,11 +96,12 @@ def load(settings: DatasetSettings) -> GraphData:
             name=name,
             src=src,
             dst=dst,
-            features=concatenate(rows),
+            features=features,
             labels=np.full(num_nodes, -1, np.int64),
             num_classes=0,
             node_ids=np.arange(num_nodes),
             edge_weight=weight,
+            featured=None if source.featured else np.zeros(num_nodes, np.bool_),
             links=links,
         )
 

@@ -34,7 +34,7 @@ _NEEDED = (
 )
 
 
-def archive(folder: str) -> Archive:
+def archive(_name: str, folder: str) -> Archive:
     """Describe the zip; its folder is `dataset_dir`/ogbn_mag, with OGB's layout."""
     root = Path(folder)
     return Archive("ogbn-mag", f"{URL}/mag.zip", root / "mag.zip", root / "ogbn_mag", _NEEDED)
@@ -46,7 +46,7 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
         raise InputError(
             f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out"
         )
-    files = archive(settings.dir)
+    files = archive(settings.name, settings.dir)
     files.ensure(settings.max_gib)
     raw = files.folder / "raw"
     with library("ogbn-mag", files.folder):

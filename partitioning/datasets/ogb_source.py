@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_endpoints, check_labels, refuse
+from partitioning.array_checks import (
+    check_edge_feat,
+    check_endpoints,
+    check_labels,
+    check_multilabel,
+    refuse,
+)
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.given_split import masks_of
@@ -24,6 +30,7 @@ from partitioning.partition_settings import DatasetSettings
 
 URL = "https://snap.stanford.edu/ogb/data/nodeproppred"
 _CSV = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz")
+_OF_EDGES = ("raw/edge.csv.gz", "raw/edge-feat.csv.gz", "raw/node-label.csv.gz")
 _BINARY = ("raw/data.npz", "raw/node-label.npz")
 RELEASE = "RELEASE_v1.txt"
 CHUNK = 1 << 23
@@ -38,12 +45,16 @@ class _Source:
     num_classes: int
     both_ways: bool = False
     """Whether each edge stands for its reverse, too."""
+    multilabel: bool = False
 
 
 SOURCES = {
     "ogbn-arxiv": _Source("arxiv", _CSV, "time", 40),
     "ogbn-products": _Source("products", _CSV, "sales_ranking", 47, both_ways=True),
     "ogbn-papers100M": _Source("papers100M-bin", _BINARY, "time", 172),
+    "ogbn-proteins": _Source(
+        "proteins", _OF_EDGES, "species", 112, both_ways=True, multilabel=True
+    ),
 }
 SPLIT = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
@@ -65,20 +76,34 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Load a data set with OGB's split as masks. Unlabelled nodes, most of papers100M, get -1."""
+    """Load a data set with OGB's split as masks. Unlabelled nodes, most of papers100M, get -1.
+
+    ogbn-proteins has features of edges, none of nodes, and several labels per node.
+    """
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
     files.ensure(settings.max_gib)
     with library(name, files.folder):
-        src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(
-            files.folder / "raw", source.num_classes
-        )
+        raw = files.folder / "raw"
+        edge_feat = None
+        if source.raw == _BINARY:
+            src, dst, features, labels = _read_binary(raw, source.num_classes)
+        else:
+            src, dst = _read_edges(raw / "edge.csv.gz")
+            labels = _read_labels(raw / "node-label.csv.gz", source)
+            features = np.zeros((len(labels), 0), np.float32)
+            if "raw/node-feat.csv.gz" in source.raw:
+                features = read_rows(raw / "node-feat.csv.gz")
+            if "raw/edge-feat.csv.gz" in source.raw:
+                file = raw / "edge-feat.csv.gz"
+                edge_feat = check_edge_feat(read_rows(file), len(src), str(file))
         if len(labels) != len(features):
             raise InputError(
                 f"{files.folder}: {len(labels)} labels and {len(features)} rows of features"
             )
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
+            edge_feat = None if edge_feat is None else np.concatenate((edge_feat, edge_feat))
         split = files.folder / "split" / source.split
         masks: dict[str, Any] = dict(read_split(split, len(labels)))
         return GraphData(
@@ -89,6 +114,8 @@ def load(settings: DatasetSettings) -> GraphData:
             labels=labels,
             num_classes=source.num_classes,
             node_ids=np.arange(len(labels), dtype=np.int64),
+            edge_feat=edge_feat,
+            featured=None if features.shape[1] else np.zeros(len(labels), np.bool_),
             **masks,
         )
 
@@ -96,21 +123,28 @@ def load(settings: DatasetSettings) -> GraphData:
 _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 
-def _read_csv(raw: Path, num_classes: int) -> _Arrays:
-    """Return edge ends, features and labels."""
+def _read_edges(path: Path) -> tuple[Endpoints, Endpoints]:
+    """Return edge ends."""
     piles: tuple[list[Endpoints], list[Endpoints]] = [], []
-    for frame in read_frames(raw / "edge.csv.gz", header=False):
+    for frame in read_frames(path, header=False):
         for column, pile in enumerate(piles):
             pile.append(narrow_ends(frame[str(column)].to_numpy(np.int64)))
     src, dst = map(concatenate, piles)
-    features = concatenate(
-        [
-            frame.to_numpy(np.float32)
-            for frame in read_frames(raw / "node-feat.csv.gz", header=False)
-        ]
-    )
-    file = raw / "node-label.csv.gz"
-    return src, dst, features, read_ogb_classes(read_first_column(file), num_classes, str(file))
+    return src, dst
+
+
+def read_rows(path: Path) -> NDArray[np.float32]:
+    """Return the numbers of a csv, [rows, columns]."""
+    return concatenate([frame.to_numpy(np.float32) for frame in read_frames(path, header=False)])
+
+
+def _read_labels(path: Path, source: _Source) -> NDArray[Any]:
+    if not source.multilabel:
+        return read_ogb_classes(read_first_column(path), source.num_classes, str(path))
+    labels = check_multilabel(read_rows(path), str(path))
+    if labels.shape[1] != source.num_classes:
+        raise InputError(f"{path}: {labels.shape[1]} labels; expected {source.num_classes}")
+    return labels
 
 
 def read_first_column(path: Path) -> NDArray[Any]:

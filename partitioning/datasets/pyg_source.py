@@ -1,4 +1,4 @@
-"""Loads CiteSeer, PubMed, Facebook page-page and LastFM Asia from torch_geometric's raw files.
+"""Loads Planetoid's graphs, Facebook page-page and LastFM Asia from torch_geometric's raw files.
 
 The files have torch_geometric's places (see `remotes`), and tests compare the result with its
 reader. Nothing is unpickled, so no code in a file is run.
@@ -14,12 +14,19 @@ from partitioning.array_checks import Array, check_endpoints, check_unique, refu
 from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files, library
 from partitioning.datasets.raw import RawGraph, build
+from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
-PLANETOID = {"citeseer_torch": "CiteSeer", "pubmed_torch": "PubMed"}
+PLANETOID = {
+    "citeseer_torch": "CiteSeer",
+    "pubmed_torch": "PubMed",
+    "planetoid-cora": "Cora",
+    "planetoid-citeseer": "CiteSeer",
+    "planetoid-pubmed": "PubMed",
+}
 PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 PLANETOID_PARTS = ("tx", "allx", "y", "ty", "ally", "graph", "test.index")
 NUM_VAL = 500
@@ -131,5 +138,4 @@ def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
         dst = np.fromiter(chain.from_iterable(graph.values()), np.int64, sum(counts))
     for ends in (src, dst):
         check_endpoints(ends, num_nodes, str(path))
-    key = np.unique((dst * num_nodes + src)[src != dst])
-    return key % num_nodes, key // num_nodes
+    return unique_edges(src, dst, num_nodes)

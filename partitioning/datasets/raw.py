@@ -257,8 +257,24 @@ def concatenate(pieces: list[NDArray[Any]]) -> NDArray[Any]:
     return whole
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays of an npz file; InputError if it is damaged or holds Python objects."""
+def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
+    """Read these arrays of an npz file, and no other; InputError if one is missing."""
+    arrays = read_arrays(path, names)
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise InputError(
+            f"{path}: there is no array `{missing[0]}`; expected {', '.join(names)}; remove it, and"
+            " fetch it again"
+        )
+    check_axes(arrays, names, str(path))
+    return arrays
+
+
+def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, Array]:
+    """Read the arrays of an npz file; InputError if it is damaged or holds Python objects.
+
+    names: those to read; None: all.
+    """
     with contextlib.ExitStack() as opened:
         with reading(path, "npz file", "write it anew with numpy.savez"):
             file = opened.enter_context(open_regular(path))
@@ -271,7 +287,8 @@ def read_arrays(path: Path) -> dict[str, Array]:
             raise InputError(
                 f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez"
             )
-        return {name: _read_array(archive, name, path) for name in archive.files}
+        wanted = [name for name in archive.files if names is None or name in names]
+        return {name: _read_array(archive, name, path) for name in wanted}
 
 
 def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:

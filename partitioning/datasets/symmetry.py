@@ -1,11 +1,20 @@
-"""Adds reverse edges."""
+"""Adds reverse edges, removes repeated ones."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from partitioning.graph_data import GraphData
+from partitioning.array_checks import Array
+from partitioning.graph_data import Endpoints, GraphData, Relation
+
+
+def unique_edges(src: Array, dst: Array, num_nodes: int) -> tuple[Array, Array]:
+    """Return the distinct edges, sorted by destination, without self loops; ends in [0, N)."""
+    between = src != dst
+    key = np.unique(dst[between].astype(np.int64) * num_nodes + src[between])
+    return key % num_nodes, key // num_nodes
 
 
 def add_reverse_edges(graph: GraphData) -> GraphData:
@@ -13,25 +22,37 @@ def add_reverse_edges(graph: GraphData) -> GraphData:
 
     No edge is removed, and duplicates stay. A self loop is its own reverse.
     """
-    num_nodes = graph.num_nodes
-    key = graph.src.astype(np.int64) * num_nodes + graph.dst
+    of_edges: dict[str, Any] = dict(graph.edge_data)
+    if graph.edge_time is not None:
+        of_edges["edge_time"] = graph.edge_time
+    src, dst, added = _add_reverse(graph.src, graph.dst, of_edges, graph.num_nodes)
+    return replace(graph, src=src, dst=dst, **added)
+
+
+def reverse_too(relation: Relation, num_nodes: int) -> Relation:
+    """Add missing reverse edges to edges between nodes of one type."""
+    src, dst, added = _add_reverse(relation.src, relation.dst, relation.edge_data, num_nodes)
+    return replace(relation, src=src, dst=dst, **added)
+
+
+def _add_reverse(
+    src: Endpoints, dst: Endpoints, of_edges: Mapping[str, Any], num_nodes: int
+) -> tuple[Endpoints, Endpoints, dict[str, Any]]:
+    """Return sources, destinations and data of the edges with the added ones at the end."""
+    key = src.astype(np.int64) * num_nodes + dst
     pair, times = np.unique(key, return_counts=True)
-    src, dst = np.divmod(pair, num_nodes)
-    reverse = dst * num_nodes + src
+    sources, destinations = np.divmod(pair, num_nodes)
+    reverse = destinations * num_nodes + sources
     position = np.minimum(np.searchsorted(pair, reverse), max(len(pair) - 1, 0))
     present = np.where(pair[position] == reverse, times[position], 0)
     missing = np.maximum(times - present, 0)
     added: dict[str, Any] = {}
-    of_edges: dict[str, Any] = dict(graph.edge_data)
-    if graph.edge_time is not None:
-        of_edges["edge_time"] = graph.edge_time
     if of_edges:  # a reverse edge copies the data of its edge
-        copy = np.arange(graph.num_edges) - np.repeat(np.cumsum(times) - times, times)
+        copy = np.arange(len(key)) - np.repeat(np.cumsum(times) - times, times)
         edge = np.argsort(key, kind="stable")[copy >= np.repeat(present, times)]
         added = {name: np.concatenate([data, data[edge]]) for name, data in of_edges.items()}
-    return replace(
-        graph,
-        src=np.concatenate([graph.src, np.repeat(dst, missing).astype(graph.src.dtype)]),
-        dst=np.concatenate([graph.dst, np.repeat(src, missing).astype(graph.dst.dtype)]),
-        **added,
+    return (
+        np.concatenate([src, np.repeat(destinations, missing).astype(src.dtype)]),
+        np.concatenate([dst, np.repeat(sources, missing).astype(dst.dtype)]),
+        added,
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
-from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.edge_tables import find_ends, read_edges
 from partitioning.datasets.feature_columns import FeatureReader, read_times
 from partitioning.datasets.find_ids import find_id_column
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
@@ -118,8 +118,10 @@ def _read(
             " column"
         )
     check_requested(
-        columns, ((file, frames.column_names(file)) for file in [*named, *_with_columns(edges)])
+        columns, ((file, frames.column_names(file)) for file in [*named, *_only_tables(edges)])
     )
+    if _only_tables(edges[:1]):
+        find_ends(edges[0], columns)  # without them the ids of nodes could be taken for a feature
     if columns.id is None:
         columns = find_id_column(
             [file for file in named if file not in edges], [(edges[0], ("src", "dst"))], columns
@@ -194,8 +196,8 @@ def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
     return replace(matrix, roles=roles, ignored=ignored)
 
 
-def _with_columns(files: list[Path]) -> list[Path]:
-    """Return the files that have named columns."""
+def _only_tables(files: list[Path]) -> list[Path]:
+    """Return the files whose format has named columns: csv, txt and parquet, but not npy or npz."""
     return [file for file in files if frames.kind_of(file) in ("csv", "txt", "parquet")]
 
 

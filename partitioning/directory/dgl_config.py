@@ -22,32 +22,37 @@ from partitioning.file_io import read_json
 
 @dataclass(frozen=True, eq=False)
 class IdRanges:
-    """The ranges of node_map or edge_map, ascending: K ranges that cover 0 ... N-1."""
+    """The ranges of node_map or edge_map, ascending: K ranges that cover 0 ... N-1.
+
+    Each range has the ids of one node type, or one relation, in one partition.
+    """
 
     names: list[str]
     """Node types or relations."""
     start: Ints
-    """[K]"""
+    """[K] first id."""
     size: Ints
+    """[K] number of ids."""
     name_index: Ints
     """[K] index into `names`."""
     part: Ints
     """[K] partition."""
 
     def locate(self, ids: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the index of the name, the partition, and the position within the range of each
-        id.
+        """Return where ids [n] are: index of the node type or relation in `names`, partition, and
+        position within the range, [n] each.
         """
         found = np.searchsorted(self.start, ids, side="right") - 1
         return self.name_index[found], self.part[found], ids - self.start[found]
 
     def count(self, name: str, part: int) -> int:
-        """Return the number of ids of one name in one partition."""
+        """Return the number of ids of a node type or relation, `name`, in one partition."""
         chosen = (self.name_index == self.names.index(name)) & (self.part == part)
         return int(self.size[chosen].sum())
 
     @property
     def total(self) -> int:
+        """N"""
         return int(self.size.sum())
 
 

@@ -102,6 +102,10 @@ class Meta:
     """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features
     as given."""
 
+    history: list[Any] = field(default_factory=list)
+    """The updates since the directory was partitioned (partitioning/update/), oldest first: time,
+    checksum of the change, counts."""
+
     def digest(self) -> str:
         """Return the sha256 (hex) of all that decides the partitions: equal if and only if they
         are.
@@ -109,7 +113,7 @@ class Meta:
         content = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("checksums", "cover_rows", "notes")
+            if name not in ("checksums", "cover_rows", "notes", "history")
         }
         for name in ("class_names", "links", "features"):
             if not content[name]:  # keeps the digest of versions without these fields
@@ -155,6 +159,8 @@ class Meta:
             _check_links(meta.links)
             check_states(meta.features)
             check_class_names(meta.class_names, meta.num_classes)
+            if not all(isinstance(entry, dict) for entry in meta.history):
+                raise ValueError("history has something else than objects")
             for counts in parts:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):

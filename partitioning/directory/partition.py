@@ -142,7 +142,7 @@ class Partition:
 
     @property
     def label_kind(self) -> str:
-        """multiclass, multilabel or regression."""
+        """The kind of labels: multiclass, multilabel or regression."""
         return label_kind(self.labels)
 
     def keep_edges(self, kept: Tensor) -> Self:

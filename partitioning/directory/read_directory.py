@@ -118,7 +118,8 @@ class PartitionDirectory:
 
     @property
     def stated_task(self) -> str | None:
-        """multiclass, multilabel or regression, where the directory states it."""
+        """The kind of labels, multiclass, multilabel or regression, where the directory states
+        it."""
         return None if self.meta is None else self.meta.task
 
     @property
@@ -148,7 +149,7 @@ class PartitionDirectory:
 
     @property
     def remedy(self) -> str:
-        """How messages describe another digest on another node, and the remedy."""
+        """The text of messages when another node has another digest, with the remedy."""
         return "another partitioning (its digest differs); copy it the same partition directory"
 
     def verify(self, parts: Iterable[int]) -> None:

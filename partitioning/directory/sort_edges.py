@@ -61,12 +61,12 @@ class SortedEdges:
     """Edges between two partitions."""
 
     def key_file(self, part: int) -> Path:
-        """int64 [E] keys dst * N + src of the edges into the partition, in new ids."""
+        """The file of int64 [E], keys dst * N + src of the edges into the partition, in new ids."""
         return self.folder / f"{part}.keys"
 
     def position_file(self, part: int) -> Path:
-        """int64 [E] positions of these edges in the graph; only where edges have weights or
-        features.
+        """The file of int64 [E], positions of these edges in the graph; only where edges have
+        weights or features.
         """
         return self.folder / f"{part}.positions"
 

@@ -34,6 +34,7 @@ from partitioning.directory.partition import HALO_IDS, EdgeStatistics, PartCount
 from partitioning.directory.sort_edges import Layout, SortedEdges, make_layout, sort_by_part
 from partitioning.errors import InputError
 from partitioning.file_io import (
+    exchange_durably,
     exclusive,
     file_checksum,
     rename_durably,
@@ -114,12 +115,16 @@ def write(
         meta = _make_meta(
             unfinished, directory.name, graph, parts, {"cut_edges": num_cut, **provenance}, edges
         )
-        _write_json(unfinished / "meta.json", asdict(meta), indent=2)
+        write_meta(unfinished, meta)
     totals = [sum(getattr(part.statistics, name) for part in parts) for name in STATISTICS]
     return meta, EdgeStatistics(*totals)
 
 
 STATISTICS = ("self_loops", "duplicates", "isolated_nodes")
+
+
+def write_meta(directory: Path, meta: Meta) -> None:
+    _write_json(directory / "meta.json", asdict(meta), indent=2)
 
 
 def _write_json(path: Path, content: Any, indent: int) -> None:
@@ -146,7 +151,8 @@ def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
-    """Rename the folder; an existing directory is moved aside first and removed afterwards."""
+    """Rename the folder. An existing directory changes places with it, so that one of them can
+    always be read; where the system cannot do that, it is moved aside first."""
     if not os.path.lexists(directory):
         rename_durably(unfinished, directory)
         return
@@ -154,6 +160,8 @@ def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None
         raise InputError(
             f"{directory}: appeared while it was made anew; set overwrite=true to replace it"
         )
+    if exchange_durably(unfinished, directory):
+        return
     old = Path(tempfile.mkdtemp(prefix=f".{directory.name}{OLD}", dir=directory.parent))
     directory.rename(old / "old")
     rename_durably(unfinished, directory)

@@ -14,7 +14,7 @@ LIMIT = 4.0
 
 
 def count_unusual(state: State, raw: Rows, schema: Schema) -> dict[str, int]:
-    """By column how many rows of a raw matrix, [n, W], are unusual; columns without any are left
+    """Count the unusual rows of a raw matrix, [n, W], by column; columns without any are left
     out."""
     counts = {}
     for fitted in state["columns"]:

@@ -140,7 +140,7 @@ def _fit_categories(table: Statistics, column: Column, max_categories: int) -> S
 
 
 def _choose_scale(column: Column, moments: Moments, wanted: str) -> str:
-    """How a column is scaled: standardised, robust, log or none."""
+    """Return how a column is scaled: standardised, robust, log or none."""
     is_matrix = column.role in ("matrix", "embedding")
     if wanted == "none" or (not is_matrix and moments.binary.all()):
         return "none"
@@ -182,12 +182,17 @@ class EncodedFeatures:
     def __init__(
         self, raw: Rows, schema: Schema, state: State, zeroed: NDArray[np.bool_] | None = None
     ) -> None:
-        """zeroed: [N] rows that become zeros: nodes without features."""
+        """Args:
+        raw: [N, W].
+        schema: of its columns.
+        state: of the fitted pipeline.
+        zeroed: bool [N], rows that become zeros: nodes without features.
+        """
         self.raw, self.schema, self.state, self.zeroed = raw, schema, state, zeroed
         self.shape = raw.shape[0], count_columns(state)
 
     def __getitem__(self, rows: NDArray[Any]) -> Rows:
-        """[n, F] of rows [n]."""
+        """Encode the rows at indices [n]; return [n, F]."""
         made = np.empty((len(rows), self.shape[1]), np.float32)
         size = max(1, BLOCK // max(self.raw.shape[1], 1))
         for begin in range(0, len(rows), size):
@@ -201,7 +206,7 @@ class EncodedFeatures:
         return int(self.shape[0])
 
     def toarray(self) -> Rows:
-        """All rows."""
+        """Encode all rows; return [N, F]."""
         return self[np.arange(len(self))]
 
 
@@ -312,7 +317,7 @@ def _check_known(state: State, features: Rows, schema: Schema) -> None:
 
 
 def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int]:
-    """By column the rows whose category was not seen when the pipeline was fitted."""
+    """Count, by column, the rows whose category was not seen when the pipeline was fitted."""
     counts = {}
     for fitted in state["columns"]:
         column = schema.find(fitted["name"])
@@ -326,7 +331,7 @@ def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int
 
 
 def encode(state: State, raw: Rows, schema: Schema) -> Rows:
-    """[n, F] encoded rows of a raw matrix [n, W]."""
+    """Encode the rows of a raw matrix, [n, W] -> [n, F]."""
     made = np.empty((len(raw), count_columns(state)), np.float32)
     numbers: list[tuple[State, Column]] = []
     places: list[range] = []
@@ -380,7 +385,8 @@ def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
 
 
 def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
-    """[n, categories and maybe the rest] of codes [n], NaN where blank."""
+    """Return the one-hot rows of codes [n], NaN where blank: a column for each fitted category, and
+    one for all others if the column has a rest."""
     width = _count_values(fitted)
     places = {name: place for place, name in enumerate(fitted["categories"])}
     rest = width - 1 if fitted["rest"] else -1

@@ -110,7 +110,7 @@ def _describe(state: dict[str, Any]) -> list[str]:
         lines.append(roles)
     groups: dict[str, list[str]] = {}
     for column in state["columns"]:
-        groups.setdefault(_treatment(column), []).append(column["name"])
+        groups.setdefault(_treatment(column), []).append(_with_categories(column))
     for treatment, names in groups.items():
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         lines.append(f"{treatment}: {', '.join(names[:8])}{more}")
@@ -119,8 +119,16 @@ def _describe(state: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _with_categories(column: dict[str, Any]) -> str:
+    """Return the name of a column, and the first of its categories."""
+    if column["role"] != "categorical":
+        return str(column["name"])
+    names = [name if len(name) <= 20 else f"{name[:20]}..." for name in column["categories"]]
+    return f"{column['name']} ({', '.join(names[:5])}{', ...' * (len(names) > 5)})"
+
+
 def _treatment(column: dict[str, Any]) -> str:
-    """How a column is encoded, in words."""
+    """Return how a column is encoded, in words."""
     role = column["role"]
     if role == "categorical":
         rest = " and one for the rest" if column["rest"] else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.features.agreed import COLUMNS
 from partitioning.features.encoder import State
 from partitioning.features.schema import VERSION, check_states
 from partitioning.features.summary import VERSION as SUMMARY_VERSION
@@ -85,6 +86,12 @@ def _read(file: Path) -> dict[str, Any]:
     """The content of a file, checked."""
     try:
         content = json.loads(read_text(file))
+        if COLUMNS in content:
+            raise InputError(
+                f"features.spec={file}: says which columns there are, and nothing is fitted yet:"
+                " start app=describe with this features.spec at all sites, and give the spec.json"
+                " that it writes"
+            )
         if SUMMARIES in content:
             found, known = content[SUMMARIES], SUMMARY_VERSION
             _check_version(file, found, known)

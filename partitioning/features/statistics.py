@@ -117,10 +117,10 @@ class Statistics(Protocol):
         """Moments of the signed logarithms of the values."""
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
-        """[shares, width]; 0 for an empty column."""
+        """Return the quantiles at `shares`, [shares, width]; 0 for an empty column."""
 
     def count_categories(self, column: Column) -> tuple[dict[str, int], int]:
-        """How many rows have each category, and how many are blank."""
+        """Count the rows of each category that occurs, and the blank ones."""
 
     def has_blanks(self, column: Column) -> bool:
         """Whether any cell of a column is blank, also in rows that are not fitted on."""
@@ -133,7 +133,7 @@ class FittedRows:
     """The rows that the pipeline learns from, and their statistics."""
 
     def __init__(self, features: Rows, schema: Schema, used: NDArray[np.int64]) -> None:
-        """features: [N, W]; used: the rows to learn from."""
+        """Summarise features [N, W] at the rows `used`, int64, from which the pipeline learns."""
         self.features, self.used = features, used
         self.offsets = np.zeros(features.shape[1])
         for column in schema.columns:

@@ -4,8 +4,8 @@ A pair is two nodes with an edge between them, in either direction; it counts on
 edges it has. All edges of validation and test pairs leave the graph, so that messages cannot leak
 them.
 
-N nodes, E directed edges, P pairs; n rows (source, destination) of one set. The rows are the edges
-without duplicates: an undirected pair has a row in each direction.
+N nodes, E directed edges, P pairs; n rows (source, destination) of one split. The rows are the
+edges without duplicates: an undirected pair has a row in each direction.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
-from partitioning.node_split import PARTS, index_file
+from partitioning.node_split import SPLITS, index_file
 from partitioning.partition_settings import SplitSettings
 
 Ints = NDArray[np.int64]
@@ -65,8 +65,8 @@ class LinkSplit:
         }
 
     def known(self) -> tuple[Ints, Ints]:
-        """Return sources and destinations of all rows of all sets, and of the graph's edges."""
-        rows = np.concatenate([self.rows[part] for part in PARTS])
+        """Return sources and destinations of all rows of all splits, and of the graph's edges."""
+        rows = np.concatenate([self.rows[split] for split in SPLITS])
         return np.append(rows[:, 0], self.graph.src), np.append(rows[:, 1], self.graph.dst)
 
 
@@ -90,11 +90,13 @@ def split_links(
     """Split the pairs as the settings say.
 
     Args:
+        graph: with all its edges.
+        settings: kind, shares or files, and seed.
         width: columns of the spectral embedding, at most.
         paths: whether `neighbours` are computed.
 
     Raises:
-        InputError: no training edge is left, a pair is in two sets, or a file of pairs is wrong.
+        InputError: no training edge is left, a pair is in two splits, or a file of pairs is wrong.
     """
     num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
     edges = _find_edges(graph)
@@ -103,7 +105,7 @@ def split_links(
         rows, kind = _take_given(given, settings, edges.is_undirected)
     else:
         rows, kind = _draw_rows(graph, settings, edges, rng)
-    pairs = {part: np.unique(_number_pairs(rows[part], num_nodes)) for part in rows}
+    pairs = {split: np.unique(_number_pairs(each, num_nodes)) for split, each in rows.items()}
     held_out = np.union1d(pairs["val"], pairs["test"])
     if kind["kind"] != "given":
         _check_disjoint(pairs, num_nodes, graph)
@@ -121,13 +123,13 @@ def split_links(
         )
     known = np.unique(np.concatenate((edges.pairs[edges.pairs >= 0], *pairs.values())))
     sources, destinations = _possible_ends(graph)
-    for part in ("val", "test"):
-        negatives = (given or {}).get(f"{part}_neg")
+    for split in ("val", "test"):
+        negatives = (given or {}).get(f"{split}_neg")
         if negatives is None:
             negatives = _draw_negatives(
-                len(rows[part]), (sources, destinations), num_nodes, known, rng
+                len(rows[split]), (sources, destinations), num_nodes, known, rng
             )
-        rows[f"{part}_neg"] = negatives
+        rows[f"{split}_neg"] = negatives
     pool = rng.permutation(destinations)[:MAX_POOL]
     num_rows = np.bincount(train[:, 1], minlength=num_nodes)[pool]
     candidates = destinations if graph.relation is not None else destinations[:0]
@@ -135,8 +137,8 @@ def split_links(
     description = {
         **kind,
         "undirected": edges.is_undirected,
-        "pairs": {part: len(each) for part, each in pairs.items()},
-        "rows": {part: len(each) for part, each in rows.items()},
+        "pairs": {name: len(each) for name, each in pairs.items()},
+        "rows": {name: len(each) for name, each in rows.items()},
         "edges_removed": int((~is_kept).sum()),
         "evaluator": (given or {}).get("evaluator", ""),
         "relations": [] if graph.relation is None else graph.relation["names"],
@@ -201,11 +203,11 @@ def _take_given(
     Undirected pairs get a row in each direction, but not where MRR is computed from fixed
     negatives: these are in the order of the given rows.
     """
-    rows = {part: given[part] for part in PARTS if part in given}
+    rows = {split: given[split] for split in SPLITS if split in given}
     if is_undirected and given.get("evaluator") != "mrr":
         rows = {
-            part: np.unique(np.concatenate((each, each[:, ::-1])), axis=0)
-            for part, each in rows.items()
+            split: np.unique(np.concatenate((each, each[:, ::-1])), axis=0)
+            for split, each in rows.items()
         }
     return rows, {"kind": "files" if settings.kind == "files" else "given"}
 
@@ -213,37 +215,44 @@ def _take_given(
 def _draw_rows(
     graph: GraphData, settings: SplitSettings, edges: _Edges, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
-    """Draw the set of each pair; return the rows of each set, and the kind for meta.json."""
+    """Draw the split of each pair; return the rows of each split, and the kind for meta.json."""
     shares = settings.edges or ((1.0, 0.0, 0.0) if settings.kind == "none" else SHARES)
-    if len(shares) != len(PARTS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
+    if len(shares) != len(SPLITS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError(
             f"split.edges={list(shares)}: three shares of training, validation and test, 1 together"
             " at most"
         )
-    set_of_pair = _draw_sets(graph, settings.by, edges.learned_pairs, shares, rng)
+    split_of_pair = _draw_splits(graph, settings.by, edges.learned_pairs, shares, rng)
     pairs = np.unique(edges.learned_pairs[edges.learned_pairs >= 0])
     row_pairs = _number_pairs(edges.rows, graph.num_nodes)
-    set_of_row = set_of_pair[np.searchsorted(pairs, row_pairs)]
-    rows = {part: edges.rows[set_of_row == number] for number, part in enumerate(PARTS)}
+    split_of_row = split_of_pair[np.searchsorted(pairs, row_pairs)]
+    rows = {split: edges.rows[split_of_row == number] for number, split in enumerate(SPLITS)}
     kind = {"kind": "edges", "seed": settings.seed, "edges": list(shares), "by": settings.by}
     return rows, kind
 
 
-def _draw_sets(
+def _draw_splits(
     graph: GraphData,
     by: str | None,
     edge_pairs: Ints,
     shares: tuple[float, ...],
     rng: np.random.Generator,
 ) -> NDArray[np.int8]:
-    """Return the set of each pair, int8 [P], an index into PARTS, or -1 for none; pairs ascending
-    by number.
+    """Draw the split of each pair.
+
+    Args:
+        by: setting split.by: "source", "time", or None for random.
+        edge_pairs: int64 [E], the number of each edge's pair, or -1.
+        shares: of training, validation and test pairs, at most 1 together.
+
+    Returns:
+        int8 [P], an index into SPLITS, or -1 for none; pairs ascending by number.
     """
     pairs, first_edge = np.unique(edge_pairs, return_index=True)
     first_edge = first_edge[pairs >= 0]
     order = rng.permutation(len(first_edge))
     if by == "source":
-        return _draw_sets_by_source(graph.src[first_edge], order, shares)
+        return _draw_splits_by_source(graph.src[first_edge], order, shares)
     if by == "time":
         if graph.edge_time is None:
             raise InputError(
@@ -257,18 +266,25 @@ def _draw_sets(
         order = np.argsort(earliest, kind="stable")
     elif by is not None:
         raise InputError(f"split.by={by}: choose source or time, or leave it out")
-    sets = np.full(len(first_edge), -1, np.int8)
+    splits = np.full(len(first_edge), -1, np.int8)
     ends = np.rint(np.cumsum(shares) * len(first_edge)).astype(np.int64)
     for number, chosen in enumerate(np.split(order, ends)[:3]):
-        sets[chosen] = number
-    return sets
+        splits[chosen] = number
+    return splits
 
 
-def _draw_sets_by_source(
+def _draw_splits_by_source(
     source: NDArray[Any], order: Ints, shares: tuple[float, ...]
 ) -> NDArray[np.int8]:
-    """Return the set of each pair so that each source has its shares, rounded; order: random, int64
-    [P].
+    """Draw the split of each pair so that the shares hold, rounded, among the pairs of each source.
+
+    Args:
+        source: [P], the source node of each pair.
+        order: int64 [P], a random permutation of the pairs.
+        shares: of training, validation and test pairs.
+
+    Returns:
+        int8 [P], an index into SPLITS, or -1 for none.
     """
     by_source = order[np.argsort(source[order], kind="stable")]
     _, starts, counts = np.unique(source[by_source], return_index=True, return_counts=True)
@@ -277,14 +293,14 @@ def _draw_sets_by_source(
         np.rint(counts * share).astype(np.int64) for share in (sum(shares), shares[2], shares[1])
     )
     ends = np.maximum(num_used, num_test + num_val), num_test + num_val, num_test
-    sets = np.full(len(source), -1, np.int8)
+    splits = np.full(len(source), -1, np.int8)
     for number, end in enumerate(ends):
-        sets[by_source[rank < np.repeat(end, counts)]] = number
-    return sets
+        splits[by_source[rank < np.repeat(end, counts)]] = number
+    return splits
 
 
 def _check_disjoint(pairs: Mapping[str, Ints], num_nodes: int, graph: GraphData) -> None:
-    """InputError where a pair is in two sets."""
+    """InputError where a pair is in two splits; pairs: ascending numbers of pairs by split."""
     for one, other in combinations(sorted(pairs), 2):
         both = np.intersect1d(pairs[one], pairs[other])
         if len(both):
@@ -302,7 +318,17 @@ def _draw_negatives(
     known: Ints,
     rng: np.random.Generator,
 ) -> Ints:
-    """Draw pairs of possible sources and destinations that are not known, int64 [count, 2]."""
+    """Draw pairs without an edge, int64 [count, 2].
+
+    Args:
+        count: number of pairs to draw.
+        ends: the nodes that can be sources, and those that can be destinations.
+        num_nodes: N.
+        known: int64, ascending numbers of the pairs with an edge in the graph or a split.
+
+    Raises:
+        InputError: nearly all pairs have an edge.
+    """
     found = np.zeros((0, 2), np.int64)
     for _ in range(MAX_DRAWS):
         if len(found) == count:
@@ -326,13 +352,13 @@ def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] 
     if settings.kind != "files":
         return None if settings.edges or settings.by else graph.links
     found: dict[str, Any] = {}
-    for part in PARTS:
-        path = index_file(part, settings)
+    for split in SPLITS:
+        path = index_file(split, settings)
         if path is not None:
-            found[part] = read_pairs(path, graph, f"split.{part}")
-        elif part != "train":
+            found[split] = read_pairs(path, graph, f"split.{split}")
+        elif split != "train":
             raise InputError(
-                f"split=files needs split.{part}=PATH (npy or csv of pairs of ids), or"
+                f"split=files needs split.{split}=PATH (npy or csv of pairs of ids), or"
                 " split.dir=FOLDER"
             )
     return found

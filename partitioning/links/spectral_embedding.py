@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.linalg import qr
 
 from partitioning.links.score_ranks import Ints, measure_ranks, rank_rows
-from partitioning.node_split import PARTS
+from partitioning.node_split import SPLITS
 
 POWERS = (0.25, 0.375, 0.5)
 """Tried values of a."""
@@ -50,7 +50,7 @@ def choose_spectral_embedding(
         rows: LinkSplit.rows.
         width: K, at most.
     """
-    every = np.concatenate([rows[part] for part in PARTS]).T
+    every = np.concatenate([rows[name] for name in SPLITS]).T
     known = sp.csr_array(
         (np.ones(every.shape[1], np.bool_), tuple(every)), shape=(num_nodes, num_nodes)
     )

@@ -26,6 +26,10 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     name = settings.app
     if callbacks and name != "train":
         raise InputError(f"app={name}: callbacks follow app=train only; leave them out")
+    if any(each is not None and "://" in each for each in _addresses(settings)):
+        from retexo.apps import remote_files
+
+        return remote_files.run_with_copies(settings, run_dir, callbacks)
     if name in DISTRIBUTED_APPS:
         fork_server.warm_up()  # it imports torch while this process does
     app = import_module(f"retexo.apps.{name}")
@@ -33,3 +37,10 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
         if name == "partition_data":
             return (app.verify if settings.partition.verify else app.run)(settings.partition)
         return app.run(settings, run_dir, *([callbacks] if callbacks else []))
+
+
+def _addresses(settings: Settings) -> tuple[str | None, ...]:
+    """Return the settings that may name a place in an object store."""
+    partition = settings.partition
+    places = (partition.dir, partition.dataset.file, settings.checkpoint_dir)
+    return (*places, settings.remote.upload)

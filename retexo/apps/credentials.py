@@ -133,7 +133,12 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 
 
 def members(folder: Path, sites: Sequence[str]) -> None:
-    """Write and sign the list of members of a run."""
+    """Write members.json and its signature, members.sig: the sites of a run in order of node_rank.
+
+    Args:
+        folder: of the authority; issued/NAME.pem has the certificate of each site.
+        sites: names of the members.
+    """
     path = folder / "members.json"
     key, issuer = _authority(folder)
     number = _last_number(path) + 1 if path.exists() else 1
@@ -153,7 +158,7 @@ def members(folder: Path, sites: Sequence[str]) -> None:
 
 
 def revoke(folder: Path, name: str) -> None:
-    """Add a site's certificate to the list of revoked certificates."""
+    """Add the certificate of the site `name` to the authority's list of revoked certificates."""
     key, issuer = _authority(folder)
     certificate = _issued(folder, name, issuer)
     before = read_revocations(folder, issuer)

@@ -1,22 +1,36 @@
-"""`app=describe`: write what other data owners need to fit one feature pipeline to all tables."""
+"""`app=describe`: what data owners need to fit one feature pipeline to the tables of all.
+
+Without features.spec a site describes its table by itself. With features.spec=columns.json all
+sites start it, and fit the pipeline by sums over the network.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from partitioning.describe_tables import describe_tables
+from partitioning.describe_tables import SharedTables, describe_tables, propose_columns
+from partitioning.features.schema import describe
+from partitioning.site_folders import find_sites
 from retexo.apps.resume import check_unused
+from retexo.apps.run_identity import shared_settings
+from retexo.launch import start_workers
+from retexo.launch.handshake import RunInfo
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
+from retexo.sites.tls import make_security
+from retexo.worker.describe import DescribeJob, main
 
-FILE = "spec.json"
+FILE, AGREED_FILE = "spec.json", "columns.json"
 
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Write run_dir/spec.json, print what it discloses, and return its content."""
-    check_unused(run_dir, (FILE,))
-    summaries = describe_tables(settings.partition.dataset)
+    check_unused(run_dir, (FILE, AGREED_FILE))
+    dataset = settings.partition.dataset
+    if dataset.name == "parts" and dataset.features.spec is not None:
+        return _fit_together(settings, run_dir)
+    summaries = describe_tables(dataset)
     for table, summary in summaries.items():
         numbers = [each["name"] for each in summary["columns"] if "categories" not in each]
         print(f"{table}: {summary['num_rows']} rows ({summary['fitted_on']})")
@@ -30,4 +44,35 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     content = {"summaries": summaries}
     write_json(run_dir / FILE, content)
     print(f"written to {run_dir / FILE}; look at it before you send it")
+    if dataset.name == "parts":
+        write_json(run_dir / AGREED_FILE, propose_columns(summaries))
+        print(
+            f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories, to"
+            " edit and agree on, for features.spec of app=describe at all sites"
+        )
+    return content
+
+
+def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Fit a pipeline with all other sites, by sums; the same spec.json at each."""
+    dataset, cluster = settings.partition.dataset, settings.train.cluster
+    directory = find_sites(
+        Path(dataset.file or ""), settings.partition.num_partitions, dataset.max_gib
+    )
+    tables = SharedTables.read(dataset, directory, cluster.local_ranks)
+    common = shared_settings(settings)
+    common["features"] = {**common["features"], "spec": tables.compared}
+    info = RunInfo(common, directory.digest(), directory.remedy)
+    with start_workers.connect_nodes(cluster, info, make_security(cluster)) as node:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        job = DescribeJob(settings.train, directory, run_dir, node.rendezvous, tables)
+        results = start_workers.run_workers(cluster.local_ranks, main, job, node)
+    content = {"features": {"nodes": results[cluster.local_ranks.start]["state"]}}
+    write_json(run_dir / FILE, content)
+    how = "masked" if settings.train.gradient.secure else "in the clear"
+    for line in tables.describe():
+        print(f"sums of all sites ({how}), {line}")
+    print(*describe(content["features"]), sep="\n")
+    print(f"bytes sent: {sum(result['bytes'] for result in results.values()):,}")
+    print(f"written to {run_dir / FILE}: give features.spec={run_dir / FILE} at this site")
     return content

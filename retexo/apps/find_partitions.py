@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from partitioning import local_copies
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
@@ -91,8 +92,10 @@ def open_local(settings: Settings) -> PartitionDirectory:
     """
     directory = open_directory(settings)
     check_directory(settings.train, directory)
+    local_ranks = settings.train.cluster.local_ranks
+    local_copies.fetch_parts(directory.path, directory.meta, local_ranks)
     logger.info("%s: checking the parts", directory.path)
-    directory.verify(settings.train.cluster.local_ranks)
+    directory.verify(local_ranks)
     return directory
 
 
@@ -206,6 +209,12 @@ def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
     """InputError where the command line asks for other partitions than meta.json describes."""
     differing = _find_differences(settings, directory, requested_settings(settings.partition))
     for name, (here, there) in differing.items():
+        if is_file_value(here) and is_file_value(there) and here["name"] == there["name"]:
+            raise InputError(
+                f"{name}={here['name']}: changed since {directory.path} was made from it; partition"
+                " again (app=partition_data overwrite=true), or leave it out to use what was read"
+                " then"
+            )
         raise InputError(
             f"{name}={_format_value(here)}: {directory.path} was made with"
             f" {name}={_format_value(there)}; leave it out, or partition again (app=partition_data"

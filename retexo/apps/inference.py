@@ -31,7 +31,7 @@ from retexo.settings.run_settings import ModelSettings, Settings
 from retexo.sites.tls import make_security
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
-from retexo.worker.process import choose_device
+from retexo.worker.process import check_devices
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def prepare(
 ) -> Prepared:
     """Open checkpoint and partitions; InputError if they do not fit or output exists."""
     check_unused(run_dir, outputs)
-    choose_device(settings.train.cluster.device, 0)
+    check_devices(settings.train.cluster)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings, predict=predict)
@@ -219,11 +219,11 @@ def run_workers(
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
     """Print scores, bytes and times."""
     seconds, counted = result["seconds"], result["bytes"]
-    parts = [name for name in ("train", "val", "test") if result["nodes"][name]]
+    splits = [name for name in ("train", "val", "test") if result["nodes"][name]]
     rows = {
         "model": result["settings"]["model"]["name"],
         "partitions": f"{result['partitions']} ({len(counted['by_peer'])} workers)",
-        **_score_rows(result, parts),
+        **_score_rows(result, splits),
         "boundary rows": ", ".join(dict.fromkeys(result["settings"]["exchange"]["precision"])),
         "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
@@ -233,17 +233,18 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
         print_rows({"written": file})
 
 
-def _score_rows(result: dict[str, Any], parts: list[str]) -> dict[str, str]:
+def _score_rows(result: dict[str, Any], splits: list[str]) -> dict[str, str]:
+    """Lines of the table, label -> text: the scores of each split, whatever the task."""
     if "train" not in result:
         return link_rows(result)
     if "targets" in result:
         return {
-            part if len(rows) == 1 else f"{part} {row['target']}": format_values(row)
-            for part in parts
-            for rows in [result["targets"][part]]
+            split if len(rows) == 1 else f"{split} {row['target']}": format_values(row)
+            for split in splits
+            for rows in [result["targets"][split]]
             for row in rows[:MAX_CLASS_ROWS]
         }
-    return {f"{part} accuracy, F1": _scores(result[part]) for part in parts}
+    return {f"{split} accuracy, F1": _scores(result[split]) for split in splits}
 
 
 def _scores(score: dict[str, float]) -> str:

@@ -15,11 +15,13 @@ class JobLog:
     """
 
     def __init__(self, path: Path) -> None:
+        """Use a JSON lines file, which the first job creates."""
         self._path = path
 
     @classmethod
     @contextmanager
     def temporary(cls) -> Iterator[Self]:
+        """A log in a temporary folder, removed at the end; a job that ends later is not noted."""
         with tempfile.TemporaryDirectory(prefix="retexo-jobs-") as folder:
             yield cls(Path(folder, "jobs.jsonl"))
 
@@ -30,7 +32,7 @@ class JobLog:
                 file.write(json.dumps([status, name]) + "\n")
 
     def read(self) -> list[tuple[int, str]]:
-        """Status and name of the jobs that have ended."""
+        """Exit status and settings of each job that has ended, as given to `add`."""
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()

@@ -17,7 +17,7 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from partitioning import datasets, hypergraph, node_split
+from partitioning import datasets, hypergraph, local_copies, node_split
 from partitioning.assign import Assignment, assign, check_memory
 from partitioning.datasets import objects as objects
 from partitioning.dgl_import import has_dgl, require_dgl
@@ -46,6 +46,7 @@ from partitioning.links.link_split import (
 )
 from partitioning.partition_settings import DatasetSettings, PartitionSettings
 from retexo import __version__
+from retexo.apps.partition_rebalance import rebalance_directory
 from retexo.apps.partition_report import COVER_LIMIT, print_report
 from retexo.apps.partition_request import (
     describe_difference,
@@ -62,16 +63,21 @@ def run(settings: PartitionSettings) -> Meta:
     """Write the partition directory, unless it exists with the same settings; return its
     description.
     """
+    if settings.update.source is not None:
+        return rebalance_directory(settings.update)
     datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)
-    existing = _find_existing(directory, request, settings.overwrite, settings.dataset.file)
+    is_stored = local_copies.refresh(directory)
+    existing = _find_existing(directory, request, settings, is_stored=is_stored)
     if existing is not None:
         if settings.dgl_files and not (directory / f"{directory.name}.json").is_file():
             raise InputError(
                 f"partition.dgl_files=true: {directory} exists without them; set overwrite=true"
             )
         logger.info("%s exists, made with the same settings; using it", directory)
+        if not is_stored:
+            local_copies.upload_directory(directory, existing)
         print_report(existing, directory)
         return existing
     if settings.method == "km1":
@@ -81,8 +87,13 @@ def run(settings: PartitionSettings) -> Meta:
     # BLAS threads spin while they wait: beside other work, two took 100 times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
         # Another process may have made it meanwhile.
-        existing = _find_existing(directory, request, settings.overwrite, settings.dataset.file)
-        return _make(settings, directory, request) if existing is None else existing
+        existing = _find_existing(directory, request, settings, is_stored=is_stored)
+        if existing is not None:
+            return existing
+        local_copies.announce_directory(directory)
+        meta = _make(settings, directory, request)
+        local_copies.upload_directory(directory, meta)
+        return meta
 
 
 def verify(settings: PartitionSettings) -> None:
@@ -93,8 +104,10 @@ def verify(settings: PartitionSettings) -> None:
     """
     named = directory_of(settings)
     path = named if named.exists() else Path(settings.dir)
-    damages = verify_directory(path)
     meta = Meta.read(path)
+    if meta is not None:
+        local_copies.fetch_parts(path, meta, range(len(meta.parts)))
+    damages = verify_directory(path)
     if meta is not None:
         print_report(meta, path)
     if damages:
@@ -360,14 +373,16 @@ def is_local(settings: PartitionSettings) -> bool:
 
 
 def _find_existing(
-    directory: Path, request: dict[str, Any], overwrite: bool, dataset_file: str | None
+    directory: Path, request: dict[str, Any], settings: PartitionSettings, *, is_stored: bool
 ) -> Meta | None:
     """Return the description of a directory that can be used as it is.
+
+    is_stored: whether an object store has its files, which need not be here.
 
     Raises:
         InputError: another directory is there, and overwrite=false.
     """
-    if overwrite or not directory.exists():
+    if settings.overwrite or not directory.exists():
         return None
     meta = Meta.read(directory) if directory.is_dir() else None
     if meta is None:
@@ -379,7 +394,7 @@ def _find_existing(
     there = stored_request(meta, request)
     differing = [name for name in names if request.get(name) != there.get(name)]
     if differing:
-        paths = {"dataset_file": dataset_file}
+        paths = {"dataset_file": settings.dataset.file}
         changes = ", ".join(
             describe_difference(name, there.get(name), request.get(name), paths.get(name))
             for name in differing
@@ -388,7 +403,7 @@ def _find_existing(
             f"{directory}: exists with other settings: {changes}; "
             "set overwrite=true to replace it, or another partition_dir"
         )
-    damaged = meta.first_damaged(directory)
+    damaged = None if is_stored else meta.first_damaged(directory)
     if damaged is not None:
         raise InputError(f"{damaged}: missing or damaged; set overwrite=true to partition again")
     return meta

@@ -36,6 +36,21 @@ def print_report(meta: Meta, directory: Path) -> None:
         print("features: as given (made by an earlier version; overwrite=true encodes the columns)")
     for note in meta.notes:
         print(f"note: {note}")
+    for entry in meta.history:
+        print(f"updated {describe_entry(entry)}")
+
+
+def describe_entry(entry: dict[str, Any]) -> str:
+    """Describe an entry of a directory's history in one line."""
+    if "moved" in entry:
+        return f"{entry['time']}: {entry['moved']:,} nodes moved to another part"
+    counts = [
+        f"{count:,} {kind} {what}"
+        for what in ("nodes", "edges")
+        for kind, count in entry.get(what, {}).items()
+        if count
+    ]
+    return f"{entry.get('time')}: {', '.join(counts) or 'nothing'}"
 
 
 def _describe_labels(meta: Meta) -> str:
@@ -48,6 +63,8 @@ def _describe_labels(meta: Meta) -> str:
 def _describe_cover(meta: Meta) -> str:
     if meta.cover_rows is not None:
         return f"{meta.cover_rows:,} rows after the cover (partial sums where they are fewer)"
+    if meta.history:
+        return "rows after the cover not counted since an update"
     if meta.cut_edges > COVER_LIMIT:
         return f"rows after the cover not counted (more than {COVER_LIMIT:,} edges cut)"
     return (

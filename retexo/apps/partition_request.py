@@ -59,6 +59,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     recipe = datasets.recipe(dataset.name)
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    if split["index"] is None and kind == "given":
+        split["index"] = recipe.split.index
     for name, default in (
         ("stratify", False),
         ("index", None),
@@ -116,7 +118,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         }
     if kind == "files":
         files |= {
-            f"split.{name}": node_split.index_file(name, dataset.split) for name in node_split.PARTS
+            f"split.{name}": node_split.index_file(name, dataset.split)
+            for name in node_split.SPLITS
         }
     for name, file in files.items():
         if file is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning import local_copies
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -69,6 +70,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
     parts = range(directory.num_parts)
+    local_copies.fetch_parts(directory.path, directory.meta, parts)
     directory.verify(parts)
     check_directory(settings.train, directory)
     partitions = [without_ledger(read_part(directory, part)) for part in parts]
@@ -87,6 +89,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "workers": len(partitions),
         "rounds": rounds,
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
+        "bytes_unsmoothed": {
+            name: predicted.unsmoothed.total(number) for name, number in rounds.items()
+        },
         "bytes_each_round": [
             predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))
         ],
@@ -282,6 +287,8 @@ def _print(
             own,
             "" if all(entry.exact for entry in predicted.entries) else "  at most",
         )
+        if (unsmoothed := result["bytes_unsmoothed"][name]) < own:
+            _print_row("  if smoothing does not help", unsmoothed, "  at most")
         for baseline, num_bytes in result["baselines"][name].items():
             _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
     prediction = result["prediction"]

@@ -131,7 +131,7 @@ class Communicator:
 
     @contextlib.contextmanager
     def without_replay_log(self) -> Iterator[None]:
-        """For messages that differ when a run is resumed."""
+        """Send messages without the replay log: they differ when a run is resumed."""
         before, self.replay_log = self.replay_log, None
         try:
             yield
@@ -154,8 +154,8 @@ class Communicator:
         return torch.cat(received).view(self.world_size, *tensor.shape)
 
     def gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
-        """At rank 0 the tensors of all workers, each of shape [...], as [W, ...]; elsewhere [0,
-        ...].
+        """Return at rank 0 the tensors of all workers, [W, ...], each of the shape [...] of
+        `tensor`; elsewhere [0, ...].
         """
         flat = tensor.flatten()
         to_peers = [flat if peer == 0 else flat[:0] for peer in range(self.world_size)]
@@ -224,7 +224,8 @@ class Communicator:
         )
 
     def gather_traffic(self, num_layers: int) -> Tensor:
-        """At rank 0 the bytes of every worker, with this message: int64 [W, K, L + 1, W].
+        """Return at rank 0 the bytes that every worker sent, this message included: int64 [W, K,
+        L + 1, W].
 
         Indexed by sender, kind, layer and peer.
         """

@@ -125,7 +125,7 @@ class _Transfer:
 
     @property
     def events(self) -> int:
-        """What `poll` has to wait for."""
+        """The events that `poll` has to wait for."""
         return (select.POLLOUT if self.to_send else 0) | (select.POLLIN if self._to_receive else 0)
 
     def step(self) -> None:
@@ -151,7 +151,7 @@ class _Transfer:
                 raise PeerLost(f"no byte from rank {self.peer} for {timeout:g} s")
 
     def _receive(self, flags: int) -> int:
-        """Receive what one call gives; the number of bytes."""
+        """Receive what one system call gives; return the number of bytes. flags: of recvmsg."""
         try:
             count = self._stream.recvmsg_into(self._to_receive, 0, flags)[0]
         except BlockingIOError:
@@ -206,7 +206,10 @@ class _TlsTransfer(_Transfer):
             raise self._lost(error) from error
 
     def _receive(self, flags: int) -> int:
-        """Receive until nothing is left: `poll` does not see what TLS has already decrypted."""
+        """Receive until nothing is left: `poll` does not see what TLS has already decrypted.
+
+        flags: without effect. Returns the number of bytes.
+        """
         total = 0
         try:
             while self._to_receive:

@@ -87,7 +87,8 @@ class TrafficMeter:
         return self._sent
 
     def table(self, num_layers: int) -> Tensor:
-        """int64 [K, L + 1, W] by kind, layer (the last entry is the whole run) and peer."""
+        """Return the bytes sent, int64 [K, L + 1, W], by kind, layer (the last entry is the whole
+        run) and peer."""
         table = torch.zeros(len(KINDS), num_layers + 1, self.world_size, dtype=torch.int64)
         for (tag, peer), num_bytes in self._sent.items():
             table[KINDS.index(tag.kind), tag.layer, peer] += num_bytes

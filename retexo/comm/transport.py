@@ -70,12 +70,12 @@ class SumMasks(Protocol):
 
 
 def join_pieces(pieces: Pieces) -> ByteArray:
-    """A message in one piece; a copy unless it has only one."""
+    """Return a message in one array; a copy unless it has only one piece."""
     return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.empty(0, np.uint8)])
 
 
 def fill_pieces(pieces: Pieces, content: ByteArray) -> None:
-    """Write a message into the pieces."""
+    """Copy a message from one array into pieces of the same total size; ValueError otherwise."""
     expected = sum(map(len, pieces))
     if len(content) != expected:
         raise ValueError(f"a message of {len(content)} bytes, not {expected}")

@@ -64,7 +64,7 @@ class Boundary:
 
     @property
     def target(self) -> IndexArray:
-        """int32 [E] target of each edge, in [0, R), ascending. Computed on every access."""
+        """The target of each edge, int32 [E] in [0, R), ascending. Computed on every access."""
         return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_edges)
 
     def targets_in_phase(self, layer: int, phase: int, num_layers: int) -> slice:

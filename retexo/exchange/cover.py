@@ -244,7 +244,7 @@ def _prune(
 
 
 def _unsettled_edges(edges: IndexArray, residual: IntArray) -> IndexArray:
-    """Return the edges, [2, E], with neither end taken."""
+    """Return the edges, [2, E], of which no end is in the cover: both have a residual weight."""
     left = residual > 0
     keep = take(left, edges[0]) & take(left, edges[1])
     return edges if keep.all() else np.compress(keep, edges, axis=1)

@@ -106,7 +106,10 @@ def _all_to_all(
     comm: Communicator,
     tag: MessageTag,
 ) -> Tensor:
-    """Send vectors [K, D], sorted by peer; return the received vectors [M, D], sorted by peer."""
+    """Send vectors [K, D], sorted by peer; return the received vectors [M, D], sorted by peer.
+
+    to_peers, from_peers: number of vectors sent to and received from each peer.
+    """
     width, here = vectors.shape[1], vectors.detach().cpu()
     if precision == "full":
         outgoing = [part.flatten() for part in torch.split(here, to_peers)]
@@ -127,6 +130,7 @@ def _all_to_all(
 
 
 def _widths(count: int, width: int) -> IntArray:
+    """Return the number of values of each of `count` rows, which are all `width`."""
     return np.full(count, width, np.int64)
 
 
@@ -195,24 +199,36 @@ def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _SelectedVectors:
-    """The selected rows [L] and targets [R] of a boundary, and the edges of the partial sums."""
+    """The vectors to send across a boundary of L rows and R targets: some rows, and partial sums
+    for some targets, over S edges."""
 
     rows: Mask
+    """bool [L], rows that are sent themselves."""
     sums: Mask
+    """bool [R], targets that get a partial sum."""
     source: IndexArray
+    """[S], index of each edge's row."""
     target: IndexArray
+    """[S], index of each edge's target."""
     weight: WeightArray | None
-    """Weights of these edges, known to the sender."""
+    """[S], the weights of these edges, known to the sender; None for ones."""
 
     @classmethod
     def choose(
-        cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None
+        cls, boundary: Boundary, layer: int, partial_sums: bool, sampled_rows: Mask | None
     ) -> "_SelectedVectors":
-        """Select the vectors of one layer's input, from the required and sampled edges."""
+        """Select the fewest vectors that serve all edges into targets which the layer computes.
+
+        Args:
+            boundary: of this worker and one peer.
+            layer: the layer whose input is exchanged.
+            partial_sums: whether sums may be sent; else all rows with such an edge are.
+            sampled_rows: bool [L], the only rows whose edges count; None: all.
+        """
         required = boundary.required_layers[boundary.target] > layer
         source = boundary.source
-        if sampled is not None:
-            required &= sampled[source]
+        if sampled_rows is not None:
+            required &= sampled_rows[source]
         source, target, weight = (
             source[required],
             boundary.target[required],
@@ -239,11 +255,14 @@ class _SelectedVectors:
     def matrix(
         self, nodes: IntArray, node_rows: IntArray, num_rows: int, scale: Tensor | None
     ) -> sp.csr_array:
-        """Return the matrix [k, num_rows] from the sender's rows to the vectors (rows, then sums).
+        """Return the matrix [k, n] that maps the sender's n local rows to k vectors: rows, then
+        sums.
 
         Args:
-            nodes: int64 [L] the sender's inner nodes.
-            node_rows: int64 [I] row of each inner node.
+            nodes: int64 [L], the inner node of each boundary row.
+            node_rows: int64 [I], the local row of each inner node.
+            num_rows: n.
+            scale: [I], factor of each source in a sum; None for ones.
         """
         taken = node_rows[nodes[self.rows]]
         source = nodes[self.source]

@@ -59,7 +59,14 @@ class OutgoingMessage:
 
     @classmethod
     def build(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
-        """Encode the first piece and compute the sizes of all pieces."""
+        """Encode the first piece and compute the sizes of all pieces.
+
+        Args:
+            local: this worker's rows.
+            selection: of the vectors to send.
+            edges: between the two partitions.
+            count: number of pieces, K.
+        """
         vectors = MessageVectors.from_selection(local, selection, edges)
         first, *others = vectors.pieces(count)
         made = [vectors.write(first)]
@@ -314,7 +321,7 @@ class LayerExchange:
 
     @property
     def _num_pieces(self) -> int:
-        """K"""
+        """Pieces of each message, K."""
         return pieces_per_message(
             self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
         )

@@ -67,7 +67,8 @@ class MessageFormat:
         return cls(bool(code & 2), bool(code & 1), bool(code & 4))
 
     def row_format(self, precision: Precision) -> RowFormat:
-        """Return the row format for a precision."""
+        """Return the format of the rows (coding/rows.py): this encoding, sparse or dense, in a
+        precision."""
         return RowFormat("sparse" if self.sparse else "dense", precision)
 
 
@@ -148,7 +149,7 @@ class LocalRows:
 
     @cached_property
     def projected(self) -> Tensor:
-        """[I, D] all rows after the weights."""
+        """All rows after the weights, [I, D]."""
         return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
 
     def _all(self, projected: bool) -> Rows:

@@ -3,6 +3,7 @@
 import logging
 import re
 import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -18,6 +19,8 @@ from retexo.settings.cluster_settings import ClusterSettings
 logger = logging.getLogger(__name__)
 
 MAX_PORT = 65535
+LOOKUP_INTERVAL = 1.0
+"""Seconds after which an unknown name of node 0 is looked up again."""
 THROUGH_HUB = "hub"
 """Stands for the host in an address whose port is the number of a node behind the hub."""
 
@@ -36,7 +39,7 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
     """Listen, or wait at the hub, or be the hub.
 
     Args:
-        timeout: seconds within which the hub has to be reached.
+        timeout: seconds within which the hub has to be reached, or node 0's name to be known.
     """
     own_port = cluster.inbound_port or 0
     if hub is not None and cluster.node_rank == hub.node:
@@ -52,6 +55,8 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
         interface = cluster.interface or route_interface(*cluster.hub_address, "distributed.hub")
         address = interface_address(interface)
     else:
+        if not cluster.one_machine:
+            _wait_for_name(cluster.master_addr, timeout)
         interface = choose_interface(cluster)
         address = interface_address(interface, preferred=_addresses(cluster.master_addr))
     if cluster.node_rank == 0:
@@ -65,6 +70,19 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
                 f"distributed.inbound_port={own_port}: {where}; choose a free port"
             ) from error
     return Endpoint(listener, interface, f"{address}:{listener.getsockname()[1]}")
+
+
+def _wait_for_name(host: str, timeout: float) -> None:
+    """Wait until a host has an address: schedulers start all nodes at once, and node 0's name is
+    known only when its container runs.
+    """
+    deadline = time.monotonic() + timeout
+    if not _addresses(host):
+        logger.warning(
+            "distributed.master_addr=%s: no such name; waiting for it for up to %g s", host, timeout
+        )
+    while not _addresses(host) and time.monotonic() + LOOKUP_INTERVAL < deadline:
+        time.sleep(LOOKUP_INTERVAL)
 
 
 def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:

@@ -205,7 +205,8 @@ def connect(
 def connect_with(
     open_connection: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
 ) -> Channel:
-    """As `connect`, where `open_connection` opens the connection within a number of seconds."""
+    """Connect like `connect`, by a function that opens the connection within a number of
+    seconds."""
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -197,6 +197,7 @@ class Coordinator:
 
     @property
     def missing(self) -> list[int]:
+        """Numbers of the nodes that have not joined."""
         return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
@@ -226,12 +227,16 @@ class Coordinator:
         return self._tls is not None or self._own.run_key != ""
 
     def _step(self, timeout: float) -> None:
+        """Handle what arrives within `timeout` seconds."""
         first_messages, readable = self._accepted.wait(timeout, list(self.joined.values()))
         for channel in readable:
             self._check_connected(channel)
-        self._accepted.answer(first_messages, self._read_info)
+        self._accepted.answer(first_messages, self._admit_or_reject)
 
-    def _read_info(self, channel: Channel, message: dict[str, Any]) -> None:
+    def _admit_or_reject(self, channel: Channel, message: dict[str, Any]) -> None:
+        """Handle a connection's first message: reject a stranger's, which is forgotten; see _admit
+        for a node of this run.
+        """
         info = parse_node_info(message)
         if info is None:
             self._accepted.reject(channel, "not a node of this program's version")
@@ -253,6 +258,7 @@ class Coordinator:
             self._admit(info, channel)
 
     def _admit(self, info: NodeInfo, channel: Channel) -> None:
+        """Let a node join, or tell it why its settings, code or rank do not fit."""
         difference = find_mismatch(self._own, info, self._partition_mismatch)
         problem = difference or self._wrong_node_rank(info)
         if problem is None:

@@ -46,6 +46,7 @@ class Progress:
         self._phase, self._layer, self._round = "start", -1, -1
 
     def enter(self, phase: str) -> None:
+        """Begin a phase, and tell the parent."""
         self._phase = phase
         self.beat()
 
@@ -54,6 +55,7 @@ class Progress:
         self._layer, self._round = layer, number
 
     def beat(self) -> None:
+        """Send a heartbeat."""
         if self._report is not None:
             self._report(str(self))
 
@@ -99,9 +101,10 @@ def _beat_forever(progress: Progress, seconds: float) -> None:
 
 
 class ProcessMonitor:
-    """How long a process on this machine has sent no heartbeat and used no CPU time."""
+    """Measures how long a process on this machine has sent no heartbeat and used no CPU time."""
 
     def __init__(self, pid: int) -> None:
+        """Begin with 0 seconds; pid: of the process."""
         self._stat = Path(f"/proc/{pid}/stat")
         self._usage: list[str] = []
         self._state = ""
@@ -109,6 +112,7 @@ class ProcessMonitor:
         """Seconds without a heartbeat and without CPU time."""
 
     def reset(self) -> None:
+        """Note a heartbeat."""
         self.idle_seconds = 0.0
 
     def add(self, seconds: float) -> None:
@@ -133,13 +137,14 @@ class ProcessMonitor:
 
 
 class Stopwatch:
-    """Elapsed time in steps, without the time for which this process itself was stopped."""
+    """Measures time in steps, without the time for which this process itself was stopped."""
 
     def __init__(self, step: float) -> None:
+        """Start; step: seconds between two calls of `elapsed`."""
         self._step, self._last = step, time.monotonic()
 
     def elapsed(self) -> float:
-        """Seconds since the last call, at most two steps."""
+        """Return the seconds since the last call, at most two steps."""
         now = time.monotonic()
         seconds, self._last = min(now - self._last, 2 * self._step), now
         return seconds

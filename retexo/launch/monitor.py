@@ -73,7 +73,7 @@ class Worker:
 
 
 def _oom_kills() -> int:
-    """How often this machine's kernel has killed a process because it ran out of memory."""
+    """Return how often this machine's kernel has killed a process because it ran out of memory."""
     with suppress(OSError):  # a container may hide it
         for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
@@ -147,7 +147,7 @@ class NodeMonitor:
 
     def announce_stop(self, why: str) -> None:
         """Tell the other nodes that this one ends, so that all workers save the same round."""
-        message = f"{self._name(self._own)} was ended by {why}{self._in_phase(self._own)}"
+        message = f"{self._name(self._own)} was ended by {why}{self._phase_text(self._own)}"
         self._send(
             {"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None
         )
@@ -214,7 +214,7 @@ class NodeMonitor:
         self._lost_links.append(self._links.pop(other))
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
         self._add_failure(
-            Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._in_phase(other)}")
+            Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._phase_text(other)}")
         )
 
     def _check_heartbeats(self, seconds: float) -> None:
@@ -310,7 +310,9 @@ class NodeMonitor:
         raise TrainingError("\n".join([message, *details[:1]]))
 
     def _name(self, node: int) -> str:
+        """The node and the ranks of its workers, for messages."""
         return describe_node(node, self._node.cluster.ranks_of(node))
 
-    def _in_phase(self, node: int) -> str:
+    def _phase_text(self, node: int) -> str:
+        """The end of a message about a node: the phase that it last reported."""
         return f"; phase: {self._phases.get(node, 'start')}"

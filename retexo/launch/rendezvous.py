@@ -186,7 +186,8 @@ class Participant:
     def connect(
         self, address: str, port: int, timeout: float, node: int, *, encrypted: bool = True
     ) -> Channel:
-        """As control_channel.connect; with the address THROUGH_HUB, to the node `port`."""
+        """Connect to an address (control_channel.connect), or through the hub to the node `port` if
+        the address is THROUGH_HUB."""
         tls = self.security.tls if encrypted else None
         if self.hub is None or address != THROUGH_HUB:
             return connect(address, port, timeout, tls, node)
@@ -230,7 +231,7 @@ class Participant:
         pair = {self.own.node, other}
         opener = max(pair, key=lambda node: (node in through_hub, node))
         link = (max(pair) if 0 in pair else opener,)
-        if self.cluster.backend == "gloo":
+        if self.cluster.backend != "sockets":
             return {link}
         ranks = product(self.cluster.ranks_of(opener), self.cluster.ranks_of(*pair - {opener}))
         return {link, *((opener, *two) for two in ranks)}
@@ -263,7 +264,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
     addresses = {
         int(node): split_address(address) for node, address in coordinator.addresses.items()
     }
-    if cluster.backend == "gloo":
+    if cluster.backend != "sockets":
         host = participant.own.address.rpartition(":")[0]
         store = f"{host}:{stack.enter_context(serving_store(host))}"
     coordinator.send_reply({"run": secret, "store": store, "nodes": coordinator.addresses})
@@ -475,6 +476,7 @@ def _proof(secret: str, key: Key) -> str:
 
 
 def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
+    """Return an empty table of streams, to be filled; None for gloo, which opens its own."""
     return {} if cluster.backend == "sockets" else None
 
 

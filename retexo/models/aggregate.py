@@ -141,7 +141,7 @@ def edge_softmax(block: Block, score: Tensor) -> Tensor:
 
 
 def _scatter_softmax(block: Block, score: Tensor, counted: Tensor) -> Tensor:
-    """edge_softmax over the counted edges, bool [E, 1]; 0 at the others."""
+    """Compute edge_softmax over the counted edges, bool [E, 1]; 0 at the others."""
     place = block.dst[:, None].expand_as(score)
     lowest = score.new_full((block.num_dst, score.shape[1]), -1e30)
     top = lowest.scatter_reduce(0, place, score.where(counted, -1e30), "amax")

@@ -149,7 +149,7 @@ class Convolution(nn.Module):
         raise NotImplementedError
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """[N_dst, D]"""
+        """Return the output, [N_dst, D]."""
         raise NotImplementedError
 
     @property

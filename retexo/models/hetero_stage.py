@@ -58,7 +58,7 @@ class Schema:
 
     @property
     def description(self) -> str:
-        """For messages."""
+        """The node types with their widths, and the relations, for messages."""
         types = ", ".join(f"{name} ({width})" for name, width in self.widths.items())
         return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
 
@@ -231,7 +231,10 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
 def _build_typed(
     architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]
 ) -> TypedLayer:
-    """rows: widths of the types that the layer before computes, or that have features."""
+    """Build a layer of a network that is trained end to end: one stage per type.
+
+    rows: widths of the types that the layer before computes, or that have features.
+    """
     schema, model, made = architecture.schema, architecture.model, {}
     last = layer == model.depth - 1
     width = architecture.num_classes if last else model.hidden_dim
@@ -256,7 +259,8 @@ def _build_typed(
 
 
 def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
-    """rows: widths of the layer's rows, by type."""
+    """Build the stage of a layer that is trained by itself; rows: widths of its input rows by
+    type."""
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
     width = _group_width(architecture, layer)

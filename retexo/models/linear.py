@@ -42,7 +42,7 @@ def _dense_sum(
     dst_scale: Tensor | None,
     self_scale: Tensor | None,
 ) -> Tensor:
-    """neighbour_sum with a dense result."""
+    """Compute neighbour_sum with a dense result, [N_dst, F]."""
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
     # In place, to need no second matrix of the rows' size.
     total = edge_sum(
@@ -60,7 +60,7 @@ def _sparse_sum(
     dst_scale: Tensor | None,
     self_scale: Tensor | None,
 ) -> sp.csr_array:
-    """neighbour_sum as a product of sparse matrices."""
+    """Compute neighbour_sum as a product of sparse matrices, [N_dst, F]."""
     weight = torch.ones(len(block.src), dtype=rows.dtype) if block.weight is None else block.weight
     weight = weight if src_scale is None else weight * src_scale[block.src]
     weight = weight if dst_scale is None else weight * dst_scale[block.dst]
@@ -141,7 +141,7 @@ class LinearConvolution(Convolution):
         )
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor:
-        """A(HW) = (AH)W"""
+        """Return the aggregate after the weights, A(HW) = (AH)W, [N_dst, D]."""
         return (
             inputs.projected
             if len(inputs.projected)

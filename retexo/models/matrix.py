@@ -60,6 +60,7 @@ class SparseMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """R, F"""
         return len(self.row_ptr) - 1, len(self.column_ptr) - 1
 
     def dropout(self, rate: float) -> "SparseMatrix":
@@ -70,13 +71,13 @@ class SparseMatrix:
         )
 
     def to_dense(self) -> Tensor:
-        """[R, F]"""
+        """Return a dense tensor [R, F]."""
         return torch.sparse_csr_tensor(
             self.row_ptr, self.columns, self.values, self.shape
         ).to_dense()
 
     def __matmul__(self, weight: Tensor) -> Tensor:
-        """[R, F] @ [F, D] -> [R, D], differentiable in the weight."""
+        """Return self @ weight, [R, F] @ [F, D] -> [R, D], differentiable in the weight."""
         product: Tensor = _Product.apply(weight, self)  # type: ignore[no-untyped-call]
         return product
 
@@ -84,11 +85,11 @@ class SparseMatrix:
     # product.
 
     def product(self, weight: Tensor) -> Tensor:
-        """[R, F] @ [F, D] -> [R, D]"""
+        """Return self @ weight, [R, F] @ [F, D] -> [R, D], without a gradient."""
         return sum_rows(weight, self.columns, self.row_ptr, self.values)
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
-        """[R, F]^T @ [R, D] -> [F, D]"""
+        """Return self.T @ gradient, [F, R] @ [R, D] -> [F, D], without a gradient."""
         values = self.values.index_select(0, self.by_column)  # a third of the time of []
         return sum_rows(gradient, self.rows, self.column_ptr, values)
 
@@ -123,7 +124,7 @@ def to_dense(matrix: Matrix) -> Tensor:
 
 
 def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[R, F] @ [F, D] + [D] -> [R, D]"""
+    """Return matrix [R, F] @ weight [F, D] + bias [D], as a dense tensor [R, D]."""
     if bias is None:
         return matrix @ weight
     return (

@@ -30,7 +30,12 @@ class RelationalConvolution(Convolution):
     def __init__(
         self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None
     ) -> None:
-        """num_out: D. num_bases: B; None gives each relation its own weights."""
+        """Args:
+        groups: the relations whose sum makes one part of the output, for each part.
+        num_out: D of each part.
+        dropout: rate, applied to inputs whose relation has none of its own.
+        num_bases: B; None gives each relation its own weights.
+        """
         super().__init__(num_out * len(groups), dropout)
         self.groups, self.width, self.num_bases = groups, num_out, num_bases
         self.weights, self.shares = nn.ParameterList(), nn.ParameterList()
@@ -77,7 +82,7 @@ class RelationalConvolution(Convolution):
         )
 
     def sums(self, matrices: Sequence[Matrix], num_rows: int, groups: Groups) -> list[Tensor]:
-        """[n, D] for each of the first groups, after one [n, 0]."""
+        """Return the sum over each group's relations, [n, D], after an empty one, [n, 0]."""
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [
@@ -101,5 +106,6 @@ class RelationalConvolution(Convolution):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """In the order of the inputs; shared bases are repeated."""
+        """The weights that inputs are multiplied with, in their order; shared bases are
+        repeated."""
         return tuple(self.weights[weight] for group in self._places for weight, _ in group)

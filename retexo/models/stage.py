@@ -78,8 +78,8 @@ class Architecture:
 
 
 def read_model(content: dict[str, Any]) -> ModelSettings:
-    """From to_json of an architecture; a setting that is younger than the checkpoint has the value
-    `Setting.before`.
+    """Read the model settings of a checkpoint, from Architecture.to_json; a setting that is younger
+    than the checkpoint gets the value `Setting.before`.
 
     Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of
     range.
@@ -167,7 +167,7 @@ class Stage(nn.Module):
 
     @property
     def output_dim(self) -> int:
-        """D of `embed`."""
+        """Width D of what `embed` returns."""
         if self.is_last and self.head is not None:
             return self.head.out_features
         return self.conv.projected_width if self.outputs_aggregate else self.hidden_dim
@@ -183,21 +183,21 @@ class Stage(nn.Module):
         return *self.conv.first_weights, *self.skips.values()
 
     def hidden(self, inputs: Inputs) -> Tensor:
-        """[N_dst, H] the input of the head."""
+        """Return the input of the head, [N_dst, H]."""
         with self._precision(inputs):
             return self._to_parameter_dtype(self._hidden(inputs))
 
     def classify(self, hidden: Tensor) -> Tensor:
-        """[n, C] from `hidden`, [n, H]."""
+        """Return the logits [n, C] of `hidden`, [n, H]."""
         return self._logits(hidden)
 
     def logits(self, inputs: Inputs) -> Tensor:
-        """[N_dst, C]"""
+        """Return the logits, [N_dst, C]."""
         with self._precision(inputs):
             return self._to_parameter_dtype(self._logits(self._hidden(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
-        """[N_dst, D] the input of the next layer; the logits of the last stage."""
+        """Return the input of the next layer, [N_dst, D]; the logits from the last stage."""
         with self._precision(inputs):
             hidden = self._hidden(inputs)
             return self._to_parameter_dtype(
@@ -337,8 +337,14 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
 def _build_stage(
     architecture: Architecture, kind: Convolution, layer: int, num_in: int | None
 ) -> Stage:
-    """kind: any layer's convolution. num_in: output width of the layer before; None for the
-    first."""
+    """Build the stage of a layer.
+
+    Args:
+        architecture: of the network.
+        kind: a convolution of any layer, for what all of them have in common.
+        layer: from 0.
+        num_in: output width of the layer before; None for the first.
+    """
     model, num_features = architecture.model, architecture.num_features
     num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
     is_last = layer == model.depth - 1

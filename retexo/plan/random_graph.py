@@ -74,10 +74,12 @@ class Case:
 
     @property
     def inner(self) -> float:
+        """Nodes of a part, I."""
         return self.nodes / self.workers
 
     @property
     def pairs(self) -> int:
+        """Ordered pairs of workers."""
         return self.workers * (self.workers - 1)
 
     @property
@@ -86,7 +88,7 @@ class Case:
         return self.train + self.val
 
     def widths(self, layer: int) -> tuple[int, int]:
-        """F, D."""
+        """The widths F and D of a layer's rows, before and after its weights."""
         return (
             self.hidden if layer else self.features,
             self.hidden if layer < self.layers - 1 else self.classes,
@@ -94,7 +96,7 @@ class Case:
 
     @property
     def cut_degree(self) -> float:
-        """k"""
+        """Mean number of cut edges from a node into each other part, k."""
         return self.edges / self.nodes * self.cut / max(1, self.workers - 1)
 
     @cached_property
@@ -105,6 +107,7 @@ class Case:
             return build_stages(Architecture(model, self.features, self.classes), 0)
 
     def parameters(self, layer: int) -> int:
+        """Number of parameters of a layer's stage, P."""
         return sum(parameter.numel() for parameter in self.stages[layer].parameters())
 
     def degrees(self) -> tuple[Floats, Floats]:
@@ -135,7 +138,7 @@ class Phase:
 
 
 def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
-    """Return S_l(x) by layer."""
+    """Return by layer the share S_l(x) of nodes of each degree that have to compute its output."""
     everywhere = np.full(len(x), case.labelled + case.test)
     shares = [everywhere]
     for _ in range(case.layers - 1):

@@ -40,7 +40,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.trainers.layerwise import LayerOutput
 from retexo.trainers.lazy import first_input
 from retexo.trainers.relational_layers import RelationalOutput
@@ -75,9 +75,12 @@ class Entry:
     exact: bool
     """Whether the bytes are exact; else an upper bound. For gradients the bound holds for the sum
     over workers: between two workers up to six more values may be sent."""
+    if_smoothed: bool = False
+    """Whether they are sent only if the first step of label propagation gains."""
 
     @property
     def each_round(self) -> bool:
+        """Whether num_bytes are sent in every round of the layer, not once."""
         return self.kind == "gradients"
 
 
@@ -88,6 +91,11 @@ class TrafficEstimate:
     entries: tuple[Entry, ...]
     answered: int
     """Nodes of the graph whose logits are computed."""
+
+    @property
+    def unsmoothed(self) -> "TrafficEstimate":
+        """The messages of a run whose predictions are not smoothed after the first step."""
+        return replace(self, entries=tuple(each for each in self.entries if not each.if_smoothed))
 
     def total(
         self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None
@@ -120,10 +128,24 @@ def estimate_by_gradient(
     def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
         steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
         graph = graph_of(parts[comm.rank], settings.task)
-        answered = _dry_run(settings, directory, graph, copy.deepcopy(stages), comm, steps=steps)
+        smoothing = TrafficMeter(comm.world_size)
+        answered = _dry_run(
+            settings,
+            directory,
+            graph,
+            copy.deepcopy(stages),
+            comm,
+            steps=steps,
+            smoothing=smoothing,
+        )
         counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
+        if_smoothed = [
+            replace(each, exact=False, if_smoothed=True)
+            for each in _entries(comm.rank, smoothing.entries, settings, validates=validates)
+        ]
         return answered, [
-            _entries(comm.rank, sent, settings, validates=validates) for sent in counted
+            _entries(comm.rank, sent, settings, validates=validates) + if_smoothed
+            for sent in counted
         ]
 
     answered, by_rank = zip(*run_threads(len(parts), worker), strict=True)
@@ -211,11 +233,16 @@ def _dry_run(
     comm: Communicator,
     *,
     steps: Sequence[StepMessages],
+    smoothing: TrafficMeter,
 ) -> int:
-    """Send the messages of retexo.worker.train.run in order; return the nodes with logits."""
+    """Send the messages of retexo.worker.train.run in order; return the nodes with logits.
+
+    smoothing: counts those that are sent only if the first step of label propagation gains.
+    """
     context = _make_context(settings, directory, graph, stages, comm, trains=True)
     logits = list(_dry_run_layers(context, stages, steps))
-    choose_and_score(context, stages, logits, partial(propagate, context))
+    smoother = LabelPropagation(context, partial(_counted_apart, comm, smoothing))
+    choose_and_score(context, stages, logits, smoother)
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())
 
@@ -328,7 +355,7 @@ def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessa
 
 
 def _no_zeros(count: int, width: int) -> Tensor:
-    """[count, width]"""
+    """Return rows without zeros, [count, width]."""
     return torch.linspace(0.5, 1.5, count * width).view(count, width)
 
 

@@ -93,7 +93,7 @@ class Checkpoint:
 
     @property
     def label_kind(self) -> str:
-        """multiclass, multilabel or regression."""
+        """The kind of labels: multiclass, multilabel or regression."""
         if self.targets is not None:
             return "regression"
         return "multilabel" if self.multilabel else "multiclass"
@@ -104,7 +104,7 @@ class Checkpoint:
 
     @property
     def scorer(self) -> str:
-        """Of link prediction; empty for tasks of nodes."""
+        """The name of the scorer in link prediction; empty for tasks of nodes."""
         return getattr(self.architecture, "scorer", "")
 
     @property

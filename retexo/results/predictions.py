@@ -149,9 +149,10 @@ def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
 
 
 def _merge_tables(target: Path, paths: list[Path]) -> None:
+    """Merge parquet or npy files, sorted by id, and for one id from the highest score down."""
     tables = [read_table(path) for path in paths]
     keys = [np.concatenate([table["id"] for table in tables])]
-    if "score" in tables[0]:  # of links: the best of a node first
+    if "score" in tables[0]:  # of links
         keys.insert(0, -np.concatenate([table["score"] for table in tables]))
     order = np.lexsort(keys)
     write_table(
@@ -161,7 +162,7 @@ def _merge_tables(target: Path, paths: list[Path]) -> None:
 
 
 def _merge_lines(target: Path, paths: list[Path]) -> None:
-    """Merge csv files as text; only ids and scores are parsed."""
+    """Merge csv files in the order of _merge_tables, as text: only ids and scores are parsed."""
     header: list[str] = []
     rows: list[list[str]] = []
     for path in paths:

@@ -38,7 +38,10 @@ def draw_run(run: Run, width: float = WIDE) -> dict[str, "Figure"]:
 
 
 def plot_learning(run: Run, width: float) -> "Figure | None":
-    """Plot losses and the validation metric, two axes per layer."""
+    """Plot losses and the validation metric by round, two axes per layer; None without rounds.
+
+    width: inches.
+    """
     layers = sorted({each.layer for each in run.rounds})
     if not layers:
         return None
@@ -66,7 +69,10 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
 
 
 def plot_confusion(run: Run, width: float) -> "Figure | None":
-    """Plot the confusion matrix of the test nodes as a heat map."""
+    """Plot the confusion matrix of the test nodes as a heat map; None if the run has none.
+
+    width: inches.
+    """
     table = np.array(run.confusion)
     if not table.any():
         return None
@@ -89,7 +95,10 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
 
 
 def plot_calibration(run: Run, width: float) -> "Figure | None":
-    """Plot the share of correct predictions against their confidence."""
+    """Plot the share of correct predictions against their confidence; None without bins.
+
+    width: inches.
+    """
     shown = {name: rows for name, rows in run.calibration.items() if rows}
     if not shown:
         return None

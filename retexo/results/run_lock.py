@@ -33,11 +33,13 @@ class _RegularFileHandler(logging.FileHandler):
 
 @contextmanager
 def _main_log(log: Path) -> Iterator[None]:
-    """Write the log to a file, too, with buffered lines; a refused command adds nothing."""
+    """Write the log to a file, too, including the lines logged before, which the root logger's
+    memory handlers hold. An InputError takes this command's lines out of the file again.
+    """
     size = log.stat().st_size if log.exists() else 0
     file = _RegularFileHandler(log, delay=True)
-    kept = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
-    for handler in kept:  # of conf/node_classification.yaml
+    buffers = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
+    for handler in buffers:  # of conf/node_classification.yaml
         file.setFormatter(handler.formatter)
         handler.setTarget(file)
         handler.flush()
@@ -50,7 +52,7 @@ def _main_log(log: Path) -> Iterator[None]:
                 log.unlink()
         raise
     finally:
-        for handler in kept:
+        for handler in buffers:
             handler.setTarget(None)
         file.close()
 
@@ -58,7 +60,10 @@ def _main_log(log: Path) -> Iterator[None]:
 def locks_run_dir(
     app: Callable[Concatenate[Settings, Path, Others], Result],
 ) -> Callable[Concatenate[Settings, Path, Others], Result]:
-    """Decorate an app to lock its run directory; InputError if another run holds the lock."""
+    """Decorate an app to lock its run directory, and to write main.log in it.
+
+    The app raises InputError if another run holds the lock.
+    """
 
     @functools.wraps(app)
     def run(

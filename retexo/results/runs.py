@@ -132,24 +132,32 @@ class Run:
 
 
 def read_runs(*folders: Path) -> list[Run]:
-    """Read all runs below folders, in order of their paths; InputError if existing are none."""
+    """Read all runs below folders, in order of their paths.
+
+    Raises:
+        InputError: no folder exists, or none has a run.
+    """
     existing = [folder for folder in folders if folder.is_dir()]
-    named = f"report.runs={' and '.join(map(str, folders))}"
+    setting = f"report.runs={' and '.join(map(str, folders))}"
     if not existing:
         raise InputError(
-            f"{named}: no such folder; give one that holds run directories of app=train"
+            f"{setting}: no such folder; give one that holds run directories of app=train"
         )
-    paths = _run_dirs(existing, named)
+    paths = _find_run_dirs(existing, setting)
     if not paths:
         raise InputError(
-            f"{named}: no summary.json below it; train first (app=train"
+            f"{setting}: no summary.json below it; train first (app=train"
             f" hydra.run.dir={folders[0]}/NAME), or give the folder that holds the run directories"
         )
     return [read_run(path) for path in sorted(paths)]
 
 
-def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
-    """Find run directories; InputError if too many other folders are visited."""
+def _find_run_dirs(folders: Sequence[Path], setting: str) -> set[Path]:
+    """Find the run directories in `folders` and below.
+
+    Raises:
+        InputError: more than MAX_FOLDERS other folders are visited; begins with `setting`.
+    """
     found: set[Path] = set()
     others = 0
     for folder, within, files in (entry for each in folders for entry in os.walk(each)):
@@ -160,8 +168,8 @@ def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
             others += 1
         if others > MAX_FOLDERS:
             raise InputError(
-                f"{named}: more than {MAX_FOLDERS:,} folders below it are no run directories; give"
-                " the folder that holds these"
+                f"{setting}: more than {MAX_FOLDERS:,} folders below it are no run directories;"
+                " give the folder that holds these"
             )
     return found
 
@@ -209,7 +217,11 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a finished run."""
+    """Return the fields of Run that only a finished run has.
+
+    Raises:
+        ValueError: the summary lacks one, or its value is wrong.
+    """
     scores = VALUE_SCORES if "targets" in summary else SCORES
     if "baselines" in summary:
         scores = {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
@@ -246,6 +258,7 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_classes(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return Run.classes."""
     splits = _read_field({"classes": {}, **summary}, "classes", dict)
     found = {}
     for row in _read_field({"test": [], **splits}, "test", list):
@@ -274,6 +287,7 @@ def _read_calibration(summary: dict[str, Any]) -> dict[str, list[dict[str, float
 
 
 def _read_field(summary: dict[str, Any], key: str, kind: type) -> Any:
+    """Return the value at a dotted key; ValueError if it is missing or of another type."""
     value: Any = summary
     for name in key.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -285,6 +299,7 @@ def _read_field(summary: dict[str, Any], key: str, kind: type) -> Any:
 
 
 def _read_number(summary: dict[str, Any], key: str) -> float | None:
+    """Return the number at a dotted key; None stands for a ratio without data."""
     value = _read_field(summary, key, object)
     if value is not None and not _is_number(value):
         raise ValueError(f"{key} is {_shorten(repr(value))}, not a number")
@@ -305,6 +320,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_counts(tables: list[Any], key: str) -> None:
+    """ValueError, naming the key, unless each table maps names to counts."""
     for counts in tables:
         if not isinstance(counts, dict) or not all(
             _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH
@@ -346,6 +362,7 @@ def _last_written(path: Path) -> str:
 
 
 def _shorten(text: str) -> str:
+    """Return the first line, cut after REASON_LENGTH characters."""
     line = (text.strip().splitlines() or [""])[0]
     return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]} ..."
 

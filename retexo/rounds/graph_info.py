@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from partitioning.directory.meta import Meta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
@@ -34,7 +35,7 @@ class GraphInfo:
     degrees_stored: bool
     """Whether every partition stores the out-degrees of its halo nodes."""
     ogb_name: str | None
-    """The graph's name in the Open Graph Benchmark, or None."""
+    """The graph's name in the Open Graph Benchmark; None where that has not one class per node."""
     weighted: bool = False
     """Whether any partition has edge weights."""
     num_edge_features: int = 0
@@ -136,8 +137,15 @@ def agree_on_graph_info(
         num_ranks_by_split=tuple((everyone[:, :3] > 0).sum(dim=0).tolist()),
         num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
-        ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
+        ogb_name=_name_in_ogb(meta),
     )
+
+
+def _name_in_ogb(meta: Meta | None) -> str | None:
+    """Return the data set's name where OGB's evaluator counts correctly classified nodes."""
+    if meta is None or meta.task != "multiclass" or not meta.dataset.startswith("ogbn-"):
+        return None
+    return meta.dataset
 
 
 def count_nodes_in_split(partition: Partition) -> list[int]:

@@ -164,22 +164,22 @@ class GradientMatrix:
     """Gradients of several parameters, concatenated to a matrix [N, M]."""
 
     parts: list[Tensor]
-    """[F, M_i] each, views of the flat gradient."""
+    """The gradient of each parameter, [F, M_i], a view of the flat gradient."""
     used: Tensor | None
     """Rows that can have a gradient, int64 [N]; None for all."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """N, M"""
+        """The numbers of rows and columns, N and M."""
         num_rows = len(self.parts[0]) if self.used is None else len(self.used)
         return num_rows, sum(self.widths)
 
     @property
     def widths(self) -> list[int]:
-        """M_i"""
+        """The number of columns M_i of each parameter's gradient; their sum is M."""
         return [part.shape[1] for part in self.parts]
 
-    # Indexes whole rows, ten times as fast as single entries.
+    # The methods below index whole rows, ten times as fast as single entries.
 
     def take(self) -> Tensor:
         """Return the matrix [N, M]; without a copy for a single part with all rows."""
@@ -191,7 +191,7 @@ class GradientMatrix:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def add_to(self, values: Tensor) -> None:
-        """Add the matrix to values [N, M]."""
+        """Add the matrix to `values`, [N, M], in place."""
         for part, columns in zip(self.parts, torch.split(values, self.widths, dim=1), strict=True):
             columns += part if self.used is None else part.index_select(0, self.used)
 
@@ -204,7 +204,7 @@ class GradientMatrix:
                 part.index_copy_(0, self.used, columns)
 
     def scatter_product(self, left: Tensor, right: Tensor) -> None:
-        """Write left @ right.T into the flat gradient; [N, R], [M, R]."""
+        """Write left @ right.T into the flat gradient; left: [N, R], right: [M, R]."""
         for part, columns in zip(self.parts, torch.split(right.T, self.widths, dim=1), strict=True):
             if self.used is None:
                 torch.mm(left, columns, out=part)
@@ -257,7 +257,7 @@ class _LowRankMatrix:
         self.error.addmm_(self._left, right.view(self.right_factor.shape[::-1]), alpha=-1)
 
     def apply_product(self, right_sum: Tensor) -> None:
-        """Store the summed right factor and write the approximated gradient."""
+        """Store the sum of right factors, [R M], and write the approximation into the gradient."""
         self.right_factor.copy_(right_sum.view(self.right_factor.shape[::-1]).T)
         self._gradient.scatter_product(self._left, self.right_factor)
 

@@ -116,7 +116,7 @@ class RoundMessage:
 
 
 def tail_size(metric: RoundMetric) -> int:
-    """How many floats the tail of a metric's rounds has."""
+    """Return the number of floats in the tail of a round's message."""
     return 2 + metric.with_loss + 2 * metric.num_counts
 
 

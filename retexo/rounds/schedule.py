@@ -21,7 +21,7 @@ class Schedule:
     """The factor of the learning rate in the rounds of one layer."""
 
     def __init__(self, settings: OptimizerSettings, num_rounds: int) -> None:
-        """num_rounds: T."""
+        """Begin with the first of at most `num_rounds` rounds, T."""
         self.name, self.factor, self.limit = settings.scheduler, settings.factor, num_rounds
         self.rounds = settings.scheduler_rounds or DEFAULT_ROUNDS.get(self.name, 1)
         self.num_cuts, self.last_cut = 0, 0
@@ -43,7 +43,7 @@ class Schedule:
         return 1.0
 
     def state_dict(self) -> dict[str, int]:
-        """What rounds change."""
+        """Return the fields that rounds change."""
         return {"num_cuts": self.num_cuts, "last_cut": self.last_cut}
 
     def load_state_dict(self, saved: dict[str, int]) -> None:

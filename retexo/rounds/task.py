@@ -27,10 +27,10 @@ class RoundMetric(Protocol):
         """
 
     def state(self) -> Tensor:
-        """What the next round's counts depend on, int64 [n]; saved with the round."""
+        """Return what the next round's counts depend on, int64 [n]; it is saved with the round."""
 
     def load_state(self, saved: Tensor) -> None:
-        """Load `state`."""
+        """Restore what `state` returned."""
 
 
 class Task(Protocol):

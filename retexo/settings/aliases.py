@@ -28,6 +28,7 @@ ALIASES: dict[str, Alias] = {
     "hidden_channels": Alias("hidden_dim"),
     "num_heads": Alias("heads"),
     "num_parts": Alias("num_partitions"),
+    "partition.from": Alias("partition.source"),
     "model.own_half": Alias("model.self_weight"),
     "model.inputs": Alias("model.input_skip", {"all": True, "previous": False}),
     "model.passes": Alias("model.output"),

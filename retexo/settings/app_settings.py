@@ -1,4 +1,6 @@
-"""The settings of app=predict, export, serve and report, and of what app=train shows."""
+"""The settings of app=predict, export, serve and report, of object stores, and of what app=train
+shows.
+"""
 
 from partitioning.setting_fields import (
     FINITE,
@@ -15,6 +17,7 @@ from retexo.settings.communication_settings import AT_PREDICTION
 APPS = (
     "train",
     "partition_data",
+    "update",
     "describe",
     "plan",
     "evaluate",
@@ -46,6 +49,7 @@ class PredictSettings(Checked):
         "auto: the same, with int8 in place of int4",
         one_of(*AT_PREDICTION),
         compared=False,
+        earlier="trained",
     )
     pairs: str | None = setting(
         "predict.pairs",
@@ -72,6 +76,13 @@ class PredictSettings(Checked):
         "predict.embeddings",
         False,
         "also write the embeddings of the last hidden layer",
+        compared=False,
+    )
+    state: str | None = setting(
+        "predict.state",
+        None,
+        "folder that keeps the inputs of every layer, on each machine; the next prediction with it "
+        "computes and sends only what changed in the graph; rows are fp32",
         compared=False,
     )
 
@@ -166,6 +177,26 @@ class ReportSettings(Checked):
     )
     label: str | None = setting(
         "report.label", None, "app=train: name of the method in reports, besides its model"
+    )
+
+
+@settings_dataclass
+class RemoteSettings(Checked):
+    """Object stores."""
+
+    cache: str = setting(
+        "remote.cache",
+        "data/remote",
+        "folder of local copies of what lies in an object store (docs/data.md)",
+        per_node=True,
+        compared=False,
+    )
+    upload: str | None = setting(
+        "remote.upload",
+        None,
+        "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere",
+        per_node=True,
+        compared=False,
     )
 
 

@@ -119,6 +119,11 @@ def load_job(config: DictConfig) -> Settings:
     job = HydraConfig.get()
     if not job.run.dir:
         raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
+    if "://" in job.run.dir:
+        raise InputError(
+            f"hydra.run.dir={job.run.dir}: has to be a folder of this machine;"
+            " remote.upload=ADDRESS copies it to an object store"
+        )
     sources = {each.provider: each.path for each in job.runtime.config_sources}
     overrides, name = list(job.overrides.task), str(job.job.config_name)
     return load(config, overrides, name, sources.get("command-line"), os.environ)

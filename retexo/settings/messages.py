@@ -55,7 +55,10 @@ def explain(error: Exception) -> str:
 
 
 def explain_command(error: Exception, arguments: Sequence[str]) -> str:
-    """Return the message of an error in a command line, with its arguments if it names none."""
+    """Return the message of an error that a command line caused, on one line.
+
+    Where Hydra's message names none of the command's arguments, they are added.
+    """
     text = explain(error)
     names = [argument.partition("=")[0].lstrip("+~") for argument in arguments]
     if isinstance(error, InputError) or any(name in text for name in names):
@@ -94,10 +97,12 @@ def refusal(error: Exception) -> str:
 
 
 def _on_one_line(text: str) -> str:
+    """Join the lines of a text by semicolons."""
     return "; ".join(line.strip() for line in text.splitlines())
 
 
 def _unreadable(override: str, reason: str) -> str:
+    """Return the message for an argument that Hydra cannot parse; reason: Hydra's own message."""
     name, equals, value = override.partition("=")
     if not equals or not re.match(r"[+~]*[A-Za-z_]", name):
         return f"{override}: not a setting; write NAME=VALUE"
@@ -107,6 +112,7 @@ def _unreadable(override: str, reason: str) -> str:
 
 
 def _several_values(override: str) -> str:
+    """Return the message for NAME=A,B without --multirun."""
     name, _, value = override.partition("=")
     return (
         f"{override}: several values; write text with a comma as {quoted(name, value)}, "

@@ -27,6 +27,7 @@ from retexo.settings.app_settings import (
     DisplaySettings,
     ExportSettings,
     PredictSettings,
+    RemoteSettings,
     ReportSettings,
     ServeSettings,
 )
@@ -215,7 +216,11 @@ class SmoothingSettings(Checked):
     """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
 
     steps: int = setting(
-        "smoothing.steps", 5, "label propagation: number of steps; 0: off", at_least(0), earlier=0
+        "smoothing.steps",
+        5,
+        "label propagation: number of steps, if the first one helps validation nodes; 0: off",
+        at_least(0),
+        earlier=0,
     )
     reach: str = setting(
         "smoothing.reach",
@@ -429,13 +434,7 @@ class TrainSettings(Checked):
 class Settings(Checked):
     """The application and all settings."""
 
-    app: str = setting(
-        "app",
-        "train",
-        "application to run",
-        one_of(*APPS),
-        compared=False,
-    )
+    app: str = setting("app", "train", "application to run", one_of(*APPS), compared=False)
     partition: PartitionSettings
     train: TrainSettings
     seeds: tuple[int, ...] | None = setting(
@@ -474,6 +473,7 @@ class Settings(Checked):
     export: ExportSettings
     serve: ServeSettings
     report: ReportSettings
+    remote: RemoteSettings
     arguments: tuple[str, ...]
     """The command line: --config-name, --config-dir if given, then the overrides."""
     given: frozenset[str]

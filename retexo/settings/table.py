@@ -82,6 +82,7 @@ def _dataclasses(cls: Any) -> Iterator[Any]:
 
 
 def _summary(cls: type) -> str:
+    """Return the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().splitlines()[0]
 
 

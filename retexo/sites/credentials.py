@@ -235,7 +235,7 @@ def is_signed(public_key: Any, signature: bytes, content: bytes) -> bool:
 
 
 def import_x509() -> Any:
-    """cryptography.x509; InputError if it is not installed."""
+    """Import cryptography.x509; InputError if it is not installed."""
     try:
         from cryptography import x509
     except ImportError as error:

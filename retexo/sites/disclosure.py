@@ -25,6 +25,9 @@ class Disclosure:
     num_aggregates: list[tuple[int, int]] = field(default_factory=list)
     """By rank, see Context.num_aggregates_disclosed; empty without look-ahead."""
 
+    summed_columns: list[str] = field(default_factory=list)
+    """Columns of which the sites add up statistics (app=describe)."""
+
     def content(self, rendezvous: Rendezvous) -> dict[str, Any]:
         """The content of the file."""
         counts = self.num_nodes_disclosed or [0] * len(self.sites)
@@ -46,6 +49,7 @@ class Disclosure:
             "run_id": rendezvous.run_id,
             "encrypted": rendezvous.security is not None,
             "sums_hide_shares": self.comm.masks is not None,
+            **({"summed_columns": self.summed_columns} if self.summed_columns else {}),
             "to": to,
         }
 

@@ -27,7 +27,13 @@ KEY_BYTES, HASH_BYTES = 16, 8
 def find_duplicate_ids(
     ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator
 ) -> list[IntArray]:
-    """By peer, the ids that it also holds; from int64 [I]."""
+    """Return, by peer, the ids that it also holds.
+
+    Args:
+        ids: int64 [I] of this worker's nodes.
+        part_sizes: I of each worker.
+        comm: to the other workers.
+    """
     ranks = range(comm.world_size)
     lists = [_keyed_hashes(ids, key) if key else ids[:0] for key in _shared_keys(comm)]
     compared = [_compared(comm.rank, comparer, comm.world_size) for comparer in ranks]
@@ -114,7 +120,10 @@ def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communic
 
 
 def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicator) -> list[Mask]:
-    """Send bits to each peer; return the bits from each peer, whose numbers are `counts`."""
+    """Send bits to each peer, packed into bytes; return the bits that each peer sends.
+
+    counts: the number of bits that each peer sends here.
+    """
     packed = [torch.from_numpy(np.packbits(each)) for each in bits]
     received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
     return [

@@ -46,7 +46,7 @@ class Hub:
     """The hub's number: 0 where node 0 is the hub, else the number of nodes."""
 
     def serve(self, listener: socket.socket) -> "OwnHub":
-        """Be the hub."""
+        """Start the hub within node 0, on a listening socket."""
         return OwnHub(listener, self.tls)
 
     def wait(self, timeout: float) -> "HubListener":
@@ -83,10 +83,15 @@ class HubListener:
         return self._link.fileno()
 
     def setblocking(self, flag: bool, /) -> None:
-        """It never blocks."""
+        """Do nothing: `accept` never blocks."""
 
     def accept(self) -> tuple[socket.socket, None]:
-        """As of a socket; BlockingIOError without a connection, HubLost once the hub has ended."""
+        """Accept a connection like a socket.
+
+        Raises:
+            BlockingIOError: no node wants to connect.
+            HubLost: the hub has ended.
+        """
         try:
             self._incoming += self._link.receive()
         except ChannelClosed as error:
@@ -128,10 +133,10 @@ class OwnHub:
         return self._wakeup.fileno()
 
     def setblocking(self, flag: bool, /) -> None:
-        """It never blocks."""
+        """Do nothing: `accept` never blocks."""
 
     def accept(self) -> tuple[socket.socket, None]:
-        """As of a socket; BlockingIOError without a connection."""
+        """Accept a connection like a socket; BlockingIOError if no node wants to connect."""
         self._wakeup.recv(1)
         return self._arrived.get(), None
 

@@ -21,6 +21,7 @@ HEADROOM = 64.0
 GROWTH = 16.0
 """Factor by which the limit grows after a round in which an entry was clipped."""
 SMALLEST = 2.0**-60
+"""Lower bound of the limits; its reciprocal is the upper bound."""
 FEWEST_SITES = 3
 """Of two sites, each knows the other's share by subtraction."""
 
@@ -47,24 +48,29 @@ def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: 
 
 @dataclass(frozen=True, eq=False)
 class SecureSum:
-    """A retexo.rounds.reduction.Summation."""
+    """A retexo.rounds.reduction.Summation of one update after another, of n entries in matrices."""
 
     comm: Communicator
     tag: MessageTag
     first_limit: float
     """Largest entry of a share in the first round; a power of two."""
     sizes: list[int] = field(default_factory=list)
+    """Entries of each matrix."""
     limits: Tensor = field(default_factory=lambda: torch.empty(0))
     """float64 [matrices], the largest entry of a share in the next round, each a power of two."""
 
     def for_sizes(self, sizes: Sequence[int]) -> "SecureSum":
+        """See Summation.for_sizes."""
         limits = torch.full((len(sizes),), self.first_limit, dtype=torch.float64)
         return SecureSum(self.comm, self.tag, self.first_limit, list(sizes), limits)
 
     def buffers(self) -> list[Tensor]:
+        """Return the limits, which persist between rounds."""
         return [self.limits]
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
+        """Sum over all workers in place: `update` in fixed point, `exact` (integers) without
+        rounding; then choose the limits of the next round."""
         words, clipped = self._words(update)
         self.comm.all_reduce([ReduceInput(each) for each in (words, *exact, clipped)], self.tag)
         total = words * self._units()
@@ -84,10 +90,12 @@ class SecureSum:
         )
 
     def round_as_sent(self, update: Tensor) -> Tensor:
+        """Return an update, [n], in the fixed point of this round."""
         return (self._words(update)[0] * self._units()).to(update)
 
     @property
     def _bits(self) -> int:
+        """The bits of a share without sign, so that the sum over workers fits into 32."""
         return int(math.log2((2**31 - 1) // self.comm.world_size))
 
     def _units(self) -> Tensor:

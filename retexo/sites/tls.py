@@ -25,20 +25,26 @@ class Tls:
         }
 
     def wrap(self, connection: socket.socket, *, accepted: bool) -> ssl.SSLSocket:
-        """See protocols.Tls.wrap."""
+        """Return a TLS stream over a connection, before its handshake; accepted: whether the other
+        end opened the connection.
+        """
         return self._contexts[accepted].wrap_socket(
             connection, server_side=accepted, do_handshake_on_connect=False
         )
 
     def node_of(self, connection: ssl.SSLSocket) -> int:
-        """See protocols.Tls.node_of."""
+        """Return the node that the peer's certificate belongs to, after the handshake.
+
+        Raises:
+            CertificateRefused: the certificate is no member's.
+        """
         node = self._credentials.node_of(connection.getpeercert(binary_form=True))
         if node is None:
             raise CertificateRefused("its certificate is signed, but not in members.json")
         return node
 
     def check_node(self, connection: ssl.SSLSocket, node: int) -> None:
-        """See protocols.Tls.check_node."""
+        """Raise CertificateRefused unless the peer's certificate belongs to `node`."""
         found, members = self.node_of(connection), self._credentials.members
         if found != node:
             expected = f"{members[node].name}, node {node}"
@@ -56,14 +62,21 @@ class StreamTls:
     def secure(
         self, stream: socket.socket, node: int, timeout: float, *, accepted: bool
     ) -> ssl.SSLSocket:
-        """See StreamSecurity.secure."""
+        """Encrypt a stream to a worker of `node`, see secure_stream."""
         return secure_stream(stream, Tls(self.credentials), node, timeout, accepted=accepted)
 
 
 def secure_stream(
     connection: socket.socket, tls: Tls, node: int, timeout: float, *, accepted: bool
 ) -> ssl.SSLSocket:
-    """A worker's stream to a worker of another node, encrypted within `timeout` seconds.
+    """Encrypt a worker's connection to a worker of another node, within `timeout` seconds.
+
+    Args:
+        connection: open, nothing sent so far; closed if this fails.
+        tls: with the credentials of this node.
+        node: the other worker's, which its certificate has to belong to.
+        timeout: seconds.
+        accepted: whether the other end opened the connection; this end is then the server.
 
     Raises:
         PeerLost: the handshake failed, or the certificate belongs to another node.
@@ -86,7 +99,7 @@ def secure_stream(
 
 
 def make_security(cluster: ClusterSettings) -> Security:
-    """How a node's connections are encrypted and relayed, from its settings and credentials.
+    """Return how a node's connections are encrypted and relayed, from its settings and credentials.
 
     Raises:
         InputError: the credentials cannot be used.

@@ -17,17 +17,22 @@ from torch import Tensor
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
-from retexo.tasks.metrics import count_correct_by_ogb
-from retexo.tasks.node_classification import NodeClassification
-from retexo.tasks.round_metrics import RANKING, balanced_accuracy, macro_f1, micro_f1
-from retexo.tasks.score_histogram import (
+from retexo.tasks.metrics import (
     average_precision,
+    balanced_accuracy,
+    count_correct_by_ogb,
+    macro_f1,
+    micro_f1,
+    roc_auc,
+)
+from retexo.tasks.node_classification import NodeClassification
+from retexo.tasks.round_metrics import RANKING
+from retexo.tasks.score_histogram import (
     best_f1_edge,
     count_scores,
     divide_bins,
     even_bin_edges,
     from_key,
-    roc_auc,
     standard_error,
 )
 from retexo.tasks.task_context import TaskContext
@@ -391,7 +396,10 @@ def find_warnings(
     scored = val + test
     never = (scored[0] + scored[1] == 0) & (scored[2] > 0)
     if bool(never.any()):
-        warnings.append(f"never predicted: {named(never)}")
+        warnings.append(
+            f"never predicted: {named(never)}; task.class_weights=balanced gives rare classes more"
+            " weight"
+        )
     if by_accuracy and bool(support["test"].any()):
         share = int(support["test"].max()) / int(support["test"].sum())
         accuracy = found.scores["test"]["accuracy"]

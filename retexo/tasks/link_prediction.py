@@ -60,7 +60,7 @@ class LinkPrediction:
         return labels
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
-        """What validation looked at."""
+        """Return what summary.json says about validation: the metric."""
         return {"metric": MeanReciprocalRank.name}
 
     def describe(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class MeanReciprocalRank:
     name, num_counts, with_loss = "mrr", 3, False
 
     def value(self, counts: Tensor, loss: float) -> float:
-        """counts: the sum of reciprocal ranks in units of 1 / ONE, pairs, 0."""
+        """Return the MRR; counts: the sum of reciprocal ranks in units of 1 / ONE, pairs, 0."""
         total, num_pairs, _ = counts.tolist()
         return float(total / ONE / max(1, num_pairs))
 
@@ -82,7 +82,7 @@ class MeanReciprocalRank:
         return torch.empty(0, dtype=torch.int64)
 
     def load_state(self, saved: Tensor) -> None:
-        """It has none."""
+        """Do nothing: the state is empty."""
 
 
 @dataclass(eq=False)

@@ -1,7 +1,14 @@
-"""The ranks of scores among others, and the accuracy of OGB's evaluator.
+"""Formulas of the metrics, from counts that are summed over workers.
 
-Each worker counts on its own nodes. N nodes.
+F1 and balanced accuracy come from counts by class, ROC AUC and average precision from a histogram
+of scores (retexo.tasks.score_histogram), MRR and Hits@K from ranks. Fawcett, "An introduction to
+ROC analysis", 2006, has the definitions. MAE, RMSE and R2 are in NodeRegression.compute_rows, log
+loss, Brier score and calibration error in classification_scores.compute_scores.
+
+n scores, N nodes, C classes, B bins.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -12,9 +19,36 @@ ROUNDING_UNITS = 64
 """Scores that differ by at most so many units in the last place are equal."""
 
 
+# --- classes ----------
+
+
+def micro_f1(counts: Tensor) -> float:
+    """F1 of true positives, false positives and false negatives, int64 [3].
+
+    With one class per node it equals the accuracy.
+    """
+    tp, fp, fn = counts.tolist()
+    return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
+
+
+def macro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> float:
+    """Mean F1 of the classes that occur in labels or predictions; float64 [C] each."""
+    occurs = tp + fp + fn > 0
+    by_class = 2 * tp[occurs] / (2 * tp + fp + fn)[occurs]
+    return float(by_class.mean()) if len(by_class) else 0.0
+
+
+def balanced_accuracy(tp: Tensor, fn: Tensor) -> float:
+    """Mean recall of the classes that have nodes; float64 [C] each."""
+    occurs = tp + fn > 0
+    by_class = tp[occurs] / (tp + fn)[occurs]
+    return float(by_class.mean()) if len(by_class) else 0.0
+
+
 def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
-    """Correctly classified nodes by the evaluator of the Open Graph Benchmark; classes, int64 [N]
-    each.
+    """Count correctly classified nodes by the evaluator of the Open Graph Benchmark.
+
+    predicted, labels: classes, int64 [N] each.
 
     Each worker evaluates its own nodes, because no label leaves its owner.
     """
@@ -25,14 +59,57 @@ def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
     return round(float(evaluator.eval(arrays)["acc"]) * len(labels))
 
 
+# --- histograms of scores ----------
+
+
+def roc_auc(counts: Tensor) -> float:
+    """Area under the ROC curve; scores in one bin are ties. NaN without both classes.
+
+    counts: int64 [2, B]
+    """
+    negatives, positives = counts.double()
+    total = positives.sum() * negatives.sum()
+    if total == 0:
+        return math.nan
+    below = negatives.cumsum(dim=0) - negatives
+    return float((positives * (below + negatives / 2)).sum() / total)
+
+
+def average_precision(counts: Tensor) -> float:
+    """Mean over the positives of the precision at their rank. NaN without positives.
+
+    The p positives of a bin are taken to be spread evenly among its n negatives. With T positives
+    and F negatives above the bin, the precision at the bin's positive number x is
+
+        (T + x) / (T + F + x + n (x - 1/2) / p)
+
+    and its sum over x = 1 ... p has a closed form with the digamma function.
+
+    counts: int64 [2, B]
+    """
+    negatives, positives = counts.double().flip(1)
+    if positives.sum() == 0:
+        return math.nan
+    true, false = positives.cumsum(0) - positives, negatives.cumsum(0) - negatives
+    held = positives > 0
+    p, n, true, false = positives[held], negatives[held], true[held], false[held]
+    slope = 1 + n / p
+    offset = (true + false - n / (2 * p)) / slope
+    harmonic = torch.digamma(p + 1 + offset) - torch.digamma(1 + offset)
+    return float(((p + (true - offset) * harmonic) / slope).sum() / positives.sum())
+
+
+# --- ranks ----------
+
+
 def rank_among(own: Tensor, others: Tensor) -> Tensor:
-    """The rank of scores [n] among others [n, K], from 1: the mean of best and worst rank under
-    ties."""
+    """Return the rank of scores [n] among others [n, K], from 1: the mean of best and worst rank
+    under ties."""
     return 1 + (count_above(own, others) + count_above(own, others, ties=True)) / 2
 
 
 def count_above(own: Tensor, others: Tensor, *, ties: bool = False) -> Tensor:
-    """How many of others [..., n, K] are above own [..., n], int32; K below 2^24.
+    """Count how many of others [..., n, K] are above own [..., n], int32; K below 2^24.
 
     Scores that differ only by rounding are ties, because a product of two rows and a product of
     matrices sum in different orders. ties: whether they count.

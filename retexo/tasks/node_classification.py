@@ -120,7 +120,7 @@ class NodeClassification:
         return labels.to(dtype) if self.multilabel else labels
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
-        """What validation looked at, and what it chose."""
+        """Return what summary.json says about validation: the metric, and what it chose."""
         chosen = {"metric": self.metric_name, "temperature": heads.temperature}
         chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
         if self.weights is not None:
@@ -162,8 +162,8 @@ class NodeClassification:
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """What the class weights add to the logits of a network that fits the data, [C]; empty
-        without weights."""
+        """The logarithms of the class weights, [C], which a network that fits the data adds to its
+        logits; empty without weights."""
         if self.weights is None:
             return ()
         having, lacking = self.weights.double().log()
@@ -239,9 +239,10 @@ class NodeClassification:
         return torch.where(self._margin(logits) >= cut, self.positive, 1 - self.positive)
 
     def scores(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What ROC AUC ranks: scores, float [n], and whether each is positive, bool [n].
+        """Return what ROC AUC ranks: scores, float [n], and whether each is positive, bool [n].
 
-        Of two classes the difference of the logits; of multi-label nodes all known labels.
+        With two classes a score is the difference of the logits. Multi-label nodes have a score
+        for each known label.
         """
         if self.multilabel:
             known = ~labels.isnan()
@@ -336,7 +337,8 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
 
 
 def _choose_positive(class_counts: Tensor, class_names: Sequence[Any]) -> int:
-    """Of two classes the positive one: of names the rarer in training, of numbers the larger."""
+    """Return the positive one of two classes: the rarer in training if they have names, else the
+    larger number."""
     if class_names and all(isinstance(name, str) for name in class_names):
         return int(class_counts[0, 0] > class_counts[0, 1])
     return 1

@@ -121,7 +121,7 @@ class NodeRegression:
         return outputs.cpu().double() * deviation + mean
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
-        """What validation looked at, and what it chose."""
+        """Return what summary.json says about validation: the metric, and what it chose."""
         return {"metric": "loss", "heads": heads.stages, "smoothing_alpha": heads.alpha}
 
     def describe(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class NodeRegression:
         return {name: scores[name] for name in ("rmse", "r2")} if bool(sums[0].any()) else {}
 
     def _mean_and_deviation(self) -> tuple[Tensor, Tensor]:
-        """float64 [T] each."""
+        """The scale of the targets, float64 [T] each."""
         scale = self.scale
         return torch.tensor(scale.mean).double(), torch.tensor(scale.deviation).double()
 

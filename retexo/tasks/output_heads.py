@@ -8,7 +8,8 @@ Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, equations 5 and 
         (retexo.trainers.label_propagation)
     Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
 
-K is smoothing.steps, and alpha = 1 leaves V_0.
+K is smoothing.steps, and alpha = 1 leaves V_0. Where few nodes validate, alpha is first chosen for
+K = 1, at these nodes alone; alpha = 1 then is the answer, and nothing more is sent.
 
 A loss with class weights w_c is least where the softmax of Z is proportional to w_c times the
 probability of class c (Menon et al., "Long-tail Learning via Logit Adjustment", ICLR 2021), so log
@@ -18,8 +19,9 @@ I inner nodes, C classes, M candidates, T temperatures.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,8 +38,29 @@ Propagate = Callable[[Tensor, int], Iterator[Tensor]]
 """From V_0 and K to V_0 ... V_K."""
 
 
+class Smoother(Protocol):
+    """Label propagation, retexo.trainers.label_propagation."""
+
+    @property
+    def always(self) -> bool:
+        """Whether all steps are taken whatever the first one gains."""
+
+    @property
+    def tries_first(self) -> bool:
+        """Whether the first step decides if the others are taken."""
+
+    def first_step(self, start: Tensor) -> Tensor:
+        """V_1 at the validation nodes, [I, C]."""
+
+    def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
+        """From V_0 and K to V_0 ... V_K."""
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Around what is sent only if the first step gains."""
+
+
 def choose_heads(
-    context: TaskContext, logits: Sequence[Tensor], propagate: Propagate
+    context: TaskContext, logits: Sequence[Tensor], smoother: Smoother
 ) -> tuple[OutputHeads, Tensor]:
     """Choose by validation the heads, alpha and the temperature, in this order.
 
@@ -58,15 +81,30 @@ def choose_heads(
         heads = candidates[_find_best(context, averages)]
     found = average_heads(logits, heads, num_layers)
     if smoothing.steps and context.graph_info.num_val:
-        powers = list(propagate(found, smoothing.steps))
-        val_powers = [each[val] for each in powers]
-        best = _find_best(context, [sum_powers(val_powers, alpha) for alpha in smoothing.alphas])
-        alpha = smoothing.alphas[best]
+        alpha, found = _smooth(context, found, smoother)
         heads = replace(heads, alpha=alpha, steps=smoothing.steps, reach=smoothing.reach)
-        found = sum_powers(powers, alpha)
     heads = replace(heads, offsets=context.task.offsets)
     heads = replace(heads, temperature=choose_temperature(context, heads.calibrate(found)))
     return heads, heads.calibrate(found)
+
+
+def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
+    """Choose alpha by validation; return it and Z, [I, C] each, from V_0."""
+    if smoother.tries_first:
+        alpha = _choose_alpha(context, [start, smoother.first_step(start)])
+        if alpha == 1 and not smoother.always:
+            return alpha, start
+    with smoother.apart() if smoother.tries_first else nullcontext():
+        powers = list(smoother.all_steps(start, context.settings.smoothing.steps))
+        alpha = _choose_alpha(context, powers)
+    return alpha, sum_powers(powers, alpha)
+
+
+def _choose_alpha(context: TaskContext, powers: Sequence[Tensor]) -> float:
+    """The best of smoothing.alphas at the validation nodes."""
+    alphas = context.settings.smoothing.alphas
+    of_val = [each[context.partition.val_mask] for each in powers]
+    return alphas[_find_best(context, [sum_powers(of_val, alpha) for alpha in alphas])]
 
 
 def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propagate) -> Tensor:

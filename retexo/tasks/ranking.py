@@ -58,7 +58,7 @@ class FetchedNodes:
 
     @cached_property
     def by_neighbour(self) -> sp.csr_array:
-        """[N, q]"""
+        """The transpose of `neighbours`, int64 [N, q]."""
         assert self.neighbours is not None
         return sp.csr_array(self.neighbours.T)
 
@@ -88,7 +88,7 @@ class EmbeddedNodes:
         logits: Sequence[Tensor],
         candidates: Sequence[OutputHeads],
     ) -> "EmbeddedNodes":
-        """The nodes with the embeddings of the last stages, [I, C] each.
+        """Make them from the embeddings of the last stages.
 
         Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece.
         """
@@ -119,15 +119,20 @@ class EmbeddedNodes:
 
     @property
     def bounds(self) -> Tensor:
-        """GraphInfo.id_bounds."""
+        """Bounds of each worker's ids, int64 [W + 1], see GraphInfo.id_bounds."""
         return self.context.graph_info.id_bounds
 
     @torch.no_grad()
     def _score_embeddings(
         self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor
     ) -> Tensor:
-        """[A, ...] from the embeddings of sources and destinations; `score` is a method of a
-        scorer."""
+        """Return the scores by the embeddings, [A, q] or [A, q, n].
+
+        Args:
+            score: Scorer.pairs or Scorer.against.
+            src: [q, D], embeddings of the sources.
+            dst: [q, D] or [n, D], embeddings of the destinations.
+        """
         width = src.shape[1] // len(self.scorers)
         src_pieces, dst_pieces = (torch.split(rows, width, dim=1) for rows in (src, dst))
         by_piece = [
@@ -144,7 +149,8 @@ class EmbeddedNodes:
         return torch.stack(scores)
 
     def score_pairs(self, own: Tensor, destinations: FetchedNodes) -> Tensor:
-        """[A, q]; own: int64 [q] rows of the sources among this worker's nodes."""
+        """Score each source with its destination, [A, q]; own: int64 [q], the sources' rows among
+        this worker's nodes."""
         scores = self._score_embeddings(Scorer.pairs, self.rows[own], destinations.rows)
         if self.neighbours is not None and destinations.neighbours is not None:
             common = self.neighbours.score_pairs(own, destinations.neighbours)
@@ -152,7 +158,7 @@ class EmbeddedNodes:
         return scores
 
     def score_all(self, sources: FetchedNodes, own: slice) -> Tensor:
-        """[A, q, n] of each source with some of this worker's nodes."""
+        """Score each source with each of n nodes of this worker, the slice `own`: [A, q, n]."""
         scores = self._score_embeddings(Scorer.against, sources.rows, self.rows[own])
         if self.neighbours is not None:
             source, node, common = self.neighbours.score_all(sources.by_neighbour, own)
@@ -203,6 +209,7 @@ class EmbeddedNodes:
 
     @property
     def _bytes_per_row(self) -> int:
+        """Bytes of a node's embeddings in a message."""
         width = self.rows.shape[1]
         if self.context.settings.exchange.rounded:
             return width + SCALE_BYTES * len(self.scorers)
@@ -245,7 +252,7 @@ def _decode_rows(data: Tensor, num_pieces: int, like: Tensor) -> Tensor:
 def choose_link_heads(
     context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor]
 ) -> OutputHeads:
-    """Choose by the MRR of validation pairs.
+    """Choose the output heads by the MRR of validation pairs.
 
     First the stage, or the mean of the last ones; then the share of the spectral score; then that
     of Adamic and Adar's score.
@@ -285,7 +292,8 @@ def score_links(
 
 
 def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
-    """By candidate, MRR and Hits@K of a split's pairs, or of a sample of them."""
+    """Return MRR and Hits@K of a split's pairs, or of a sample of them, for each candidate; all
+    workers call it."""
     context, links = embedded.context, _links(embedded.context)
     comm, info, settings = context.comm, context.graph_info, context.settings
     num_pairs = {"val": info.num_val, "test": info.num_test}[split]
@@ -315,8 +323,18 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
 def _count_above_everywhere(
     embedded: EmbeddedNodes, known: "KnownEdges", pairs: Tensor, own: Tensor
 ) -> Tensor:
-    """[A, q, 2] for each pair, how many nodes of the graph score above it, and how many at least as
-    much."""
+    """Count for each pair how many nodes of the graph score above it, and how many at least as
+    much.
+
+    Args:
+        embedded: this worker's nodes.
+        known: the pairs that are not ranked.
+        pairs: int64 [q, 2], whose sources are this worker's.
+        own: [A, q], their scores.
+
+    Returns:
+        int64 [A, q, 2].
+    """
     comm = embedded.context.comm
     scores = embedded.all_gather(own.T.contiguous())
     dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
@@ -379,7 +397,8 @@ class KnownEdges:
         self._source, self._node = ids[part.src.long()][order], part.dst.long()[order]
 
     def find_held_out(self, sources: Tensor) -> Tensor:
-        """int64 [p, 2] the position of a source, and the destination of one of its held-out pairs.
+        """Return the held-out pairs of sources [q] as int64 [p, 2]: position of the source, and
+        destination.
 
         Only the source's owner knows these.
         """
@@ -387,8 +406,8 @@ class KnownEdges:
         return torch.stack((place, self._held_out[match, 1]), dim=1)
 
     def find_excluded(self, ids: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions of sources, and inner nodes that they are not ranked among: the source itself,
-        and nodes that it has an edge to."""
+        """Return positions of sources, [e], and inner nodes that they are not ranked among, [e]:
+        the source itself, and nodes that it has an edge to."""
         place, match = _find_matches(self._source, ids)
         places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))
         nodes = torch.cat((self._node[match], held_out[:, 1] - self.first, ids - self.first))

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from retexo.tasks.score_histogram import (
+from retexo.tasks.metrics import (
     average_precision,
-    count_scores,
-    even_bin_edges,
-    refine_edges,
+    balanced_accuracy,
+    macro_f1,
+    micro_f1,
     roc_auc,
 )
+from retexo.tasks.score_histogram import count_scores, even_bin_edges, refine_edges
 
 ROUND_BINS = 64
 """Bins of a round's histogram."""
@@ -89,6 +90,7 @@ class CountMetric:
         """Begin to count; every round counts alike."""
 
     def value(self, counts: Tensor, loss: float) -> float:
+        """Return the metric of counts, int64 [K], summed over all workers."""
         if self.name == "loss":
             return -loss
         if self.name == "accuracy":
@@ -115,7 +117,7 @@ class CountMetric:
         return torch.empty(0, dtype=torch.int64)
 
     def load_state(self, saved: Tensor) -> None:
-        """It has none."""
+        """Do nothing: the state is empty."""
 
 
 @dataclass(eq=False)
@@ -139,6 +141,7 @@ class RankingMetric:
         return count_scores(*self.scores(logits, labels), self._edges).flatten()
 
     def value(self, counts: Tensor, loss: float) -> float:
+        """Return the metric of counts, int64 [2 B], and choose the edges of the next histogram."""
         histogram = counts.view(2, -1)
         self._next_edges = refine_edges(self._edges, histogram)
         value = RANKING[self.name](histogram)
@@ -157,29 +160,6 @@ class RankingMetric:
 
 
 NodeMetric = CountMetric | RankingMetric
-
-
-def micro_f1(counts: Tensor) -> float:
-    """F1 of true positives, false positives and false negatives, int64 [3].
-
-    With one class per node it equals the accuracy.
-    """
-    tp, fp, fn = counts.tolist()
-    return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
-
-
-def macro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> float:
-    """Mean F1 of the classes that occur in labels or predictions; float64 [C] each."""
-    occurs = tp + fp + fn > 0
-    by_class = 2 * tp[occurs] / (2 * tp + fp + fn)[occurs]
-    return float(by_class.mean()) if len(by_class) else 0.0
-
-
-def balanced_accuracy(tp: Tensor, fn: Tensor) -> float:
-    """Mean recall of the classes that have nodes; float64 [C] each."""
-    occurs = tp + fn > 0
-    by_class = tp[occurs] / (tp + fn)[occurs]
-    return float(by_class.mean()) if len(by_class) else 0.0
 
 
 def _effective_size(supports: Tensor) -> float:

@@ -1,9 +1,9 @@
-"""ROC AUC, average precision and thresholds from histograms that are summed over workers.
+"""Histograms of scores, summed over workers, from which rankings and thresholds are computed.
 
 A score never leaves its owner: each worker counts its positives and negatives between edges that
 all workers share. `refine_edges` then places the edges where the summed counts are dense, so that a
 few passes resolve any distribution. Scores are compared as integers (`to_keys`), so that bins can
-be divided without rounding. Fawcett, "An introduction to ROC analysis", 2006, has the definitions.
+be divided without rounding. retexo.tasks.metrics has ROC AUC and average precision of a histogram.
 
 n scores, B bins.
 """
@@ -100,43 +100,6 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
     number = torch.arange(len(of_bin)) - (parts.cumsum(0) - parts)[of_bin]
     lower = bounds[of_bin] + width[of_bin] * number // parts[of_bin]
     return lower[1:], parts
-
-
-def roc_auc(counts: Tensor) -> float:
-    """Area under the ROC curve; scores in one bin are ties. NaN without both classes.
-
-    counts: int64 [2, B]
-    """
-    negatives, positives = counts.double()
-    total = positives.sum() * negatives.sum()
-    if total == 0:
-        return math.nan
-    below = negatives.cumsum(dim=0) - negatives
-    return float((positives * (below + negatives / 2)).sum() / total)
-
-
-def average_precision(counts: Tensor) -> float:
-    """Mean over the positives of the precision at their rank. NaN without positives.
-
-    The p positives of a bin are taken to be spread evenly among its n negatives. With T positives
-    and F negatives above the bin, the precision at the bin's positive number x is
-
-        (T + x) / (T + F + x + n (x - 1/2) / p)
-
-    and its sum over x = 1 ... p has a closed form with the digamma function.
-
-    counts: int64 [2, B]
-    """
-    negatives, positives = counts.double().flip(1)
-    if positives.sum() == 0:
-        return math.nan
-    true, false = positives.cumsum(0) - positives, negatives.cumsum(0) - negatives
-    held = positives > 0
-    p, n, true, false = positives[held], negatives[held], true[held], false[held]
-    slope = 1 + n / p
-    offset = (true + false - n / (2 * p)) / slope
-    harmonic = torch.digamma(p + 1 + offset) - torch.digamma(1 + offset)
-    return float(((p + (true - offset) * harmonic) / slope).sum() / positives.sum())
 
 
 def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:

@@ -19,7 +19,7 @@ from retexo.tasks.classification_scores import (
     sum_histograms,
 )
 from retexo.tasks.node_regression import NodeRegression, score_values
-from retexo.tasks.output_heads import Propagate, choose_heads
+from retexo.tasks.output_heads import Smoother, choose_heads
 from retexo.tasks.ranking import choose_link_heads, score_links
 from retexo.tasks.task_context import TaskContext
 
@@ -57,7 +57,7 @@ def choose_and_score(
     context: TaskContext,
     stages: Sequence[Stage],
     logits: Sequence[Tensor],
-    propagate: Propagate,
+    smoother: Smoother,
 ) -> tuple[OutputHeads, RunScores]:
     """Choose the output heads of a trained network by validation, and score its predictions.
 
@@ -65,12 +65,12 @@ def choose_and_score(
         context: of this worker; all workers call it.
         stages: of the network.
         logits: [I, C] of the last stages.
-        propagate: label propagation for tasks of nodes.
+        smoother: label propagation for tasks of nodes.
     """
     if context.settings.task.links:
         heads = choose_link_heads(context, stages, logits)
         return heads, RunScores(score_links(context, stages, logits, heads))
-    heads, predicted = choose_heads(context, logits, propagate)
+    heads, predicted = choose_heads(context, logits, smoother)
     if isinstance(context.task, NodeRegression):
         return heads, score_nodes(context, predicted, heads)
     histograms = sum_histograms(context, predicted)

@@ -106,8 +106,8 @@ def sampled_features(
 
 
 def _first_matrices(context: Context, stage: Stage, features: Sources) -> list[Matrix]:
-    """For each first weight all rows that it may be multiplied with; a sum of them is zero where
-    all of them are."""
+    """Return for each first weight all rows that it may be multiplied with, so that columns without
+    any value are known: sums of these rows are zero there, too."""
     rows = as_matrix(torch.cat((context.features, features.unprojected.values)))
     edges = [] if context.edge_means is None else [as_matrix(context.edge_means)]
     of_skips = [edges[0] if name == "edges" else rows for name in stage.skips]

@@ -19,6 +19,7 @@ def refuse_local_steps(settings: TrainSettings) -> None:
 
 
 def refuse_rounding(settings: TrainSettings) -> None:
+    """Raise InputError if exchange.precision rounds rows: this trainer exchanges none."""
     if settings.exchange.rounded:
         raise InputError(
             f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name}"

@@ -123,20 +123,20 @@ class Context(TaskContext):
 
     @property
     def required_layers(self) -> dict[str, Tensor]:
-        """uint8 [I] by type."""
+        """The number of layers that require each node, uint8 [I] by type
+        (ExchangePlan.required_layers)."""
         return {name: each.required_layers for name, each in self.types.items()}
 
     @property
     def num_nodes_disclosed(self) -> list[int]:
-        """By rank, how many of this site's nodes it may get rows of; empty where there are no
-        sites."""
+        """The number of this site's nodes of which each rank may get rows; empty without sites."""
         asked_for = [each.out_edges.partition.asked_for or () for each in self.types.values()]
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
     @property
     def num_aggregates_disclosed(self) -> list[tuple[int, int]]:
-        """By rank, of how many of this site's nodes it may get aggregates, and how many of these
-        sum up fewer than FEW_IN_NEIGHBOURS rows; empty without sites or look-ahead."""
+        """The number of this site's nodes of which each rank may get aggregates, and how many of
+        these sum up fewer than FEW_IN_NEIGHBOURS rows; empty without sites or look-ahead."""
         if not self.settings.model.lookahead:
             return []
         nodes = self.target.out_edges.partition.asked_for or ()

@@ -211,7 +211,7 @@ def exchange_features(
     with_sums: bool = True,
     kind: str = "features",
 ) -> dict[str, Sources]:
-    """By type, the features that the first layer needs from other workers, in any pass.
+    """Receive, by type, the features that the first layer needs from other workers in any pass.
 
     with_sums: whether partial sums may be sent, where the aggregator adds up.
     """

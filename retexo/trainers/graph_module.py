@@ -133,8 +133,8 @@ def make_block(
 def read_edge_features(
     conv: Convolution, weight: Tensor | None, feat: Tensor | None
 ) -> Tensor | None:
-    """[E, K] what a convolution reads of each edge: attention its features and its weight, R-GCN
-    the relation (one-hot `feat`); others nothing."""
+    """Return what a convolution reads of each edge, [E, K]: attention its features and its weight,
+    R-GCN the relation (one-hot `feat`); None for others."""
     if conv.reads_relations:
         return feat
     if not conv.attention_heads:
@@ -185,8 +185,14 @@ class PlainGraphModule(GraphModule):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
-        """[N, C] from features [N, F], and edges int64 [2, E] with weights [E] and features [E,
-        K]."""
+        """Return the logits, [N, C].
+
+        Args:
+            x: features [N, F].
+            edge_index: int64 [2, E], source and destination.
+            edge_weight: [E]; None for ones.
+            edge_attr: edge features [E, K], where the model reads them.
+        """
         return self.run(x, edge_index, edge_weight, edge_attr).logits
 
     def run(
@@ -226,7 +232,7 @@ class PlainGraphModule(GraphModule):
     def layers(
         self, x: Tensor, block: Block, edge_means: Tensor | None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """By layer what `run_stage` returns, at all nodes."""
+        """Yield for each layer what `run_stage` returns, at all nodes."""
         rows, skips = x, {"features": x}
         if edge_means is not None:
             skips["edges"] = edge_means
@@ -264,7 +270,7 @@ class PlainGraphModule(GraphModule):
 
 
 def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
-    """[N, K] weighted means of the in-edges' features; 0 without in-edges."""
+    """Return the weighted mean of the in-edges' features, [N, K]; 0 without in-edges."""
     weight = block.weight
     if block.scale is not None:
         weight = block.scale if weight is None else weight * block.scale
@@ -289,7 +295,7 @@ class TypedGraphModule(GraphModule):
         edge_index_dict: dict[EdgeType, Tensor],
         edge_weight_dict: dict[EdgeType, Tensor] | None = None,
     ) -> Tensor:
-        """[N_t, C] of the target type.
+        """Return the logits of the target type, [N_t, C].
 
         Args:
             x_dict: features [N_t, F_t] of each type; [N_t, 0] of a type without features.
@@ -432,7 +438,8 @@ def _sum_relations(
     blocks: Mapping[EdgeType, Block],
     x_dict: Mapping[str, Tensor],
 ) -> dict[str, SumOverRelations]:
-    """By destination type the sum of the means over relations; rows: [N_t, C] by source type."""
+    """Return, by destination type, the sum of the means over relations; rows: [N_t, C] by source
+    type."""
     sums: dict[str, SumOverRelations] = {}
     for each in sorted(relations):
         if each[0] in rows:
@@ -455,14 +462,15 @@ def make_module(
 
 
 def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
-    """Let explainers of PyG, which must be installed, mask the edges of a module.
+    """Add a module per relation to `edge_gates`, by which explainers of PyG mask edges.
 
-    They look for modules of the class MessagePassing and set `explain` and a mask there.
+    An explainer looks for modules of the class MessagePassing and sets `explain` and a mask [E]
+    there. A gate returns the mask, by which the messages are multiplied. PyG must be installed.
     """
     from torch_geometric.nn import MessagePassing
 
     class EdgeGate(MessagePassing):  # type: ignore[misc]
-        """The factors of messages that an explainer sets."""
+        """The factors [E] of messages that an explainer sets; None where nothing is explained."""
 
         def forward(self, num_edges: int, like: Tensor) -> Tensor | None:
             if not self.explain:

@@ -7,11 +7,17 @@ depend on which others a run computes; in a graph without a split all nodes are.
 network's plan has L + K layers: V_0 is computed at all nodes within K hops of a split and V_i at
 those within K - i hops, so V_K is exact at the nodes in a split.
 
+One step at the validation nodes decides first whether all steps are taken, unless most nodes
+validate. In 13 of 14 runs on 7 graphs it decided as all steps did; in the other one (PubMed, 4
+partitions) the test accuracy was .8803 without smoothing, .8799 with it.
+
 I inner nodes, H halo nodes, C classes, L layers, K steps.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +37,46 @@ from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
 from retexo.trainers.relational_propagation import propagate_along_paths
 
+MAX_VALIDATING = 0.5
+"""Largest share of validation nodes at which the first step is tried; it takes up to that share of
+one of the K steps.
+"""
+
+
+@dataclass(frozen=True)
+class LabelPropagation:
+    """Label propagation on one worker; a retexo.tasks.output_heads.Smoother."""
+
+    context: Context
+    count_apart: Callable[[], AbstractContextManager[None]] | None = None
+    """app=plan: counts bytes apart that depend on the first step, and sends them in any case."""
+
+    @property
+    def always(self) -> bool:
+        return self.count_apart is not None
+
+    @property
+    def tries_first(self) -> bool:
+        info, context = self.context.graph_info, self.context
+        smoothing = context.settings.smoothing
+        if context.is_heterogeneous or context.plan_options.all_halo_rows:
+            return False
+        few_validate = info.num_val <= MAX_VALIDATING * sum(info.part_sizes)
+        return few_validate and smoothing.steps > 1 and 1 in smoothing.alphas
+
+    def first_step(self, start: Tensor) -> Tensor:
+        """V_1 at the validation nodes, [I, C]; NaN elsewhere."""
+        _, first = _propagate_plain(self.context, start, 1, self.context.partition.val_mask)
+        return first
+
+    def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
+        """See `propagate`."""
+        return propagate(self.context, start, steps)
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Around what is sent only if the first step gains."""
+        return contextlib.nullcontext() if self.count_apart is None else self.count_apart()
+
 
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
     """V_0 ... V_K, [I, C] each; NaN where V_0 is, and where no later one needs the value."""
@@ -39,14 +85,25 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
     return _propagate_plain(context, start, steps)
 
 
-def _propagate_plain(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
+def _propagate_plain(
+    context: Context, start: Tensor, steps: int, targets: Tensor | None = None
+) -> Iterator[Tensor]:
+    """As `propagate`; targets: bool [I] nodes that a single step is for."""
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
     computed = context.computed
     reaches_hops = context.settings.smoothing.hops > 0
     all_are_sources = reaches_hops or not context.graph_info.num_in_split
     sources = computed if all_are_sources else context.in_a_split
     with context.phase("plan"):
-        if reaches_hops:
+        if targets is not None:
+            # With hops, all in-neighbours of nodes in a split are sources.
+            options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
+            plan = (
+                make_plan(context.partition, options, context.comm, targets)
+                if all_are_sources
+                else _plan_from_sources(context, sources, targets)
+            )
+        elif reaches_hops:
             plan = _plan_hops(context)
         elif _plan_has_all_edges(context):
             plan = context.plan.merge_phases()

@@ -198,7 +198,7 @@ class LinkObjective(_PairObjective, LayerObjective):
         return Validation(self.validation.count(embedded, self.stage.scorer))
 
     def _embed(self, nodes: RowIndex) -> Tensor:
-        """[n, D]"""
+        """Return the embeddings of nodes, [n, D]."""
         if self.stage.conv.fixed_inputs:
             inputs = self.available.inputs(nodes)
             return self.stage.logits(

@@ -134,7 +134,8 @@ class PairObjective:
         return measure(self.task, self.metric, [(logits, self._val.labels)], self.val_factor)
 
     def _logits(self, pair: Pair) -> tuple[Tensor, Tensor]:
-        """[n, C] of the second layer, and of the first one without a gradient of its rows."""
+        """Return the logits [n, C] of the second layer, and of the first one without a gradient of
+        its rows."""
         hidden = self.stage.hidden(pair.inputs)
         own = hidden[: pair.block.num_dst]
         # A copy, because sums may scale the rows in place.
@@ -164,8 +165,8 @@ class LookAheadInput:
 
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
-        """The input of the first layer: receives the features, and edge features where skips read
-        them."""
+        """Receive the features of halo nodes, and edge features where skips read them; return the
+        input of the first layer."""
         plan, rows, halo = context.plan, context.features, context.halo_features
         if halo is None:
             halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
@@ -183,7 +184,10 @@ class LookAheadInput:
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
     ) -> dict[str, LayerExchange]:
-        """Sum the rows of the nodes that the layer computes, which other workers then receive."""
+        """Aggregate at the nodes that the layer computes; return the exchange of these aggregates.
+
+        There is none for the last layer.
+        """
         with context.phase("aggregate"), torch.no_grad():
             inner = self._aggregate_inner(layer, stage)
         self.aggregates = torch.cat((inner, torch.zeros(len(self.halo), inner.shape[1])))
@@ -199,7 +203,8 @@ class LookAheadInput:
         return {PLAIN_NODE: exchange}
 
     def _aggregate_inner(self, layer: int, stage: Stage) -> Tensor:
-        """[I, F]; 0 at nodes that the layer does not compute."""
+        """Return the aggregates of inner nodes, [I, F]; 0 at nodes that the layer does not
+        compute."""
         found = torch.zeros_like(self.rows)
         nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
@@ -249,7 +254,7 @@ class LookAheadInput:
         self.skips["aggregate"] = as_matrix(self.aggregates)
 
     def _nodes_in_rounds(self, mask: Tensor) -> Tensor:
-        """int64 [n] the nodes of a mask, bool [I], that rounds use."""
+        """Return the nodes of a mask, bool [I], that rounds use, int64 [n]."""
         plan = self.context.plan
         return (mask & (plan.required_layers > plan.num_layers)).nonzero()[:, 0]
 
@@ -288,7 +293,7 @@ class LookAheadInput:
         return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
 
     def make_pair(self, stage: Stage, following: Stage, nodes: Tensor) -> Pair:
-        """What two layers read at labelled nodes, int64 [n], at least one, ascending."""
+        """Gather what two layers read at labelled nodes, int64 [n], at least one, ascending."""
         context = self.context
         block = context.edges.cut_block(nodes, _all_halo(self.halo[:, :0]))
         skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
@@ -353,7 +358,7 @@ def _all_halo(rows: Tensor) -> Sources:
 
 
 def _rows_of_halo(received: Sources) -> Tensor:
-    """[H, F]; 0 where a row was not received."""
+    """Return the received rows of all halo nodes, [H, F]; 0 where a row was not received."""
     rows = received.unprojected
     found = rows.values.new_zeros(len(rows.halo), rows.values.shape[1])
     known = rows.halo >= 0

@@ -61,7 +61,14 @@ class Step:
     def compute(
         self, name: str, stage: Stage, rows: Mapping[str, Tensor], tables: Mapping[str, Tensor]
     ) -> Tensor:
-        """[n, D] of a type. rows: of the layer before; tables: with the received ones."""
+        """Run a stage; return its output [n, D] for one type.
+
+        Args:
+            name: the type.
+            stage: its part of this layer.
+            rows: by type, the output of the layer before; empty in the first layer.
+            tables: `rows` followed by the rows received from other workers.
+        """
         if not self.num_rows[name]:
             return next(stage.parameters()).new_zeros(0, stage.output_dim)
         if name in self.fixed:
@@ -91,7 +98,7 @@ class Step:
 
 
 def block_mean(block: Block, rows: Tensor) -> Tensor:
-    """[n, D] the weighted mean over each destination's in-edges; rows: [N_src, D]."""
+    """Return the weighted mean of rows [N_src, D] over each destination's in-edges, [n, D]."""
     degree = torch.where(block.in_degree > 0, block.in_degree, 1)
     return edge_sum(block, rows, block.weight) / degree[:, None]
 
@@ -118,8 +125,7 @@ class Pass:
         ]
 
     def run(self, layers: Sequence[Layer], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
-        """Compute the logits [n, C], and the zero of the last exchange, which has to enter the
-        loss.
+        """Compute the logits [n, C], and a zero that has to enter the loss, see each_layer.
 
         Rows and their gradients count as traffic of `kind`.
         """
@@ -129,7 +135,9 @@ class Pass:
     def each_layer(
         self, layers: Sequence[Layer], comm: Communicator, kind: str
     ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        """The rows that each layer computes, [n, D] by type, and the zero of its last exchange."""
+        """Yield the rows that each layer computes, [n, D] by type, and a zero, [], to add to the
+        loss: then every worker takes part in each exchange of the backward pass.
+        """
         like = next(layers[0].parameters())
         rows: dict[str, Tensor] = {}
         zero = torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True)
@@ -150,8 +158,13 @@ class Pass:
 
 
 def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
-    """What a pass for some of the labelled type's nodes, bool [I], computes; comm: None for a pass
-    within the partition."""
+    """Return the nodes that each layer of a pass computes.
+
+    Args:
+        context: of this worker.
+        targets: bool [I], the nodes of the labelled type whose logits are wanted.
+        comm: None for a pass within the partition.
+    """
     num_layers = context.settings.model.depth
     required = {name: torch.zeros_like(each) for name, each in context.required_layers.items()}
     if comm and context.settings.exchange.mode == "plain":
@@ -166,9 +179,12 @@ def require_targets(context: Context, targets: Tensor, comm: Communicator | None
 def make_plans(
     context: Context, targets: Tensor, *, sums: bool | None = None
 ) -> tuple[Required, Plans]:
-    """What a pass for the targets, bool [I], computes, and the exchange of each type's rows.
+    """Return the nodes that each layer of a pass computes, and the exchange plan of each type.
 
-    sums: whether partial sums may be sent; None: as in the context's own plan.
+    Args:
+        context: of this worker.
+        targets: bool [I], the nodes of the labelled type whose logits are wanted.
+        sums: whether partial sums may be sent; None: as in the context's own plan.
     """
     plans = {}
     if not context.is_heterogeneous:
@@ -185,10 +201,15 @@ def make_plans(
 def options_of_pass(
     settings: TrainSettings, options: PlanOptions, *, sums: bool | None = None
 ) -> PlanOptions:
-    """The options of a plan whose rows are sent forward, and their gradients backward, in each
-    round. It ends with the network: label propagation is no part of a pass."""
-    times = 2 * settings.num_rounds[0]
-    vector_bytes = (times * options.vector_bytes[0], times * options.vector_bytes[1])
+    """Return the options of the plan of a pass, which sends rows forward and gradients backward.
+
+    Args:
+        settings: the number of rounds and layers; a vector is sent twice in each round.
+        options: of the context, whose plan sends each row once and goes on to label propagation.
+        sums: whether partial sums may be sent; None: as in `options`.
+    """
+    num_sends = 2 * settings.num_rounds[0]
+    vector_bytes = (num_sends * options.vector_bytes[0], num_sends * options.vector_bytes[1])
     sums = options.partial_sums if sums is None else sums
     options = replace(options, num_layers=settings.model.depth, vector_bytes=vector_bytes)
     return options.for_targets(partial_sums=sums)
@@ -207,13 +228,13 @@ def make_pass(
     sample: BoundarySample | None = None,
     scale: float = 1.0,
 ) -> Pass:
-    """A pass for the targets, bool [I], which are among the nodes that the last layer computes.
+    """Build a pass.
 
     Args:
         context: of this worker.
         layers: of the network.
         required: the nodes that each layer computes.
-        targets: nodes of the labelled type.
+        targets: bool [I], nodes of the labelled type that the last layer computes.
         plans: None for a pass that sends nothing.
         features: received ones, sampled and scaled like the rows of later layers; None for none.
         sample: if given, only these rows are exchanged, multiplied by `scale`; of a plain graph.
@@ -240,14 +261,14 @@ def make_pass(
 def finish_pass(
     context: Context, steps: Sequence[Step], required: Required, targets: Tensor
 ) -> Pass:
-    """The pass of some steps; targets: bool [I]."""
+    """Build the pass of these steps, one per layer; targets: bool [I]."""
     target, nodes = context.schema.target, targets.nonzero()[:, 0]
     places = (required[target] >= len(steps)).cumsum(0) - 1
     return Pass(steps, target, nodes, places[nodes])
 
 
 def _nodes(layer: Layer, number: int, required: Required) -> dict[str, Tensor]:
-    """int64 [n] of each type that a layer computes."""
+    """Return the nodes that a layer computes, int64 [n] of each type."""
     return {name: (required[name] > number).nonzero()[:, 0] for name, _ in stages_by_type(layer)}
 
 
@@ -260,7 +281,7 @@ def _make_exchange(
     plan: ExchangePlan,
     sample: BoundarySample | None,
 ) -> HaloExchange:
-    """The exchange of a type's rows before a layer."""
+    """Build the exchange of a type's rows before layer `number`."""
     out_edges = context.types[name].out_edges
     no_rows = required[name].new_zeros(out_edges.num_pairs)  # a pair has no row of its own
     plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))
@@ -270,7 +291,7 @@ def _make_exchange(
 
 
 def _like(context: Context) -> Tensor:
-    """No values, in the precision and on the device of the computation."""
+    """Return an empty tensor with the dtype and on the device of the computation."""
     return context.features.new_zeros(0, device=context.device)
 
 
@@ -281,7 +302,15 @@ def first_step(
     features: Mapping[str, Sources],
     given: LayerInput | None,
 ) -> Step:
-    """The first layer; features: received ones by type; given: its input in a plain graph."""
+    """Build the step of the first layer.
+
+    Args:
+        context: of this worker.
+        layer: the first one.
+        required: the nodes that each layer computes.
+        features: by type, those received from other workers.
+        given: the layer's input in a plain graph; None in a heterogeneous one.
+    """
     nodes = _nodes(layer, 0, required)
     num_rows = {name: len(each) for name, each in nodes.items()}
     if isinstance(layer, TypedLayer):
@@ -301,7 +330,10 @@ def _first_inputs_by_type(
     nodes: Mapping[str, Tensor],
     features: Mapping[str, Sources],
 ) -> dict[str, Inputs]:
-    """The first layer's inputs of each type, from the features that each relation brings."""
+    """Return the first layer's inputs of each type, from the features that each relation brings.
+
+    nodes: int64 [n] of each type; features: by type, those received from other workers.
+    """
     device = context.device
     rows_of_relation: Means = {}
     blocks: dict[EdgeType, Block] = {}
@@ -344,15 +376,16 @@ def later_step(
     received: Mapping[str, HaloRows],
     given: LayerInput | None = None,
 ) -> Step:
-    """A layer after the first, without edges of halo nodes whose rows are not received.
+    """Build the step of a layer after the first, without edges of halo nodes whose rows are not
+    received.
 
     Args:
         context: of this worker.
         layers: of the network.
         number: of the layer.
         required: the nodes that each layer computes.
-        received: by source type the vectors that are the last rows that the layer reads, without
-            values.
+        received: by source type, which halo nodes' rows are received; the values come later. The
+            layer reads them after its own rows.
         given: in a plain graph the input of the first layer, which skip connections read.
     """
     nodes, device = _nodes(layers[number], number, required), context.device
@@ -384,7 +417,7 @@ def later_step(
 
 
 def no_sources(context: Context) -> Sources:
-    """Nothing received of a plain graph's halo nodes."""
+    """Return Sources without rows, for a plain graph of which nothing is received."""
     features = context.features
     none = HaloRows.empty(context.partition.num_halo, features.shape[1], features.dtype)
     return Sources(none, none)

@@ -119,7 +119,8 @@ class OutEdges:
         return values
 
     def destinations(self, nodes: Mapping[str, Tensor]) -> dict[EdgeType, Tensor]:
-        """By relation, the local ids of its destinations at some nodes, int64 [n] of each type."""
+        """Return, by relation, the local ids of its destinations at nodes int64 [n] of each
+        type."""
         return {
             name: nodes[name[2]] + begin for name, begin in self.first.items() if name[2] in nodes
         }

@@ -64,7 +64,7 @@ class RelationalInput:
 
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
-        """The input of the first layer."""
+        """Return the input of the first layer."""
         schema, own = context.schema, context.features
         means = {
             name: own.new_zeros(len(own), schema.widths[name[0]])
@@ -76,7 +76,7 @@ class RelationalInput:
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
     ) -> dict[str, LayerExchange]:
-        """See AnyLayerInput.
+        """Open the exchange of each type's rows (layerwise.AnyLayerInput).
 
         Rows of the first layer that the target does not read may be sent after their weights.
         """
@@ -98,7 +98,10 @@ class RelationalInput:
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerObjective:
-        """See AnyLayerInput."""
+        """Return what the rounds of the layer train on (layerwise.AnyLayerInput).
+
+        received: by type, the rows of halo nodes that TRAIN_PHASE has brought.
+        """
         target, batch_size = context.schema.target, context.batch_size
         edges = _number_edges(context, stage, received)
         is_required = context.target.required_layers > context.settings.model.depth
@@ -132,7 +135,11 @@ class RelationalInput:
         *,
         logits: bool,
     ) -> RelationalOutput:
-        """See AnyLayerInput; logits are computed in any case."""
+        """Exchange the remaining rows and run the stage over all nodes that are needed
+        (layerwise.AnyLayerInput).
+
+        logits: without effect; they are computed in any case.
+        """
         layer, stage, target = objective.layer, objective.stage, context.schema.target
         stage.eval()
         weights = projections(stage, context.schema, layer)
@@ -169,14 +176,14 @@ class RelationalInput:
         return RelationalOutput(rows, hidden, of_head)
 
     def next_layer(self, output: RelationalOutput) -> Self:
-        """See AnyLayerInput."""
+        """Return the input of the next layer, from the output of this one."""
         return replace(self, rows=output.rows)
 
 
 def _number_edges(
     context: Context, stage: Stage, received: Mapping[str, Sources]
 ) -> dict[str, NumberedEdges] | None:
-    """By source type, the edges that attention reads; None for means."""
+    """Number, by source type, the edges that attention reads; None for convolutions of means."""
     if stage.conv.linear_aggregation:
         return None
     return {
@@ -231,7 +238,13 @@ def _passed_by_target(
     inputs: Inputs,
     weights: Mapping[str, Tensor],
 ) -> Tensor:
-    """[n, D] the rows that the target's nodes pass on, from the means over its relations."""
+    """Return the rows [n, D] that the target's nodes pass on, from the means over its relations.
+
+    Args:
+        nodes: int64 [n] of the target.
+        inputs: of these nodes, see _target_inputs.
+        weights: [F, D] by source type.
+    """
     raw, relations = context.schema.target_relations(0), context.schema.target_relations(layer)
     if layer == 0:
         means = [given.means[name][nodes].to(context.device) for name in raw]
@@ -259,8 +272,7 @@ def _exchange_rest(
     Returns:
         The means over the relations into the target at `nodes`, int64 [n].
         The rows [I, D] that types pass on; the target's are not filled in, because its labelled
-            nodes
-        were aggregated before the rounds.
+            nodes were aggregated before the rounds.
         For attention, by type all rows that were received.
     """
     layer, target, schema = objective.layer, context.schema.target, context.schema
@@ -297,7 +309,7 @@ def _exchange_rest(
 def _add_as_received(
     context: Context, exchange: LayerExchange, sums: Sequence[RelationMeans]
 ) -> None:
-    """Add the vectors received before and now, a piece at a time."""
+    """Add the vectors received before and in INFER_PHASE to the sums, a piece at a time."""
     arriving = exchange.stream(INFER_PHASE)
     while True:
         with context.phase("exchange"):

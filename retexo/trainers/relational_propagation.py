@@ -68,7 +68,7 @@ class SumOverRelations:
 
     @property
     def mean(self) -> Tensor:
-        """[I, C]; 0 where no relation reaches a node."""
+        """Return the mean over the relations that reach a node, [I, C]; 0 where none does."""
         return self.total / self.count.clamp(min=1)
 
 
@@ -104,7 +104,8 @@ def propagate_along_paths(context: Context, start: Tensor, steps: int) -> Iterat
 
 
 def _make_plans(context: Context, relations: frozenset[EdgeType]) -> dict[str, ExchangePlan]:
-    """By source type of the relations, one exchange of its rows for all nodes that they reach."""
+    """Make, by source type of the relations, the plan to send its rows to all nodes that they
+    reach."""
     plans = {}
     for name in dict.fromkeys(each[0] for each in context.schema.relations if each in relations):
         node_type = context.types[name]
@@ -127,7 +128,8 @@ def _sum_by_type(
     rows: Mapping[str, Tensor],
     relations: frozenset[EdgeType],
 ) -> dict[str, SumOverRelations]:
-    """By destination type, the sum of the means over the relations; rows: [I, C] by source type."""
+    """Return, by destination type, the sum of the means over the relations; rows: [I, C] by source
+    type."""
     like = next(iter(rows.values()))
     num_nodes = {name: len(each) for name, each in context.required_layers.items()}
     sums = {

@@ -69,7 +69,7 @@ class SIGN(nn.Module):
     """[n, F] for each of L + 1 hops -> [n, C]"""
 
     def __init__(self, widths: Sequence[int], num_classes: int, model: ModelSettings) -> None:
-        """widths: F of each hop."""
+        """Build the network; widths: F of each hop."""
         super().__init__()
         hidden = model.hidden_dim
         self.weights = nn.ParameterList([xavier(width, hidden) for width in widths])
@@ -118,8 +118,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
-    """[I, F] of the labelled type's nodes: its features, then each hop's aggregates; zero at nodes
-    that no worker needs."""
+    """Compute the inputs of the labelled type's nodes, [I, F] each: its features, then each hop's
+    aggregates; zero at nodes that no worker needs."""
     target = context.schema.target
     hop: Hop = {
         name: {name: each.features}

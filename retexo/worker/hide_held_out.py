@@ -83,7 +83,7 @@ def hide_by_type(
 def _halo_flags(
     nodes: Any, hidden: Tensor, part_sizes: tuple[int, ...], comm: Communicator
 ) -> Tensor:
-    """bool [H] which halo nodes are hidden."""
+    """Ask the owners which halo nodes are hidden; return bool [H]."""
     everything = torch.ones(nodes.num_halo, dtype=torch.bool)
     return request_halo_flags(nodes, everything, hidden, part_sizes, comm)
 

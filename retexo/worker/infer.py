@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
 from retexo.exchange.exchange_plan import Use
@@ -26,6 +26,7 @@ from retexo.tasks.scores import score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context
+from retexo.worker.infer_changed import infer_changed
 from retexo.worker.link_predictions import write_links
 from retexo.worker.make_context import task_of
 from retexo.worker.measure import MemoryWatch, measurements
@@ -66,7 +67,7 @@ def run(
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with (
-        connected(job.rendezvous, rank, streams) as transport,
+        job.connected(rank, streams) as transport,
         job.disclose(job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
@@ -82,14 +83,20 @@ def run(
         if job.settings.gradient.secure:
             hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
+        folder = None if job.predict is None else job.predict.state
+        if folder is not None:
+            use = "nothing"  # its rows are sent by another plan
         context = make_inference_context(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
-        inferred = infer(
-            context, [stage.to(context.device) for stage in stages], job.checkpoint.heads
-        )
+        stages = [stage.to(context.device) for stage in stages]
+        changes: dict[str, Any] = {}
+        if folder is None:
+            inferred = infer(context, stages, job.checkpoint.heads)
+        else:
+            inferred, changes = infer_changed(context, stages, job.checkpoint.heads, Path(folder))
         with clock.phase("evaluate"):
             scores = _score(context, stages, inferred, job)
         if job.predict is not None and job.settings.task.links:
@@ -123,7 +130,8 @@ def run(
         "test": graph_info.num_test,
         "all": sum(graph_info.part_sizes),
     }
-    return {**scores, "nodes": nodes, **measured}
+    incremental = {"incremental": changes} if changes else {}
+    return {**scores, "nodes": nodes, **incremental, **measured}
 
 
 def _score(

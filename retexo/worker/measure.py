@@ -34,7 +34,8 @@ def measurements(
 
 
 def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
-    """At rank 0, the bytes that all workers sent, these messages included; None on other ranks."""
+    """Sum up, at rank 0, the bytes that all workers sent, these messages included; None on other
+    ranks."""
     table = comm.gather_traffic(num_layers)
     if not len(table):
         return None

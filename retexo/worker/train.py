@@ -4,12 +4,10 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
@@ -23,7 +21,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import Scores, choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
 from retexo.worker.compatibility import copy_parameters
@@ -63,7 +61,7 @@ def run(
         graph = load_graph(job.directory, rank, task=settings.task)
     clock.progress.enter("rendezvous")
     with (
-        connected(job.rendezvous, rank, streams) as transport,
+        job.connected(rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
         job.disclose(job.communicator(transport)) as disclosure,
     ):
@@ -120,7 +118,7 @@ def run(
             context = context.at_depth(len(trained.rounds))
         with clock.phase("evaluate"):
             heads, scores = choose_and_score(
-                context, stages, trained.logits, partial(propagate, context)
+                context, stages, trained.logits, LabelPropagation(context)
             )
         transductive = {}
         if whole is not None:

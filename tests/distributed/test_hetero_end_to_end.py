@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hetero_support import hetero_parts
+from hetero_support import hetero_parts, random_assignment
 from support import RoundRecorder, train_settings
 from test_hetero_oracle import GRAPH, RELATIONS, SIZES, adjacencies, divided, known_sizes
 from torch import Tensor, nn
@@ -178,6 +178,17 @@ def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
     found = outcome(settings_of(model, num_parts, "trainer=full_graph"))
     assert_equal(found, whole(model))
     assert (found["sent"]["embeddings"] > 0) == (num_parts > 1)
+
+
+def test_local_training_has_the_edges_within_parts() -> None:
+    settings, owner = settings_of("rgcn", 4, "trainer=local"), random_assignment(GRAPH, 4)
+    kept = {
+        (source, name, to): matrix * torch.from_numpy(owner[to][:, None] == owner[source])
+        for (source, name, to), matrix in adjacencies().items()
+    }
+    found = outcome(settings)
+    assert_equal(found, by_hand(settings, kept, totals(kept)))
+    assert found["sent"]["features"] == found["sent"]["embeddings"] == 0
 
 
 def test_plain_bytes_are_those_by_hand() -> None:

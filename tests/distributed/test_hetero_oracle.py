@@ -22,7 +22,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy, sign
 from retexo.trainers.context import Clock
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.worker.make_context import make_context, schema_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -105,7 +105,7 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
         )
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)
-        answer = choose_heads(context, result.logits, functools.partial(propagate, context))
+        answer = choose_heads(context, result.logits, LabelPropagation(context))
         return (
             log.scores,
             result.logits,

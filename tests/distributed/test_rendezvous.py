@@ -16,7 +16,13 @@ from support import free_port
 
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
-from retexo.launch import accepted_connections, control_channel, handshake, rendezvous
+from retexo.launch import (
+    accepted_connections,
+    addresses,
+    control_channel,
+    handshake,
+    rendezvous,
+)
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -141,33 +147,6 @@ def test_a_mismatch_ends_all_nodes_with_the_same_sentence(name: str) -> None:
         assert word in first[1]
 
 
-def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
-    """But for those of one node, which are made with the workers."""
-    port = free_port()
-
-    def meet(node: int) -> None:
-        settings = cluster(node, port, parts=6, per_node=2, backend="sockets", tls=False)
-        with connect_node(settings) as met:
-            streams = met.streams or {}
-            assert {(own, other) for own in streams for other in streams[own]} == {
-                (own, other)
-                for own in settings.local_ranks
-                for other in range(6)
-                if other not in settings.local_ranks
-            }
-            for own, streams_of_own in streams.items():
-                for other, stream in streams_of_own.items():
-                    stream.sendall(bytes([own, other]))
-            for own, streams_of_own in streams.items():
-                for other, stream in streams_of_own.items():
-                    assert stream.recv(2) == bytes([other, own])
-                    stream.close()
-
-    with ThreadPoolExecutor(3) as pool:
-        for future in [pool.submit(meet, node) for node in range(3)]:
-            future.result(60)
-
-
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_node_without_its_saved_state_ends_all(victim: int) -> None:
     port, saved = free_port(), [2, 2]
@@ -239,6 +218,27 @@ def test_loopback_between_nodes_is_refused_with_the_remedy_first(address: str) -
         f"distributed.master_addr={address}: set distributed.interface=lo on every node if all run"
         " on this machine"
     )
+
+
+def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a container that starts after the others; a name that stays unknown is refused."""
+    lookup, asked = socket.getaddrinfo, []
+
+    def late(host: str, *others: Any, **named: Any) -> Any:
+        asked.append(host)
+        if host == "never" or (host == "late" and asked.count("late") < 9):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return lookup("localhost" if host == "late" else host, *others, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    monkeypatch.setattr(addresses, "LOOKUP_INTERVAL", 0.05)
+    port = free_port()
+    ends = together(
+        *(lambda node=node: attend(cluster(node, port, master_addr="late")) for node in (0, 1))
+    )
+    assert ends[0] == ends[1]
+    kind, message = attend(cluster(0, port, master_addr="never", init_timeout=1.0))
+    assert (kind, "distributed.master_addr=never" in message) == ("InputError", True)
 
 
 def test_a_taken_port_is_a_mistake() -> None:

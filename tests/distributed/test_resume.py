@@ -48,7 +48,7 @@ DEFAULTS = (
     "max_layers=4",
     "model.lookahead=1",
 )
-LONG = pytest.mark.long("another message of a layer, of which one is tried")
+LONG = pytest.mark.long("another message of a layer, of which one is tried, or masks")
 SECURE = (
     "base=published",
     "checkpoint.every=1",
@@ -159,16 +159,15 @@ def whole_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SYNC, 20),
         (LOCAL, 18),
         (OPTIMIZER, 37),
         (DEFAULTS, 38),
         pytest.param(
             SECURE,
             30,
-            marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed"),
+            marks=[LONG, pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed")],
         ),
-        *(pytest.param(SYNC, message, marks=LONG) for message in (0, 3, 9, 14, 24, 33)),
+        *(pytest.param(SYNC, message, marks=LONG) for message in (0, 3, 9, 14, 20, 24, 33)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value[-1],

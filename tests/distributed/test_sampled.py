@@ -148,6 +148,7 @@ def running(group: int, module: str) -> list[psutil.Process]:
     return [each for each in group_members(group) if module in each.cmdline()]
 
 
+@LONG
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("who", "how", "said"),
@@ -157,15 +158,12 @@ def running(group: int, module: str) -> list[psutil.Process]:
             signal.SIGKILL,
             "cannot continue: the DGL server of its partition was killed by SIGKILL",
         ),
-        pytest.param(
-            "server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG
-        ),
-        pytest.param("trainer", signal.SIGKILL, "was killed by SIGKILL", marks=LONG),
-        pytest.param(
+        ("server", signal.SIGSTOP, "the DGL server of its part was stopped"),
+        ("trainer", signal.SIGKILL, "was killed by SIGKILL"),
+        (
             "batches",
             signal.SIGKILL,
             "cannot continue: trainer 1 of its partition was killed by SIGK",
-            marks=LONG,
         ),
     ],
 )

@@ -4,7 +4,6 @@ receiver.
 
 import contextlib
 import functools
-import math
 import threading
 import unittest.mock
 from collections import Counter
@@ -16,24 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support import MODELS, dgl_directory, make_graph, train_settings, write_partitions
 
-from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag
 from retexo.exchange import layer_exchange
-from retexo.exchange.coding.rows import RowFormat, encode
-from retexo.exchange.coding.values import Precision
 from retexo.models.stage import Stage
 from retexo.plan.traffic import PHASE_NAMES, ROW_KINDS, Entry, TrafficEstimate, estimate_traffic
 from retexo.rounds import training_loop
 from retexo.rounds.parameters import FlatParameters
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import layerwise, lazy
+from retexo.trainers import lazy
 from retexo.trainers.context import Context
 from retexo.worker import train
 
@@ -64,6 +59,7 @@ SKIPS = (
     "output_heads=validation",
     "smoothing.steps=2",
     "smoothing.reach=computed",
+    "smoothing.alphas=[0.3,0.1]",
 )
 LOCAL, LOW_RANK = (
     ("gradient=local", "local_epochs=2"),
@@ -289,8 +285,6 @@ class Outcome:
     summary: dict[str, Any]
     """Of worker 0."""
     sent: Counter[Key]
-    embeddings: list[np.ndarray]
-    """[I, D] a layer."""
     everything_used: list[bool]
     """A layer: whether no entry of the gradient is left out."""
 
@@ -301,7 +295,6 @@ class Noted(threading.local):
     def __init__(self) -> None:
         self.comm: Any = None
         self.contexts: list[tuple[Context, list[Stage]]] = []
-        self.outputs: list[layerwise.LayerOutput] = []
         self.flat: list[FlatParameters] = []
 
 
@@ -333,13 +326,6 @@ def train_run(run: Run) -> list[Outcome]:
             _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments)),
         ),
         patch(
-            layerwise.LayerInput,
-            "embed_nodes",
-            _noting(
-                layerwise.LayerInput.embed_nodes, lambda _, output: noted.outputs.append(output)
-            ),
-        ),
-        patch(
             training_loop,
             "flatten_parameters",
             _noting(training_loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),
@@ -354,11 +340,9 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     summary = train.run(comm.rank, job, None)
     context, _ = noted.contexts[0]
     sent = account(context.comm)
-    rows = [output.rows.numpy() for output in noted.outputs]
     return Outcome(
         summary,
         sent,
-        rows,
         [each.used_entries() is None for each in noted.flat],
     )
 
@@ -482,6 +466,36 @@ def test_what_was_sent_is_what_was_estimated(
         )
 
 
+@pytest.mark.parametrize("helps", [True, False])
+def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
+    tmp_path: Path, helps: bool
+) -> None:
+    """Seven of 72 nodes validate; edges join nodes of one class, or of different ones."""
+    graph = toy_graph("dense")
+    labels = graph.labels
+    kept = (labels[graph.src] == labels[graph.dst]) == helps
+    rows = graph.features + (0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels])
+    graph = replace(graph, src=graph.src[kept], dst=graph.dst[kept], features=rows)
+    node, parts = np.arange(NODES), np.arange(NODES) % WORLD
+    masks = {"train_mask": node % 2 == 0, "val_mask": node % 11 == 1}
+    masks["train_mask"] &= ~masks["val_mask"]
+    masks["test_mask"] = ~masks["train_mask"] & ~masks["val_mask"]
+    case = next(case for case in CASES if case.skips and case.hops and case.model == "gcn")
+    directory = write_partitions(tmp_path / "parts", graph, masks, parts, WORLD)
+    longer = ("num_rounds=[20]", "dropout=0", "smoothing.alphas=[1,0.5,0.3]")
+    run = Run(directory, case.settings(*longer), tmp_path / "run", layer_exchange.MAX_BATCH_BYTES)
+    estimated = estimate_of(run)
+    found = Measured(run, estimated if helps else estimated.unsmoothed, train_run(run))
+    assert (found.workers[0].summary["chosen"]["smoothing_alpha"] < 1) == helps
+    for kind in ("predictions", "metrics", "setup", "features"):
+        sent = sum(num_bytes for key, num_bytes in found.sent.items() if key[0] == kind)
+        assert sent == found.estimated.total(found.rounds, [kind]), kind
+    predictions = [
+        each.total([0, 0], ["predictions"]) for each in (estimated.unsmoothed, estimated)
+    ]
+    assert 0 < 5 * predictions[0] < predictions[1]
+
+
 def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
     return sum(num_bytes for key, num_bytes in sent.items() if key[:2] == (kind, layer))
 
@@ -511,66 +525,3 @@ def test_gradients_are_exact_where_no_unit_is_dead(
     for entry in found.estimated.entries:
         if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
             assert found.sent[key_of(entry)] == found.predicted(entry), entry
-
-
-# --- equality after ----------
-
-
-def rows_sent(sent: Counter[Key]) -> dict[Key, int]:
-    return {key: num_bytes for key, num_bytes in sent.items() if key[0] == "embeddings"}
-
-
-ROWS_ONLY = [
-    case
-    for case in CASES
-    if case.model in ("sage-pool", "gat-mean", "gat-concat") and case.num_layers == 2
-]
-
-
-@pytest.mark.parametrize("case", mark_long(ROWS_ONLY))
-def test_embeddings_of_the_last_layer_by_hand(
-    measured: Callable[[Case], Measured], case: Case
-) -> None:
-    """Where rows alone are sent: first those of the labelled nodes' neighbours, then the rest of
-    the test nodes'.
-    """
-    found = measured(case)
-    partitions = [found.run.directory.read(rank) for rank in range(WORLD)]
-    wanted: dict[Key, int] = {}
-    for receiver, partition in enumerate(partitions):
-        first = edges_from_halo(partition, partition.train_mask | partition.val_mask)
-        second = edges_from_halo(partition, partition.test_mask) & ~first
-        if case.exchange == "plain":
-            first, second = torch.ones_like(first), torch.zeros_like(first)
-        for sender in range(WORLD):
-            rows = torch.from_numpy(found.workers[sender].embeddings[0])
-            theirs = partition.halo_owner == sender
-            for phase, halo in (("rounds", first), ("embed", second)):
-                sent = rows[partition.halo_index[halo & theirs]]
-                wanted["embeddings", 1, phase, sender, receiver] = fewest_bytes(case, sent, phase)
-    assert rows_sent(found.sent) == {
-        key: num_bytes for key, num_bytes in wanted.items() if num_bytes
-    }
-
-
-def edges_from_halo(partition: Partition, mask: torch.Tensor) -> torch.Tensor:
-    """Halo nodes, bool [H], with an edge to a node of the mask."""
-    sources = partition.src[mask[partition.dst]]
-    return torch.isin(torch.arange(partition.num_halo) + partition.num_inner, sources)
-
-
-def fewest_bytes(case: Case, rows: torch.Tensor, phase: str) -> int:
-    """Whole, without zeros or, once the layer is frozen, after its weights: 2 heads of 3 classes,
-    or pooled vectors.
-    """
-    precision: Precision = "full" if case.exchange in ("fp32", "plain") else case.exchange  # type: ignore[assignment]
-    precision = "int4" if case.int4 else precision
-    value, scale = {"full": (4, 0), "bf16": (2, 0), "int8": (1, 4), "int4": (0.5, 4)}[precision]
-    sizes = [len(rows) * (math.ceil(rows.shape[1] * value) + scale)]
-    if case.exchange != "plain":
-        sizes.append(len(encode(rows, RowFormat("sparse", precision))))
-        if phase == "embed":
-            sizes.append(
-                len(rows) * (math.ceil((8 if case.model == "sage-pool" else 2 * 3) * value) + scale)
-            )
-    return min(sizes)

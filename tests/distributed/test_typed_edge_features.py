@@ -95,15 +95,6 @@ def test_what_they_tell_is_learned_on_any_number_of_parts(
     ]
 
 
-def test_attention_learns_it_too_and_without_the_columns_nobody_does(
-    tables: Path, tmp_path: Path
-) -> None:
-    attention = train.run(settings_of(tables, "train", 2, *TRAIN, model="rgat"), tmp_path / "rgat")
-    assert attention["test"]["accuracy"] > 0.9
-    ignored = settings_of(tables, "train", 2, *TRAIN, "columns.ignore=[amount,kind]")
-    assert train.run(ignored, tmp_path / "ignored")["test"]["accuracy"] < 0.8
-
-
 def change(tables: Path, folder: Path, payments: pd.DataFrame) -> Path:
     """The same tables with other edges."""
     for name in ("nodes", "edges"):

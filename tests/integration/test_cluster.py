@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,27 +54,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def nodes(place: Path, folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """The two parents of a run on two nodes; at the end all their processes are killed."""
-    common = (
-        *arguments,
-        "parts_per_node=1",
-        "distributed.interface=lo",
-        f"distributed.master_port={free_port()}",
-    )
-    processes = [
-        start_cli(*common, f"node_rank={node}", f"hydra.run.dir={folder}/node{node}", cwd=place)
-        for node in (0, 1)
-    ]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            kill_group(process.pid)
-            process.wait()
-
-
 def listens(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return any(entry.status == psutil.CONN_LISTEN for entry in process.net_connections("tcp"))
@@ -90,27 +68,14 @@ def error_of(ended: Ended) -> str:
     return lines[0]
 
 
-# --- deaths ----------
-
-
-# --- one run directory ----------
-
-
-# --- one run over all nodes ----------
-
-
-@pytest.mark.parametrize("what", ["setting", "partitioning"])
 def test_two_nodes_that_differ_end_before_anything_is_started(
-    place: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parents, in threads; neither comes as far as its workers."""
+    """The parents, in threads; neither comes as far as its workers. test_rendezvous.py has all
+    that is compared.
+    """
     monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
     own, says = ("hidden_dim=16",), "other settings than node 0: hidden_dim=16 instead of 8"
-    if what == "partitioning":
-        write_partitions(
-            tmp_path / "parts", random_graph(), thirds(40), [node // 20 for node in range(40)], 2
-        )
-        own, says = (f"partition_dir={tmp_path}/parts",), "another partitioning"
     common = (
         *SHORT,
         f"partition_dir={place}/parts",
@@ -207,6 +172,7 @@ def slurm(rank: int, **more: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.long("test_launcher_env.py has its variables, torchrun starts a run")
 def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
     """As srun would start two tasks on one machine, both in one run directory."""
     job = {"SLURM_JOB_ID": str(free_port() - 10_011)}

@@ -29,7 +29,9 @@ PROGRAMS = (
     "git",
     "ssh",
     "torchrun",
-    "srun",
+    "sbatch",
+    "docker",
+    "kubectl",
     "retexo",
     "cd",
     "eval",
@@ -44,7 +46,9 @@ NOT_RUN = {
     r"python main\.py app=predict .*dataset_file=NEW": (
         "test_inference.py predicts a graph without labels"
     ),
+    r"python main\.py .*=s3://": "needs a store; tests/integration/test_object_stores.py has one",
     r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
+    r"python main\.py app=update": "tests/unit/partitioning/test_update.py runs it",
     "bash scripts/setup.sh": "makes the environment",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": (
@@ -56,7 +60,7 @@ NOT_RUN = {
     "torchrun": (
         "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments"
     ),
-    "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
+    "sbatch|docker|kubectl": "tests/integration/test_deploy.py reads their files",
     r"python benchmarks/": HOURS,
     r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
     r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
@@ -72,7 +76,12 @@ NOT_RUN = {
     ),
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
-LONG = (r"python main\.py .*\+experiment=seeds5", r"python main\.py .*trainer=sampled")
+LONG = (
+    r"python main\.py .*\+experiment=seeds5",
+    r"python main\.py .*trainer=sampled",
+    r"python main\.py -m app=train dataset_name=cora model=",  # test_cli.py has a multirun
+    r"python main\.py app=report report\.runs=outputs/models",
+)
 """Run with --all."""
 
 
@@ -123,7 +132,7 @@ FOLDERS = {
 }
 
 
-USUAL = ("README.md", "docs/data.md")
+USUAL = ("README.md",)
 """Pages whose commands the usual run tries; --all tries those of all."""
 
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.trainers.label_propagation import propagate
+from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.worker.graph import Graph, make_inference_context
 from retexo.worker.make_context import make_context
@@ -195,7 +194,7 @@ def _logits(
     if not train:
         return infer(context, stages, open_checkpoint(run_dir).heads).logits.numpy()
     answer, logits = choose_heads(
-        context, lazy.train(context, stages).logits, partial(propagate, context)
+        context, lazy.train(context, stages).logits, LabelPropagation(context)
     )
     if comm.rank == 0:
         about = {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from support import (
     ROOT,
@@ -139,24 +140,16 @@ def test_each_host_gets_its_parts_and_all_train(place: Path) -> None:
         assert files(there) == {name for name in whole if name.startswith(theirs)}
 
 
-def workers(place: Path) -> list[str]:
-    """Command lines of what still runs in the project's folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and str((entry / "cwd").readlink()) == str(place):
-                found.append((entry / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
+def workers(place: Path) -> list[psutil.Process]:
+    """What still runs in the project's folder."""
+    processes = psutil.process_iter(["cwd"])
+    return [process for process in processes if process.info["cwd"] == str(place)]
 
 
+@pytest.mark.long("a host that cannot be reached ends the others likewise")
 @pytest.mark.parametrize(
     ("number", "status"),
-    [
-        pytest.param(signal.SIGINT, 130, id="INT"),
-        pytest.param(signal.SIGKILL, -9, id="KILL", marks=pytest.mark.long("another signal")),
-    ],
+    [pytest.param(signal.SIGINT, 130, id="INT"), pytest.param(signal.SIGKILL, -9, id="KILL")],
 )
 def test_all_end_with_the_launcher(place: Path, number: signal.Signals, status: int) -> None:
     process = launch(

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,15 +95,18 @@ def by_sites(place: Path) -> tuple[str, ...]:
     return ("dataset_name=parts", f"dataset_file={place}/sites")
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat"])
-def test_training_is_that_of_the_same_assignment_bit_for_bit(
-    place: Path, tmp_path: Path, model: str
-) -> None:
-    runs = {}
-    for name, data in (("file", by_file(place)), ("sites", by_sites(place))):
-        runs[name] = train.run(compose([*COMMON, f"model={model}", *data]), tmp_path / name)
+@pytest.fixture(scope="module")
+def runs(place: Path) -> dict[str, dict[str, Any]]:
+    """Summaries of a GAT trained by_file and by_sites, in the folders of these names."""
+    data = {"file": by_file(place), "sites": by_sites(place)}
+    return {
+        name: train.run(compose([*COMMON, "model=gat", *data[name]]), place / name) for name in data
+    }
+
+
+def test_training_is_that_of_the_same_assignment_bit_for_bit(place: Path, runs: Any) -> None:
     for layer in ("layer0.safetensors", "layer1.safetensors"):
-        one, other = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in runs)
+        one, other = ((place / name / "checkpoint" / layer).read_bytes() for name in runs)
         assert one == other
     for key in ("train", "val", "test", "rounds"):
         assert runs["file"][key] == runs["sites"][key]
@@ -111,20 +115,17 @@ def test_training_is_that_of_the_same_assignment_bit_for_bit(
     assert runs["sites"]["bytes"]["by_kind"]["setup"] > runs["file"]["bytes"]["by_kind"]["setup"]
 
 
-def test_the_plan_has_the_bytes_of_setup_and_features(place: Path, tmp_path: Path) -> None:
-    settings = compose([*COMMON, "stopping=none", *by_sites(place)])
-    planned, trained = (
-        plan.run(settings, tmp_path / "plan"),
-        train.run(settings, tmp_path / "train"),
-    )
+def test_the_plan_has_the_bytes_of_setup_and_features(
+    place: Path, runs: Any, tmp_path: Path
+) -> None:
+    planned = plan.run(compose([*COMMON, "model=gat", *by_sites(place)]), tmp_path / "plan")
     for kind in ("setup", "features"):
         sent = sum(entry["num_bytes"] for entry in planned["entries"] if entry["kind"] == kind)
-        assert sent == trained["bytes"]["by_kind"][kind]
+        assert sent == runs["sites"]["bytes"]["by_kind"][kind]
 
 
-def test_predictions_are_by_the_sites_ids(place: Path, tmp_path: Path) -> None:
-    train.run(compose([*COMMON, *by_file(place)]), tmp_path / "run")
-    model = f"checkpoint_dir={tmp_path}/run"
+def test_predictions_are_by_the_sites_ids(place: Path, runs: Any, tmp_path: Path) -> None:
+    model = f"checkpoint_dir={place}/file"
     for name, data in (("file", by_file(place)), ("sites", by_sites(place))):
         predict.run(compose([*COMMON, "app=predict", model, *data]), tmp_path / name)
     one, other = (read_table(tmp_path / name / "predictions.npy") for name in ("file", "sites"))

@@ -17,6 +17,7 @@ from partitioning.features.build import encode_tables
 from partitioning.site_folders import SiteFolders
 from retexo.apps import describe, partition_data, predict, train
 from retexo.apps.find_partitions import open_directory
+from retexo.errors import TrainingError
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
 
@@ -118,6 +119,87 @@ def test_a_run_keeps_the_pipeline(place: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(column, given[name])
     with pytest.raises(InputError, match="encoded by another pipeline"):
         predict.run(compose([*data(place, "east"), *asked]), tmp_path / "other")
+
+
+def agreed_file(place: Path, **changes: Any) -> Path:
+    """columns.json of north, with changed columns, or without those that are None."""
+    proposed = json.loads((place / "described-north/columns.json").read_text())["columns"]
+    columns = {name: each for name, each in (proposed | changes).items() if each}
+    path = place.parent / "columns.json"
+    path.write_text(json.dumps({"columns": columns}))
+    return path
+
+
+def fit_together(place: Path, run_dir: Path, *more: str) -> Any:
+    asked = [*COMMON, "app=describe", f"dataset_file={place}", *more]
+    return describe.run(compose(asked), run_dir)["features"]["nodes"]
+
+
+def test_sites_fit_a_pipeline_by_sums(place: Path, tmp_path: Path) -> None:
+    """It is that of one table, the bytes are those of three sums, and training uses it."""
+    agreed = agreed_file(place)
+    proposed = json.loads(agreed.read_text())["columns"]
+    assert proposed["age"] == {"role": "numeric", "range": [10.0, 90.0]}
+    asked = [f"features.spec={agreed}", "features.missing=median"]
+    found = fit_together(place, tmp_path / "spec", *asked)
+    frame, rows = people(), TRAIN
+    columns = {each["name"]: each for each in found["columns"]}
+    assert [*columns] == ["age", "height", "city"]
+    assert columns["city"]["categories"] == sorted(set(frame["city"][rows]))
+    for name in ("age", "height"):
+        values = frame[name][rows]
+        assert np.allclose(columns[name]["center"], values.mean(), rtol=1e-6)
+        assert np.allclose(columns[name]["scale"], values.std(ddof=0), rtol=1e-6)
+        bin_width = np.ptp(proposed[name]["range"]) / 1024
+        assert abs(columns[name]["fill"][0] - values.median()) <= bin_width
+    assert columns["height"]["num_blank"] == frame["height"][rows].isna().sum()
+    counts = 1 + 2 * (4 + 1024) + 2 * 3 + (3 + 2)
+    sent = 0
+    for rank in range(3):
+        disclosed = json.loads((tmp_path / f"spec/disclosure-{rank}.json").read_text())
+        assert disclosed["summed_columns"] == ["age", "height", "city"]
+        sent += sum(
+            each["bytes"].get("setup", {"run": 0})["run"] for each in disclosed["to"].values()
+        )
+    assert sent == 2 * (3 - 1) * 8 * (counts + 2 + 2)
+    spec = tmp_path / "spec/spec.json"
+    train.run(compose([*data(place), f"features.spec={spec}"]), tmp_path / "run")
+    stored = json.loads((tmp_path / "run/checkpoint/model.json").read_text())
+    assert stored["features"]["nodes"] == found
+    with pytest.raises(InputError, match=r"columns\.json: .* nothing is fitted yet"):
+        open_directory(compose([*data(place), f"features.spec={agreed}"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"city": None},
+            r"column `city` \(categorical\) is not in .* names of its categories stay",
+        ),
+        ({"pay": {"role": "numeric", "range": [0, 1]}}, r"features\.csv: there is no column `pay`"),
+        ({"age": {"role": "numeric"}}, r"column `age` is .* expected \"range\": \[LOW, HIGH\]"),
+        (
+            {"age": {"role": "numeric", "range": [0, 40]}},
+            r"`age` has \d+, outside the range \[0, 40",
+        ),
+        ({"city": {"role": "numeric", "range": [0, 1]}}, r"column `city`.*(Rome|Bonn|Oslo)"),
+        ({"city": {"role": "categorical"}}, r"\"categories\": \[NAME, \.\.\.\]"),
+    ],
+)
+def test_sites_that_have_not_agreed(
+    place: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    agreed = agreed_file(place, **changes)
+    with pytest.raises(InputError, match=message):
+        fit_together(place, tmp_path / "spec", f"features.spec={agreed}")
+
+
+def test_masks_need_three_sites_with_rows(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    asked = ["gradient.secure=true", "gradient.precision=fp32", "distributed.backend=sockets"]
+    with pytest.raises(TrainingError, match="2 of 3 partitions have training nodes"):
+        fit_together(place, tmp_path, f"features.spec={agreed_file(place)}", *asked)
 
 
 def test_what_one_site_finds(place: Path, tmp_path: Path) -> None:

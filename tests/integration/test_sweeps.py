@@ -40,6 +40,7 @@ def test_optuna_finds_the_best_run_and_continues(place: Path) -> None:
     assert len(list(place.glob("data/partitions/*/toy-random-vol-2"))) == 1
 
 
+@pytest.mark.long("test_cli.py has a multirun whose jobs fail")
 @pytest.mark.timeout(300)
 def test_jobs_of_joblib_report_their_failures(place: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")

@@ -121,6 +121,7 @@ def test_only_its_trainer_loads_dgls_engine() -> None:
 
 def test_retexo_takes_little_of_partitioning() -> None:
     taken = (
+        "describe_tables",
         "directory",
         "features.schema",
         "graph_data",
@@ -143,9 +144,11 @@ def test_retexo_takes_little_of_partitioning() -> None:
         if file.startswith(("retexo/settings/", "retexo/apps/", "retexo/predictor.py")):
             allowed = (
                 *everywhere,
-                "partitioning.describe_tables",
+                "partitioning.local_copies",
+                "partitioning.object_store",
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
+                "partitioning.update",
             )
         names = {
             name

@@ -4,6 +4,7 @@ The name `retexo` on the public package index is somebody else's: nothing tells 
 that.
 """
 
+import itertools
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from support import ROOT, run_main
 
 import retexo
@@ -26,6 +29,29 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", retexo.__version__)
 
 
+def test_what_setup_installs_is_locked_with_hashes() -> None:
+    """Every requirement of pyproject.toml is in requirements/dev.txt, in the version of
+    constraints.txt; `python scripts/lock.py` writes those files.
+    """
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    locked = {}
+    for name in ("build", "torch", "demo", "image", "dev"):
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        for line in text.replace(" \\\n", "").splitlines()[1:]:
+            pinned, _, hashes = line.partition("--hash=")
+            requirement = Requirement(pinned.strip())
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", hashes.split()[0]), line
+            locked[requirement.name] = str(requirement.specifier).removeprefix("==")
+    ours = {name for name in locked if not name.startswith(("nvidia-", "cuda-", "triton"))}
+    assert {name: locked[name] for name in ours} == {name: pins[name] for name in ours}
+    extras = PROJECT["optional-dependencies"]
+    for text in (*PROJECT["dependencies"], *itertools.chain(*extras.values())):
+        requirement = Requirement(text)
+        if requirement.name != PROJECT["name"]:
+            assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), text
+
+
 def test_nobody_is_told_to_install_a_strangers_package() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -33,7 +59,8 @@ def test_nobody_is_told_to_install_a_strangers_package() -> None:
     texts = [
         ROOT / name
         for name in listed
-        if name.endswith((".py", ".md", ".sh", ".toml", ".yaml", ".cff"))
+        if name.endswith((".py", ".md", ".sh", ".toml", ".yaml", ".yml", ".cff", ".ipynb"))
+        or name.endswith("Dockerfile")
     ]
     assert not [
         path

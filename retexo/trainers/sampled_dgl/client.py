@@ -139,7 +139,7 @@ class ExtraTrainer(WatchedProcess):
 
     @contextlib.contextmanager
     def _report_if_dead(self) -> Iterator[None]:
-        """On a broken pipe wait until the watching thread has reported why the process ended."""
+        """Give the watching thread time, after a broken pipe, to report why the process ended."""
         try:
             yield
         except (EOFError, OSError):
@@ -249,7 +249,8 @@ class Engine(Client):
 
     @property
     def memory(self) -> Sequence[int]:
-        """[resident, private] bytes: sums of the peaks of the server and the extra trainers."""
+        """The memory of the server and the extra trainers, resident and private, in bytes: sums of
+        their peaks."""
         return [
             sum(each)
             for each in zip(
@@ -318,7 +319,7 @@ def _address(settings: TrainSettings) -> str:
 
 
 def free_port(address: str) -> int:
-    """Return a free TCP port of an address."""
+    """Find a TCP port of an address that is free now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

@@ -208,13 +208,8 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
         assert 0 <= rest <= 0.01 * payload
 
 
-LONG_CUT = pytest.mark.long("a cut of another length")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "restarts"),
-    [(12, 1), *(pytest.param(*each, marks=LONG_CUT) for each in ((1, 0), (30, 1), (120, 1)))],
-)
+@pytest.mark.long("test_restart.py has connections that are reset, test_watch.py silent ones")
+@pytest.mark.parametrize(("seconds", "restarts"), [(1, 0), (12, 1), (30, 1), (120, 1)])
 @pytest.mark.timeout(400)
 def test_a_cut_link_that_comes_back(
     seconds: int, restarts: int, one_node: OneNode, tmp_path: Path

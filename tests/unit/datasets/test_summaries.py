@@ -1,4 +1,6 @@
-"""The pipeline fitted to summaries of several tables is that of one table with the rows of all."""
+"""The pipeline fitted to summaries of several tables, or by sums over the network, is that of one
+table with the rows of all.
+"""
 
 import json
 from pathlib import Path
@@ -6,15 +8,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_features import settings
 
 from partitioning.array_checks import Array
 from partitioning.errors import InputError
+from partitioning.features.agreed import read_agreed
 from partitioning.features.encoder import State, fit
 from partitioning.features.schema import Column, Schema
 from partitioning.features.spec import read_spec
 from partitioning.features.summary import BIN, summarise
+from partitioning.features.sums import BINS, Words, compute_share, fit_sums, share_nothing
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import SETUP
+from retexo.sites.masks import agree_on_masks
 
+RANGES = {
+    "age": [0, 150],
+    "balance": [0, 1e6],
+    "time": [1.6e9, 1.8e9],
+    "flag": [0, 1],
+    "empty": [-1, 1],
+    "constant": [0, 1],
+    "pair": [-10, 10],
+    "emb": [-1000, 1000],
+}
 NAMES = ("age", "balance", "time", "flag", "empty", "constant", "pair")
 CITIES = ("Rome", "Bonn", "Oslo", "Pisa")
 COLUMNS = (
@@ -69,12 +88,53 @@ def merge(folder: Path, **fields: Any) -> State:
     return state
 
 
+def agreed_file(folder: Path) -> Path:
+    columns: dict[str, Any] = {
+        name: {"role": "numeric", "range": ends} for name, ends in RANGES.items()
+    }
+    columns["emb"] |= {"role": "embedding", "width": 2}
+    columns["city"] = {"role": "categorical", "categories": CITIES}
+    path = folder / "columns.json"
+    path.write_text(json.dumps({"columns": columns}))
+    return path
+
+
+def add_up(folder: Path, *, masked: bool, **fields: Any) -> State:
+    """The pipeline of four sites, of which the last has no rows."""
+    agreed, asked = read_agreed(agreed_file(folder)), settings(**fields)
+
+    def work(comm: Communicator) -> State:
+        def total(words: Words) -> Words:
+            sums = torch.from_numpy(words.copy())
+            comm.all_reduce([ReduceInput(sums)], SETUP)
+            return np.asarray(sums)
+
+        if masked:
+            comm.masks = agree_on_masks(comm, "a run")
+        share = share_nothing(agreed, asked)
+        if comm.rank < len(TABLES):
+            share = compute_share(TABLES[comm.rank], SCHEMA, TRAIN[comm.rank], agreed, asked)
+        return fit_sums(share, agreed, asked, total)
+
+    states = run_threads(len(TABLES) + 1, work)
+    assert all(state == states[0] for state in states)
+    return states[0]
+
+
+@pytest.mark.parametrize("way", ["summaries", "sums"])
 @pytest.mark.parametrize("scale", ["auto", "standard", "robust", "log", "none"])
 @pytest.mark.parametrize("missing", ["median", "mean", "zero"])
-def test_the_merged_pipeline_is_that_of_all_rows(tmp_path: Path, scale: str, missing: str) -> None:
+def test_the_pipeline_of_all_sites_is_that_of_all_rows(
+    tmp_path: Path, way: str, scale: str, missing: str
+) -> None:
     asked = {"scale": scale, "missing": missing, "max_categories": 3}
     one = fit(np.concatenate(TABLES), SCHEMA, settings(**asked), np.concatenate(TRAIN))
-    merged = merge(tmp_path, **asked)
+    if way == "sums":
+        merged = add_up(tmp_path, masked=False, **asked)
+        assert merged == add_up(tmp_path, masked=True, **asked)
+        one |= {"roles": {}, "ignored": {}}
+    else:
+        merged = merge(tmp_path, **asked)
     for key in ("version", "fitted_on", "num_rows", "missing", "roles", "ignored"):
         assert merged[key] == one[key]
     rows = np.concatenate(TABLES)[np.concatenate(TRAIN)]
@@ -91,9 +151,12 @@ def test_the_merged_pipeline_is_that_of_all_rows(tmp_path: Path, scale: str, mis
             elif by_quantile[name]:
                 known = values[~np.isnan(values).any(axis=1)]
                 bin_width = 3 * BIN * (known.std(axis=0) if len(known) else 0)
+                if way == "sums":
+                    bin_width = np.ptp(RANGES[column.name]) / BINS
                 assert (np.abs(np.subtract(found[name], value)) <= 2 * bin_width + 1e-9).all()
             else:
-                assert np.allclose(found[name], value, rtol=1e-12, atol=0), (column.name, name)
+                accuracy = 1e-8 if way == "sums" else 1e-12
+                assert np.allclose(found[name], value, rtol=accuracy, atol=0), (column.name, name)
     assert [each["indicator"] for each in merged["columns"][:2]] == [True, True]
     assert not merged["columns"][6]["indicator"]  # blank where `balance` is
 

@@ -2,12 +2,10 @@
 bytes.
 """
 
-import copy
 import dataclasses
 import unittest.mock
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -16,17 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import RoundRecorder, dense_conv, train_settings
+from support import dense_conv
 from test_plan import (
-    NOTHING,
-    TEST,
     TRAIN,
-    VAL,
     Mask,
     Whole,
     cut_edges,
     pairs,
-    random_whole,
     uses,
     wholes,
 )
@@ -42,6 +36,7 @@ from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.message_selection import LocalRows
+from retexo.models import streaming_aggregate
 from retexo.models.block import InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
@@ -49,13 +44,7 @@ from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
 from retexo.models.linear import LinearConvolution
-from retexo.models.stage import Architecture, build_stages
 from retexo.models.streaming_aggregate import AggregateAccumulator
-from retexo.rounds.graph_info import GraphInfo
-from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import layerwise, lazy
-from retexo.trainers.context import Clock, Context
-from retexo.worker.make_context import make_context
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
@@ -187,7 +176,15 @@ layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
 
 
 @quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), modes, seldom, uses)
+@given(
+    wholes(),
+    layers,
+    st.sampled_from([*MODELS]),
+    modes,
+    seldom,
+    uses,
+    st.sampled_from([1, 300, 1 << 20]),
+)
 def test_a_layer_equals_that_of_the_whole_graph(
     whole: Whole,
     place: tuple[int, int],
@@ -195,33 +192,16 @@ def test_a_layer_equals_that_of_the_whole_graph(
     mode: tuple[str, int, int],
     plain: bool,
     use: Use,
+    waiting: int,
 ) -> None:
+    """waiting: bytes of received rows that may wait for those of other peers."""
     kind, width, out = mode
     rows, case = (
         features(kind, whole.num_nodes, width),
         Layer(convolution(name, width, out), *place, plain, use=use),
     )
-    assert_as_whole(whole, rows, case)
-
-
-LONG = pytest.mark.long("16 parts, but 64")
-
-
-@pytest.mark.parametrize(
-    ("num_parts", "nodes", "plain"),
-    [(16, 200, False), (16, 200, True), pytest.param(64, 256, False, marks=LONG)],
-)
-def test_many_parts_equal_the_whole_graph(num_parts: int, nodes: int, plain: bool) -> None:
-    """Few nodes per partition: some pairs have no edges, and one partition is empty."""
-    rng = np.random.default_rng(num_parts)
-    src, dst = rng.integers(nodes, size=(2, 6 * nodes))
-    ends = src[src != dst], dst[src != dst]
-    whole = Whole(
-        *ends, rng.integers(4, size=nodes), rng.integers(num_parts - 1, size=nodes), num_parts
-    )
-    for name in ("gcn", "gat") if num_parts == 16 else ("gcn",):
-        case = Layer(convolution(name, 8, 6), 0, 2, plain)
-        assert_as_whole(whole, features("dense", nodes, 8), case)
+    with unittest.mock.patch.object(streaming_aggregate, "MAX_WAITING_BYTES", waiting):
+        assert_as_whole(whole, rows, case)
 
 
 def assert_as_whole(whole: Whole, rows: Tensor, case: Layer) -> None:
@@ -259,33 +239,6 @@ def layer_output(
     for sources in pieces:
         total.add(sources)
     return conv(total.inputs())
-
-
-@quickly
-@given(wholes(), st.sampled_from(["gcn", "sage-mean", "gin"]), modes, seldom, uses)
-def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
-    whole: Whole, name: str, mode: tuple[str, int, int], plain: bool, use: Use
-) -> None:
-    kind, width, out = mode
-    rows, case = (
-        features(kind, whole.num_nodes, width),
-        Layer(convolution(name, width, out), plain=plain, use=use),
-    )
-    expected = dense_conv(case.conv, torch.from_numpy(whole.count()), rows)
-    at_once = exchanged(whole, rows, case)
-    with unittest.mock.patch.object(layer_exchange, "peers_per_batch", return_value=1):
-        one_by_one = exchanged(whole, rows, case, stream=True)
-    for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
-        assert side.sent == other.sent
-        assert len(side.pieces) == 1 + (whole.num_parts - 1) * (not plain)
-        nodes = np.flatnonzero(wanted(whole, case)[INFER_PHASE][whole.nodes_of(rank)])
-        if len(nodes):
-            got = layer_output(
-                case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True
-            )
-            torch.testing.assert_close(
-                got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10
-            )
 
 
 PIECEWISE: tuple[tuple[str, str, int, int, bool, Precision], ...] = (
@@ -487,23 +440,6 @@ def test_a_plain_exchange_sends_every_halo_row_once(
         }
 
 
-@quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), modes)
-def test_no_phase_is_longer_than_its_rows(
-    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
-) -> None:
-    """If only rows are sent, exchange=exact never takes more bytes than exchange=plain."""
-    kind, width, out = mode
-    case = Layer(convolution(name, width, out), *place)
-    sides = exchanged(whole, features(kind, whole.num_nodes, width), case)
-    for owner, asker in pairs(whole):
-        held: set[int] = set()
-        for phase, mask in enumerate(wanted(whole, case)):
-            rows = {source for source, _ in phase_edges(whole, owner, asker, mask, held)}
-            assert sides[owner].rows_sent(phase, asker) <= 8 * width * len(rows)
-            held = held_rows(whole, asker, sides[asker])
-
-
 def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
     """Rows 0 and 1 cancel, so whole sums of both are short; once row 0 is sent, row 1 remains in
     them.
@@ -631,97 +567,3 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
                 nearest = true[[int((true - vectors.values[place]).abs().sum(dim=1).argmin())]]
                 assert_near(vectors.values[[place]], nearest, case.precision)
             seen[projected] = len(possible)
-
-
-# --- what nobody needs ----------
-
-
-def graph_info_of(whole: Whole, width: int) -> GraphInfo:
-    trains = whole.role == TRAIN
-    return GraphInfo(
-        num_train=int(trains.sum()),
-        num_val=int((whole.role == VAL).sum()),
-        num_test=int((whole.role == TEST).sum()),
-        num_features=width,
-        num_classes=2,
-        multilabel=False,
-        part_sizes=tuple(len(whole.nodes_of(part)) for part in range(whole.num_parts)),
-        untrained_ranks=frozenset(
-            part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()
-        ),
-        degrees_stored=True,
-        ogb_name=None,
-    )
-
-
-def train_whole(whole: Whole, rows: Tensor, settings: TrainSettings) -> None:
-    """Train with one thread per partition."""
-    graph_info = graph_info_of(whole, rows.shape[1])
-    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
-    stages = [stage.double() for stage in build_stages(architecture, 0)]
-
-    def work(comm: Communicator) -> None:
-        part = whole.partition(comm.rank, rows)
-        context = make_context(
-            settings,
-            part,
-            graph_info,
-            comm,
-            stages[0].conv,
-            clock=Clock(),
-            log=RoundRecorder(),
-            run_dir=Path("nowhere"),
-            dtype=F64,
-        )
-        lazy.train(
-            dataclasses.replace(context, save_layer=lambda layer, stage: None),
-            copy.deepcopy(stages),
-        )
-
-    run_threads(whole.num_parts, work)
-
-
-def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
-    """The output of each layer on every worker, [I, D]."""
-    found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
-
-    def embed(given: Any, context: Context, *arguments: Any, logits: bool) -> layerwise.LayerOutput:
-        output = own_embed(given, context, *arguments, logits=logits)
-        found[context.comm.rank].append(output.rows)
-        return output
-
-    own_embed = layerwise.LayerInput.embed_nodes
-    with unittest.mock.patch.object(layerwise.LayerInput, "embed_nodes", embed):
-        train_whole(whole, rows, settings)
-    return found
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("exchange", ["exact", "plain"])
-@pytest.mark.parametrize("model", ["gcn", "gat"])
-def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(
-    model: str, exchange: str, seed: int
-) -> None:
-    whole = random_whole([seed, 1], (NOTHING, NOTHING, TRAIN, VAL, TEST))
-    whole.role[0] = TRAIN
-    options = (
-        "num_layers=3",
-        "hidden_dim=4",
-        "heads=2",
-        "num_rounds=[2]",
-        "stopping=none",
-        "device=cpu",
-    )
-    run = train_settings(
-        *options,
-        "smoothing.reach=computed",
-        f"model={model}",
-        f"exchange={exchange}",
-        f"num_partitions={whole.num_parts}",
-    )
-    found = embeddings(whole, features("dense", whole.num_nodes, 5), run)
-    for layer, needed in enumerate(whole.embedded(3)):
-        for rank, worker in enumerate(found):
-            wanted = needed[whole.nodes_of(rank)] | (exchange == "plain")
-            assert worker[layer].isfinite().all(dim=1).tolist() == wanted.tolist()
-            assert worker[layer].isnan().all(dim=1).tolist() == (~wanted).tolist()

@@ -23,8 +23,6 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange import boundary as boundary_module
 from retexo.exchange.boundary import (
-    INFER_PHASE,
-    TRAIN_PHASE,
     Boundary,
     BoundaryCode,
     find_incoming_boundaries,
@@ -206,100 +204,6 @@ variants = st.fixed_dictionaries(
 )
 
 
-@quickly
-@given(wholes(), st.integers(1, 3), variants)
-def test_both_ends_know_the_same_edges(
-    whole: Whole, num_layers: int, variant: dict[str, bool]
-) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers, **variant))
-    for owner, asker in pairs(whole):
-        sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
-        receiver = whole.partition(asker)
-        assert (receiver.halo_owner[wanted.rows] == owner).all()
-        assert sent.rows.tolist() == receiver.halo_index[wanted.rows].tolist()
-        assert (np.diff(sent.rows) > 0).all()
-        for name in ("source", "target", "required_layers"):
-            assert getattr(sent, name).tolist() == getattr(wanted, name).tolist(), name
-        assert sent.targets.tolist() == [-1] * len(wanted.targets)
-    for rank, plan in enumerate(made):
-        assert len(plan.outgoing[rank].source) == len(plan.incoming[rank].source) == 0
-
-
-@quickly
-@given(wholes(), st.integers(1, 3), uses)
-def test_a_boundary_that_adds_up_has_every_needed_edge(
-    whole: Whole, num_layers: int, use: Use
-) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers, use=use))
-    required_layers = whole.required_layers(num_layers, use)
-    for owner, asker in pairs(whole):
-        sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
-        source = whole.nodes_of(owner)[sent.rows[sent.source]]
-        target = whole.nodes_of(asker)[wanted.targets[wanted.target]]
-        found = sorted(zip(source.tolist(), target.tolist(), strict=True))
-        assert found == cut_edges(whole, owner, asker, required_layers > 0)
-        assert (
-            wanted.required_layers.tolist()
-            == required_layers[whole.nodes_of(asker)[wanted.targets]].tolist()
-        )
-
-
-@quickly
-@given(wholes(), st.integers(1, 3))
-def test_without_sums_all_destinations_of_a_need_are_one_target(
-    whole: Whole, num_layers: int
-) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=False))
-    required_layers = whole.required_layers(num_layers)
-    for owner, asker in pairs(whole):
-        sent = made[owner].outgoing[asker]
-        edges = cut_edges(whole, owner, asker, required_layers > 0)
-        wanted = {(source, int(required_layers[target])) for source, target in edges}
-        source = whole.nodes_of(owner)[sent.rows[sent.source]]
-        found = zip(sent.required_layers[sent.target].tolist(), source.tolist(), strict=True)
-        assert list(found) == sorted(
-            ((layers, node) for node, layers in wanted), key=lambda each: (-each[0], each[1])
-        )
-        assert sent.required_layers.tolist() == sorted(
-            {layers for _, layers in wanted}, reverse=True
-        )
-        assert not made[owner].partial_sums
-
-
-@quickly
-@given(wholes(), st.integers(1, 3), st.booleans(), uses)
-def test_need_is_what_the_whole_graph_says(
-    whole: Whole, num_layers: int, sums: bool, use: Use
-) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, use=use))
-    required_layers = whole.required_layers(num_layers, use)
-    for part, plan in enumerate(made):
-        assert plan.required_layers.tolist() == required_layers[whole.nodes_of(part)].tolist()
-        assert (plan.num_layers, plan.num_halo, plan.all_halo_rows) == (
-            num_layers,
-            len(whole.halo(part)),
-            False,
-        )
-        assert plan.phases == ((TRAIN_PHASE, INFER_PHASE) if use == "train" else (INFER_PHASE,))
-
-
-@quickly
-@given(wholes(), st.integers(1, 3), st.booleans(), uses)
-def test_a_plain_plan_wants_every_halo_row(
-    whole: Whole, num_layers: int, sums: bool, use: Use
-) -> None:
-    made, _ = plans(
-        whole, whole.plan_options(num_layers, partial_sums=sums, all_halo_rows=True, use=use)
-    )
-    for part, plan in enumerate(made):
-        assert plan.required_layers.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
-        rows = np.concatenate([boundary.rows for boundary in plan.incoming])
-        assert rows.tolist() == list(range(len(whole.halo(part))))
-        assert (plan.partial_sums, plan.all_halo_rows, plan.phases) == (False, True, (TRAIN_PHASE,))
-        assert all(len(boundary.source) == len(boundary.rows) for boundary in plan.incoming)
-        assert all(len(boundary.targets) == (len(boundary.rows) > 0) for boundary in plan.incoming)
-
-
 def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) -> int:
     """Bytes of a boundary's request: two counts, the edges, and each target's required layers."""
     num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
@@ -392,30 +296,6 @@ LINE = Whole(
 )
 
 
-def test_a_plan_by_hand() -> None:
-    (owner, asker), sent = plans(LINE, LINE.plan_options(2))
-    assert owner.required_layers.tolist() == [
-        1,
-        1,
-        0,
-        0,
-    ]  # 3 is a source of 5, whose input nobody needs from layer 1 on
-    assert asker.required_layers.tolist() == [3, 1, 2]
-    boundary = owner.outgoing[1]
-    assert boundary.rows.tolist() == [0, 1, 3]
-    assert asker.incoming[0].rows.tolist() == [0, 1, 2]
-    assert asker.incoming[0].targets.tolist() == [0, 2, 1]  # by what requires them
-    edges = list(zip(boundary.source.tolist(), boundary.target.tolist(), strict=True))
-    assert edges == [(0, 0), (0, 0), (1, 0), (1, 1), (2, 2)]
-    assert boundary.required_layers.tolist() == [3, 2, 1]
-    assert len(owner.incoming[1].source) == 0  # 2 has an edge from 4, but is not needed
-    # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3
-    # needs of 2 bits each.
-    assert encoded_size(2, 4) == 1
-    assert encoded_size(5, 12) == 2
-    assert sent == [8 + 16, 8 + 1 + 16 + 2 + 1]
-
-
 def test_targets_out_of_order_are_refused() -> None:
     made, _ = plans(LINE, LINE.plan_options(2))
     boundary = made[1].incoming[0]
@@ -434,46 +314,3 @@ def test_a_target_without_an_edge_is_refused() -> None:
     )  # of targets 0 and 2
     with pytest.raises(ValueError, match="no edge"):
         code.read(torch.from_numpy(np.append(edges, np.zeros(code.size - len(edges), np.uint8))))
-
-
-def edges_in_phase(boundary: Boundary, layer: int, phase: int, num_layers: int) -> Mask:
-    """Edges of a phase, bool [E]; checks that their rows equal `source_mask`."""
-    targets = boundary.targets_in_phase(layer, phase, num_layers)
-    found = np.zeros(len(boundary.source), bool)
-    found[boundary.edge_range(targets)] = True
-    assert np.flatnonzero(boundary.source_mask(targets)).tolist() == sorted(
-        set(boundary.source[found].tolist())
-    )
-    return found
-
-
-@pytest.mark.parametrize(
-    ("layer", "phase", "edges"),
-    [
-        (0, TRAIN_PHASE, [True, True, True, False, False]),
-        (1, TRAIN_PHASE, [True, True, True, False, False]),
-        (0, INFER_PHASE, [False, False, False, True, True]),
-        (1, INFER_PHASE, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
-    ],
-)
-def test_phases_by_hand(layer: int, phase: int, edges: list[bool]) -> None:
-    made, _ = plans(LINE, LINE.plan_options(2))
-    assert edges_in_phase(made[0].outgoing[1], layer, phase, 2).tolist() == edges
-
-
-@quickly
-@given(wholes(), st.integers(1, 3))
-def test_every_needed_edge_is_in_one_phase_of_a_layer(whole: Whole, num_layers: int) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers))
-    for layer, embedded in enumerate(whole.embedded(num_layers)):
-        for asker, plan in enumerate(made):
-            for boundary in plan.incoming:
-                phases = (
-                    edges_in_phase(boundary, layer, phase, num_layers)
-                    for phase in (TRAIN_PHASE, INFER_PHASE)
-                )
-                rounds, embed = phases
-                target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
-                assert rounds.tolist() == whole.labelled[target].tolist()
-                assert (rounds | embed).tolist() == embedded[target].tolist()
-                assert not (rounds & embed).any()

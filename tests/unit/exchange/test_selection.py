@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +24,6 @@ from retexo.exchange.message_selection import (
     VectorBound,
     select_vectors,
 )
-from retexo.models.matrix import is_sparse
 
 F64 = torch.float64
 FORMATS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}
@@ -235,56 +233,6 @@ def test_what_is_written_reads_as_rows_and_sums(
     row_format = selection.format.row_format("full")
     back = decode(case.write(selection), (len(wanted), wanted.shape[1]), F64, row_format)
     torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
-
-
-# --- by hand ----------
-
-BAG = torch.zeros(3, 1000, dtype=F64)  # two words each
-BAG[torch.arange(3), [3, 500, 7]] = BAG[torch.arange(3), [900, 501, 8]] = 1.0
-
-
-def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> Case:
-    """Three rows with an edge to one target."""
-    return Case(
-        owner(rows, projected_width, precision=precision),
-        np.arange(3),
-        np.arange(3),
-        np.zeros(3, int),
-        1,
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "projected_width", "unprojected", "projected"),
-    [
-        (torch.ones(3, 10, dtype=F64) * 2, 3, DENSE, PROJECTED),
-        (torch.ones(3, 10, dtype=F64) * 2, 30, DENSE, DENSE),
-        (
-            torch.ones(3, 10, dtype=F64) * 2,
-            10,
-            DENSE,
-            DENSE,
-        ),  # as long: before the weights, where all can use it
-        (BAG, 64, SPARSE, SPARSE),  # a word takes about 10 bits
-        (BAG, 1, SPARSE, SPARSE),  # 8 bytes of one value are longer than 2 + 3 of two words
-        (BAG * 2, 2, SPARSE, PROJECTED),  # 16 bytes against 2 + 3 + 16
-        (BAG * 2, 3, SPARSE, SPARSE),
-    ],
-)
-def test_the_format_of_rows(
-    rows: Tensor, projected_width: int, unprojected: MessageFormat, projected: MessageFormat
-) -> None:
-    case = star(rows, projected_width)
-    assert is_sparse(rows) == (rows.shape[1] == 1000)
-    assert case.select_vectors(partial_sums=False).format == unprojected
-    assert case.select_vectors(partial_sums=False, projected=True).format == projected
-
-
-def test_nothing_to_serve() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
-    for projected in (False, True):
-        assert len(case.write(case.select_vectors(projected=projected))) == 0
 
 
 def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:

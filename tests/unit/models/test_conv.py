@@ -9,15 +9,13 @@ import torch
 from support import dense_conv
 from torch import Tensor
 
-from retexo.models import streaming_aggregate
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
-from retexo.models.matrix import SparseMatrix, is_sparse, sum_rows
-from retexo.models.streaming_aggregate import AggregateAccumulator
+from retexo.models.matrix import SparseMatrix, is_sparse
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
@@ -133,87 +131,6 @@ def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     torch.testing.assert_close(got, other(x, torch.stack((SRC, DST))), rtol=1e-9, atol=1e-9)
     # 5 is alone: its own transformed row, or nothing
     torch.testing.assert_close(got[5], x[5] @ conv.weight * self_loops + conv.bias)
-
-
-def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[Sources]) -> Tensor:
-    """The sums of an AggregateAccumulator that scans all in-edges for each message."""
-    edge, row_ptr = edges.in_edges(nodes)
-    src = edges.src[edge]
-    total, scale, num_inner = (
-        own.new_zeros(len(nodes), own.shape[1]),
-        conv.source_scale(edges.out_degree),
-        len(own),
-    )
-    no_inner, no_halo = (
-        torch.full((count,), -1) for count in (num_inner, len(edges.out_degree) - num_inner)
-    )
-    tables = [(own, torch.cat((torch.arange(num_inner), no_halo)))]
-    tables += [
-        (piece.unprojected.values, torch.cat((no_inner, piece.unprojected.halo)))
-        for piece in pieces
-    ]
-    for values, row_of in tables:
-        row = row_of[src]
-        ptr = torch.cat((torch.zeros(1, dtype=torch.int64), (row >= 0).cumsum(0)))[row_ptr]
-        weight = None if scale is None else scale[src[row >= 0]]
-        total += sum_rows(values, row[row >= 0].int(), ptr.int(), weight)
-    return total
-
-
-@pytest.mark.parametrize("waiting", [1, 1200, 1 << 20], ids=["none waits", "some wait", "all wait"])
-@pytest.mark.parametrize("chosen", [0.0, 0.2, 0.7, 1.0])
-@pytest.mark.parametrize("name", ["gcn", "sage-mean"])
-def test_rows_that_wait_for_others_add_up_to_the_same(
-    name: str, chosen: float, waiting: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eight peers with one message each, one of them empty; small chunks; some duplicate edges."""
-    monkeypatch.setattr(InEdges.chunks, "__defaults__", (70,))
-    monkeypatch.setattr(streaming_aggregate, "MAX_WAITING_BYTES", waiting)
-    rng = np.random.default_rng(5)
-    num_inner, num_halo, num_edges = 60, 90, 1500
-    src, dst = (
-        rng.integers(num_inner + num_halo, size=num_edges),
-        np.sort(rng.integers(num_inner - 3, size=num_edges)),
-    )
-    degrees = (
-        np.bincount(ends, minlength=size)
-        for ends, size in ((dst, num_inner), (src, num_inner + num_halo))
-    )
-    edges = InEdges.build(*(torch.from_numpy(each) for each in (src, dst, *degrees)), F64)
-    own, owner = (
-        torch.from_numpy(rng.standard_normal((num_inner, WIDTH))),
-        rng.integers(7, size=num_halo),
-    )
-    none, pieces = HaloRows.empty(num_halo, WIDTH, F64), []
-    for peer in range(8):
-        halo, ids = (
-            torch.full((num_halo,), -1),
-            torch.from_numpy(rng.permutation(np.flatnonzero(owner == peer))),
-        )
-        halo[ids] = torch.arange(len(ids))
-        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH))) * 10.0 ** float(
-            rng.integers(6)
-        )
-        pieces.append(Sources(HaloRows(values, halo, none.sums, none.sum_dst), none))
-    nodes = torch.from_numpy(np.flatnonzero(rng.random(num_inner) < chosen))
-    conv: Any = LAYERS[name][0](WIDTH, OUT, 0.0)
-    total = AggregateAccumulator(conv, edges, nodes, own, None, torch.device("cpu"))
-    for piece in pieces:
-        total.add(piece)
-    sums = total.inputs().matrices[-1]
-    scale = conv.destination_scale(edges.in_degree[nodes])
-    expected = scanned(conv, edges, nodes, own, pieces) * (1 if scale is None else scale[:, None])
-    if (
-        own_scale := conv.self_loop_scale(edges.in_degree[nodes], edges.out_degree[nodes])
-    ) is not None:
-        expected += own[nodes] * own_scale[:, None]
-    torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-9)
-
-
-def test_a_block_without_edges() -> None:
-    block = edges().cut_block(torch.tensor([4, 5]), NOTHING)
-    assert block.nodes.tolist() == [4, 5]
-    assert len(block.src) == 0
 
 
 # --- sparse matrices ----------

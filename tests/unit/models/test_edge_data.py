@@ -134,20 +134,3 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
         strict=True,
     ):
         torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-9)
-
-
-def test_the_score_of_an_edge_is_that_of_torch_geometric() -> None:
-    """PyG's sum has no term for edge features, so only the score is compared."""
-    geometric = pytest.importorskip("torch_geometric.nn")
-    conv = make(GAT, heads=3, merge="concat", self_loops=True, num_edge_features=K)
-    other = geometric.GATConv(F, D, heads=3, edge_dim=K).double()
-    feat, x = torch.randn(len(SRC), K, dtype=F64), rows(False)
-    pairs = ((other.lin, conv.weight), (other.lin_edge, conv.weight_edge))
-    for linear, weight in pairs:
-        linear.weight.data.copy_(weight.T)
-    for name in ("src", "dst", "edge"):
-        getattr(other, f"att_{name}").data.copy_(getattr(conv, f"attention_{name}"))
-    other.bias.data.copy_(conv.bias)
-    conv._edge_sum = lambda *_: 0
-    got = outputs(conv, edges(None, feat), x, torch.arange(N))
-    torch.testing.assert_close(got, other(x, torch.stack((SRC, DST)), feat), rtol=1e-9, atol=1e-9)

@@ -33,16 +33,6 @@ PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.re
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_stages_fit_each_other_and_the_graph(name: str) -> None:
-    stages = build_stages(
-        Architecture(default_model_settings(name, 3, 8), num_features=5, num_classes=4), seed=1
-    )
-    assert stages[-1].output_dim == 4
-    assert stages[-1].head is None
-    assert [stage.head.out_features for stage in stages[:-1] if stage.head] == [4, 4]
-
-
-@pytest.mark.parametrize("name", PLAIN)
 def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()

@@ -28,11 +28,9 @@ from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 
 pytestmark = pytest.mark.usefixtures("fork_server")
-DGLS = ("graph.dgl", "node_feat.dgl", "edge_feat.dgl")
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
 
@@ -82,22 +80,6 @@ def test_round_trip(directory: PartitionDirectory) -> None:
     assert sum(part.self_loops for part in parts) == int((GRAPH.src == GRAPH.dst).sum())
 
 
-def test_dgls_files_say_the_same(tmp_path: Path, dgls: PartitionDirectory) -> None:
-    directory = write_partitions(tmp_path / "ours", GRAPH, MASKS, PARTS, 3)
-    ours = [directory.read(rank) for rank in range(3)]
-    dgls.verify(range(3))
-    for own, read in zip(ours, map(dgls.read, range(3)), strict=True):
-        for name, value in vars(own).items():
-            if name == "out_degree":
-                assert read.out_degree is None
-            else:
-                assert (
-                    torch.equal(value, getattr(read, name))
-                    if torch.is_tensor(value)
-                    else value == getattr(read, name)
-                )
-
-
 def test_parts_are_mapped(directory: PartitionDirectory) -> None:
     """What a worker does not touch takes none of its memory; what it writes to stays its own."""
     part = directory.read(1)
@@ -135,11 +117,7 @@ def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         )
 
 
-@pytest.mark.parametrize("chunk", [7, sort_edges.CHUNK])
-def test_equal_to_what_dgl_makes_of_the_assignment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(sort_edges, "CHUNK", chunk)
+def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
     assert theirs.meta is None
@@ -182,34 +160,6 @@ def test_edges_come_sorted_and_chunks_change_nothing(
     assert not (whole.path / "sorted").exists()
 
 
-OPENMP = """
-import sys, time, torch
-from pathlib import Path
-from partitioning.directory.read_directory import find
-torch.set_num_threads(4)
-torch.ones(3000, 3000).exp().sum()  # its threads stay
-directory = find([Path(sys.argv[1])], 4)
-directory.verify(range(4))
-print(sum(directory.read(part).num_inner for part in range(4)))
-"""
-
-
-def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Path) -> None:
-    """In a process of its own, with several threads: a fork of one would wait for ever for threads
-    that it lacks.
-    """
-    graph = random_graph(num_nodes=400, width=2000)
-    directory = write_partitions(
-        tmp_path, graph, thirds(400), np.arange(400) % 4, 4, with_dgl_files=True
-    )
-    (directory.path / "meta.json").unlink()
-    command = [sys.executable, "-c", OPENMP, str(directory.path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "4", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["400"]
-
-
 # --- damage ----------
 
 
@@ -225,17 +175,6 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
         directory.verify([1])
     with contextlib.suppress(InputError):  # whatever it reads, it lives
         directory.read(1)
-
-
-def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
-    path = directory.path / "part0" / "feat.npy"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match="checksum"):
-        directory.verify([0])
-    with pytest.raises(
-        InputError, match=r"feat\.npy: not a readable npy array .*copy the whole part"
-    ):
-        directory.read(0)
 
 
 @pytest.mark.parametrize(
@@ -358,26 +297,6 @@ def test_a_damaged_field_of_the_meta_is_named(
         verify_directory(directory.path)
 
 
-def test_the_number_of_parts(directory: PartitionDirectory) -> None:
-    with pytest.raises(InputError, match="3 parts, num_partitions=2"):
-        find([directory.path], 2)
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="app=partition_data"):
-        find([tmp_path / "none"], 2)
-
-
-def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(write_directory, "_make_meta", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_interruption_keeps_what_was_there(
     directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,31 +321,10 @@ def test_an_interruption_keeps_what_was_there(
 # --- what checksums do not show ----------
 
 
-def with_new_checksums(directory: PartitionDirectory) -> None:
-    """Checksums as someone makes them who changed files."""
-    meta = json.loads((directory.path / "meta.json").read_text())
-    meta["checksums"] = {file: file_checksum(directory.path / file) for file in meta["checksums"]}
-    (directory.path / "meta.json").write_text(json.dumps(meta))
-
-
 def change_tensor(path: Path, name: str) -> None:
     tensors = dgl.data.utils.load_tensors(str(path))
     tensors[name] = tensors[name].flip(0).contiguous()
     dgl.data.utils.save_tensors(str(path), tensors)
-
-
-def test_another_array_is_found_though_the_checksums_were_made_anew(
-    directory: PartitionDirectory,
-) -> None:
-    np.save(
-        directory.path / "part1" / "label.npy",
-        np.load(directory.path / "part1" / "label.npy")[::-1],
-    )
-    with_new_checksums(directory)
-    with pytest.raises(
-        InputError, match=r"meta\.json: the checksums of part 1 are not those of its content"
-    ):
-        find([directory.path], 3)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ import pytest
 from hetero_support import RELATIONS, SIZES, hetero_parts, random_hetero, reassembled, write_hetero
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import thirds
 
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import HeteroGraphData, NodeTable, Relation
 from partitioning.node_names import Names
 from retexo.apps.find_partitions import open_directory
 from retexo.settings.compose import compose
@@ -151,23 +149,6 @@ def test_a_damaged_type_or_relation_is_named(tmp_path: Path, field: str, value: 
 def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="node_classification_rgcn"):
         write_hetero(tmp_path, random_hetero(), 2).read(0)
-
-
-def test_a_target_alone_without_edges_has_parts() -> None:
-    none = np.empty(0, np.int64)
-    nodes = {
-        "a": NodeTable(np.zeros((3, 2), np.float32), np.arange(3)),
-        "b": NodeTable(np.zeros((0, 0)), none),
-    }
-    graph = HeteroGraphData(
-        "toy", nodes, {("b", "to", "a"): Relation(none, none)}, "a", np.zeros(3, np.int64), 1
-    )
-    parts = hetero_parts(graph, 5, masks=thirds(3))
-    assert sum(part.nodes["a"].num_inner for part in parts) == 3
-    assert all(
-        part.nodes["b"].num_inner == 0 and len(part.relations["b", "to", "a"].src) == 0
-        for part in parts
-    )
 
 
 def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT, make_graph, random_graph, thirds
 
-from partitioning import datasets, hypergraph, node_split
+from partitioning import hypergraph
 from partitioning.graph_data import GraphData
-from retexo.settings.compose import compose
 
 
 def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:
@@ -95,12 +94,6 @@ def test_a_move_costs_what_it_is_said_to_cost(
             moved = parts.copy()
             moved[node] = part
             assert cost[row, part] == halo_rows(graph, moved) - halo_rows(graph, parts)
-
-
-def cora() -> tuple[GraphData, np.ndarray]:
-    dataset = compose(["dataset_name=cora"]).partition.dataset
-    graph = datasets.load(dataset)
-    return graph, node_split.draw(graph, dataset.split, datasets.recipe("cora").split).train
 
 
 # --- the balance ----------

@@ -1,7 +1,6 @@
 """app=partition_data: made once, used again, and never lost without being asked."""
 
 import errno
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -11,13 +10,11 @@ import numpy as np
 import psutil
 import pytest
 from support import (
-    finish,
     make_graph,
     need_dgl,
     random_graph,
     run_main,
     save_npz,
-    start_cli,
     thirds,
 )
 
@@ -27,7 +24,6 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
-from retexo.exchange.cover import minimum_cover
 from retexo.settings.compose import compose
 
 
@@ -135,13 +131,6 @@ def test_other_settings_are_refused_and_named(folder: Path, override: str) -> No
     )
 
 
-def test_changed_data_are_refused(folder: Path) -> None:
-    made(folder)
-    save_npz(folder / "toy.npz", random_graph(seed=9), thirds(40))
-    with pytest.raises(InputError, match=r"dataset_file \(toy.npz has changed since\)"):
-        made(folder)
-
-
 def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(
         "id,x,label\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(9))
@@ -198,21 +187,6 @@ def test_what_is_easily_overlooked_in_a_graph_is_reported(
     )
 
 
-def test_two_at_once_and_one_directory(folder: Path) -> None:
-    """Two seeds at once: one makes it, and the other does not say that it did."""
-    arguments = [
-        "app=partition_data",
-        "dataset_name=file",
-        f"dataset_file={folder}/toy.npz",
-        f"partition_dir={folder}/parts",
-        "num_partitions=2",
-    ]
-    started = [start_cli(*arguments, f"partition.seed={seed}", cwd=folder) for seed in range(2)]
-    ended = [finish(process, 100) for process in started]
-    assert sorted(end.rc for end in ended) == [0, 2], [end.output for end in ended]
-    assert [path.name for path in (folder / "parts").iterdir()] == ["toy-random-vol-2"]
-
-
 def test_a_foreign_directory_is_not_replaced(folder: Path) -> None:
     (folder / "parts" / "toy-random-vol-2").mkdir(parents=True)
     (folder / "parts" / "toy-random-vol-2" / "thesis.txt").write_text("years of work")
@@ -227,16 +201,6 @@ def test_damage_is_found_before_use(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match="missing or damaged"):
         made(folder)
-
-
-# Not metis: a second call in one process can cut a small graph otherwise, depending on the call
-# before.
-def test_equal_settings_make_equal_directories(folder: Path) -> None:
-    digests = [
-        made(folder, f"partition_dir={folder}/{name}", "partition_method=km1").digest()
-        for name in ("a", "b")
-    ]
-    assert digests[0] == digests[1]
 
 
 # --- partition_method=km1 ----------
@@ -274,13 +238,6 @@ def test_a_method_that_does_not_fit_the_memory_is_refused(
     assert made(folder).num_nodes == 40  # random needs none
 
 
-def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
-    needed = 1000 * assign.BYTES_PER_EDGE["metis"]
-    assign.check_memory("metis", 1000, int(needed / 1.25) + 1)
-    with pytest.raises(InputError):
-        assign.check_memory("metis", 1000, int(needed / 1.25) - 1)
-
-
 # --- rows after the cover ----------
 
 
@@ -296,18 +253,6 @@ def test_cover_rows_of_a_drawn_graph() -> None:
     edges = np.array([(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (4, 2), (0, 1), (0, 3)])
     assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3) == 3
     assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3, limit=6) is None
-
-
-def test_cover_rows_add_up_over_ordered_pairs_of_parts() -> None:
-    graph, num_parts = random_graph(120, 500), 4
-    parts = np.random.default_rng(1).integers(num_parts, size=120)
-    total = 0
-    for sender, receiver in itertools.permutations(range(num_parts), 2):
-        between = (parts[graph.src] == sender) & (parts[graph.dst] == receiver)
-        weight = np.ones(120, np.int64)
-        total += minimum_cover(graph.src[between], graph.dst[between], weight, weight).weight
-    edges = np.stack((graph.src, graph.dst), axis=1)
-    assert count_cover_rows(edges, parts, num_parts) == total
 
 
 def forget_cover_rows(folder: Path, **changed: int) -> None:

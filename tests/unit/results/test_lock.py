@@ -96,20 +96,6 @@ def test_a_refusal_leaves_no_folder_that_was_made_for_the_lock(tmp_path: Path) -
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("kept")
-    (tmp_path / ".lock0").symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="not written through links"), exclusive_run_dir(tmp_path, 0):
-        pass
-    assert (tmp_path / "precious").read_text() == "kept"
-
-
-def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / ".lock0")
-    with pytest.raises(OSError, match="not a regular file"), exclusive_run_dir(tmp_path, 0):
-        pass
-
-
 def test_a_run_directory_that_is_removed_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"gone/a.json: .*folder was removed meanwhile; start"):
         write_json(tmp_path / "gone" / "a.json", {})

@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import json
 import os
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from retexo.results import runs as report_runs
 from retexo.results.groups import DataSet, group
 from retexo.results.run_figures import draw_run
 from retexo.results.runs import CLASS_SCORES, read_run, read_runs
-from retexo.results.statistics import compare_pairs, correct_by_holm, summarize
+from retexo.results.statistics import compare_pairs, correct_by_holm
 from retexo.results.tables import comparison_table, format_bytes, results_table, unfinished_table
 from retexo.settings.compose import compose
 
@@ -102,12 +101,6 @@ def only(folder: Path) -> DataSet:
 
 
 # --- statistics ----------
-
-
-def test_mean_and_sample_standard_deviation_by_hand() -> None:
-    values = summarize([1.0, 2.0, 6.0, None])
-    assert (values.n, values.mean) == (3, 3.0)
-    assert values.spread == pytest.approx(7**0.5)  # (4 + 1 + 9) / 2
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=12))
@@ -218,7 +211,9 @@ def test_the_whole_disk_is_not_searched(tmp_path: Path, monkeypatch: pytest.Monk
     assert [run.status for run in read_runs(tmp_path)] == ["done"]
 
 
-def test_names_of_any_length_and_places_of_any_name(tmp_path: Path) -> None:
+def test_names_of_any_length_and_places_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A report on them is written; methods that differ at the end of a long name stay apart."""
     for seed, end in enumerate("ab"):
         write_run(tmp_path / "runs" / end, seed=seed, model={"name": "x" * 10**5 + end})
@@ -227,6 +222,7 @@ def test_names_of_any_length_and_places_of_any_name(tmp_path: Path) -> None:
     first, second, _ = only(tmp_path / "runs").methods
     assert first.name != second.name
     assert len(first.name) < 250
+    monkeypatch.setattr(report, "_pictures", lambda *_: [])  # two seconds a page
     page = report.make(tmp_path / "out", tmp_path / "runs")
     assert "caf\ufffd" in page.read_text()
 
@@ -426,15 +422,6 @@ def test_each_class_has_a_row_of_means(reported: Path) -> None:
     assert "<b>" in Page((reported / "report.html").read_text()).words
 
 
-def test_ranking_scores_have_columns_where_there_are_any(tmp_path: Path) -> None:
-    scores = {"accuracy": 0.97, "micro_f1": 0.97, "macro_f1": 0.5}
-    write_run(tmp_path / "a", test={**scores, "roc_auc": 0.7, "average_precision": None})
-    write_run(tmp_path / "b", model={"name": "gat"}, test=scores)
-    table = results_table(only(tmp_path))
-    place = table.columns.index("test ROC AUC")
-    assert [row[place] for row in table.rows] == ["0.7000", "-"]
-
-
 def test_csv_has_plain_numbers(reported: Path) -> None:
     with (reported / "summary.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
@@ -445,14 +432,6 @@ def test_csv_has_plain_numbers(reported: Path) -> None:
     with (reported / "runs.csv").open() as file:
         statuses = [row["status"] for row in csv.DictReader(file)]
     assert sorted(statuses) == ["damaged", *["done"] * 4, "failed"]
-
-
-def test_every_figure_is_written_and_is_xml(reported: Path) -> None:
-    found = sorted(path.name for path in (reported / "figures").glob("*.svg"))
-    assert found == sorted(f"0-toy-2-parts-random-{name}.svg" for name in figures.FIGURES)
-    for name in found:
-        assert ElementTree.parse(reported / "figures" / name).getroot().tag.endswith("svg")
-        assert (reported / "figures" / name).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:

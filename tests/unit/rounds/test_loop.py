@@ -171,19 +171,6 @@ def test_without_the_best_model_the_last_one_stays() -> None:
     assert torch.equal(seen.final, seen.parameters[3])
 
 
-def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
-    seen, *_ = train_layer(settings_of(None, 1), [0.1, 0.2])
-    weight, bias = (
-        seen.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES),
-        seen.parameters[0][-CLASSES:],
-    )
-    parts = [labelled(rank, count) for rank, count in ((0, 2), (1, 3))]
-    rows = torch.cat([part.inputs(slice(None)).matrices[0] for part in parts])  # type: ignore[misc]
-    labels = torch.cat([part.labels for part in parts])
-    loss = torch.nn.functional.cross_entropy(rows @ weight + bias, labels)
-    assert seen.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
-
-
 def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObjective:
     """30 training and 7 validation nodes."""
     torch.manual_seed(0)
@@ -268,17 +255,6 @@ def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> N
     assert 0 < error < 0.02 * whole
     assert abs(losses.mean() - whole) < 5 * error
     assert len(losses.unique()) > 20  # another batch each time
-
-
-def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
-    objective = batch_objective(None)
-    exact = objective.stage.logits(objective.train.inputs(slice(None)))
-    rounded = objective.stage.logits(objective.train.inputs(slice(None)).to_bf16())
-    assert rounded.dtype == torch.float32
-    error = (rounded - exact).abs().max() / exact.abs().max()
-    assert 1e-5 < error < 2e-2
-    rounded.sum().backward()
-    assert all(parameter.grad.dtype == torch.float32 for parameter in objective.stage.parameters())
 
 
 def test_a_loss_that_is_not_finite_ends_all_workers() -> None:

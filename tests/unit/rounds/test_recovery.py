@@ -90,15 +90,6 @@ def test_a_state_is_read_as_it_was_written(
     assert not again.load_round(1, found.append)
 
 
-def test_the_last_two_rounds_are_saved(tmp_path: Path) -> None:
-    saved = recovery(tmp_path)
-    for number in (1, 2, 10):
-        saved.save_round(0, number, {})
-    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
-    saved.save_round(1, 1, {})
-    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-10.state", "step1-1.state"}
-
-
 @pytest.mark.parametrize(
     ("first", "second", "goes_on"),
     [
@@ -219,41 +210,6 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
 
 def out(values: list[int]) -> Pieces:
     return [np.array(values, np.int64).view(np.uint8), np.empty(0, np.uint8)]
-
-
-@pytest.mark.parametrize("between_nodes", [False, True])
-def test_what_came_while_records_were_written_comes_again(
-    between_nodes: bool, tmp_path: Path
-) -> None:
-    """Large messages between nodes, written while the next is in transit, mixed with small ones."""
-    sizes = [1 << 21, 3, 1 << 20, 0, 5, 1 << 21]
-
-    def work(comm: Communicator) -> list[list[Tensor]]:
-        comm.between_nodes = between_nodes
-        comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
-        draw = torch.Generator().manual_seed(comm.rank)
-        found = []
-        for size in sizes:
-            message = [
-                torch.randint(256, (size,), dtype=torch.uint8, generator=draw) for _ in range(2)
-            ]
-            found.append(
-                comm.all_to_all(message, [size] * 2, MessageTag("features", 0), consume=size > 9)
-            )
-        comm.replay_log.close()
-        return found
-
-    came = run_threads(2, work)
-    assert equal(came, run_threads(2, work))
-    tapes = [(tmp_path / f"tape{rank}").read_bytes() for rank in range(2)]
-    for rank, messages in enumerate(came):
-        first = START
-        for message in messages:
-            end = first + HEADER.size + 2 * len(message[0])
-            held = b"".join(part.numpy().tobytes() for part in message)
-            assert tapes[rank][first + HEADER.size : end] == held
-            first = end
-        assert first == len(tapes[rank])  # nothing was added the second time
 
 
 def test_the_next_call_tells_of_a_record_that_could_not_be_written(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
@@ -13,13 +11,11 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import BLOCK, WireFormat
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
-from retexo.models.matrix import Matrix, SparseMatrix
-from retexo.rounds.parameters import FlatParameters, find_used_rows
+from retexo.rounds.parameters import FlatParameters
 from retexo.rounds.reduction import (
     AllReduce,
     PowerSGDReduction,
     build_reduction,
-    is_compressed,
 )
 from retexo.settings.communication_settings import GradientSettings
 
@@ -128,48 +124,6 @@ def assert_agreed(added: list[Added]) -> None:
         assert worker.tails.tolist() == [[total] * TAIL for total in totals]
 
 
-# --- used rows ----------
-
-DENSE = torch.tensor([[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]])
-SPARSE = SparseMatrix.from_scipy(
-    sp.csr_array(np.array([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
-)
-STORED_ZERO = SparseMatrix.from_scipy(sp.csr_array((np.zeros(1), [3], [0, 1]), shape=(1, 4)))
-EMPTY = torch.zeros(0, 4)
-
-
-def found_rows(
-    matrices: list[list[Matrix]], widths: list[int]
-) -> tuple[list[list[list[bool]]], list[list[int]]]:
-    """The used rows of each weight by worker, and the bytes sent to each peer."""
-
-    def work(comm: Communicator) -> tuple[list[list[bool]], list[int]]:
-        weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
-        own = matrices[comm.rank]
-        used = find_used_rows(weights, [own] if own else [], comm, SETUP)
-        return [used[weight].tolist() for weight in weights], comm.meter.table(2)[0, 1].tolist()
-
-    used, bytes_sent = zip(*run_threads(len(matrices), work), strict=True)
-    return list(used), list(bytes_sent)
-
-
-@pytest.mark.parametrize(
-    ("matrices", "used"),
-    [
-        ([[DENSE]], [0, 1, 0, 0]),
-        ([[DENSE], [SPARSE]], [0, 1, 1, 0]),
-        ([[SPARSE], [STORED_ZERO], []], [0, 0, 1, 0]),
-        ([[], [EMPTY]], [0, 0, 0, 0]),
-        ([[torch.ones(1, 4)], []], [1, 1, 1, 1]),
-    ],
-)
-def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int]) -> None:
-    found, bytes_sent = found_rows(matrices, [4])
-    world = len(matrices)
-    assert found == [[[bool(bit) for bit in used]]] * world
-    assert bytes_sent == [[int(peer != rank) for peer in range(world)] for rank in range(world)]
-
-
 # --- whole sums ----------
 
 
@@ -266,15 +220,6 @@ def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) ->
 
 
 # --- low-rank factors ----------
-
-
-def test_which_parameters_are_compressed() -> None:
-    assert is_compressed((12, 10), 5)  # 110 < 120
-    assert not is_compressed((12, 10), 6)  # 132
-    assert not is_compressed((2, 2), 1)  # 4 are not fewer than 4
-    assert not is_compressed((100, 1), 1)
-    assert not is_compressed((0, 10), 1)
-    assert is_compressed((1433, 16), 4)
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

@@ -55,32 +55,6 @@ def local_optimizer(
     return replace(own, max_grad_norm=max_grad_norm)
 
 
-def test_flat_parameters_are_views() -> None:
-    module = Line()
-    gradient = torch.zeros(3)
-    flat = FlatParameters(module, gradient)
-    assert flat.values.tolist() == [1.0, 2.0, 3.0]
-    flat.values.fill_(7.0)
-    assert module.w.tolist() == [7.0, 7.0]
-    assert module.b.tolist() == [[7.0]]
-    module.loss(torch.tensor([0.0])).backward()
-    assert gradient.tolist() == [7.0, 0.0, 0.0]
-    gradient[2] = 9.0
-    assert module.b.grad is not None
-    assert float(module.b.grad) == 9.0
-
-
-def test_a_synchronous_step_is_that_of_the_mean_gradient() -> None:
-    module = Line()
-    own = local_optimizer(module, [0.0, 4.0], total=5)
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
-    assert update_rule.compute() == pytest.approx(0.5 + 4.5)
-    assert own.flat.gradient.tolist() == [-2.0, 0.0, 0.0]  # (1 - 0) + (1 - 4)
-    own.flat.gradient += torch.tensor([12.0, 0.0, 0.0])  # the other workers'
-    update_rule.apply()
-    assert own.flat.values.tolist() == [pytest.approx(1.0 - 0.5 * 10.0 / 5), 2.0, 3.0]
-
-
 @pytest.mark.parametrize("max_grad_norm", [0.5, 5.0])
 def test_the_gradient_is_clipped_as_by_torch_after_it_is_summed(max_grad_norm: float) -> None:
     module = Line()
@@ -125,19 +99,6 @@ def test_a_plateau_lowers_the_learning_rate_and_a_resumed_one_goes_on() -> None:
     assert found == [1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
 
-def test_local_steps_compute_the_weighted_change() -> None:
-    module = Line()
-    own = local_optimizer(module, [0.0, 4.0], total=8)
-    update_rule = build_update_rule(GradientSettings("local", 3, "fp32", "none", 4, False), own)
-    assert update_rule.compute() == pytest.approx(5.0)  # the loss that the round starts from
-    change = (2.0 - 1.0) * (1 - 0.5**3)  # towards the mean 2, half of the way in each step
-    assert own.flat.values.tolist() == [1.0, 2.0, 3.0]  # nothing is applied yet
-    assert own.flat.gradient.tolist() == pytest.approx([2 * change, 0.0, 0.0])
-    own.flat.gradient.copy_(torch.tensor([8.0, 0.0, -8.0]))
-    update_rule.apply()
-    assert own.flat.values.tolist() == [2.0, 2.0, 2.0]
-
-
 def test_the_default_optimizer_is_torchs_adam() -> None:
     """Equal bit for bit, also after saving and loading; a parameter without gradient does not
     change.
@@ -163,46 +124,3 @@ def test_the_default_optimizer_is_torchs_adam() -> None:
         optimizer.load_state_dict(copy.deepcopy(saved))
         assert torch.equal(ours.w, torchs.w)
         assert ours.b.item() == 3.0
-
-
-# --- rows that no worker uses ----------
-
-
-class Table(torch.nn.Module):
-    """A weight of three rows, of which the second is never used, and a bias."""
-
-    USED = torch.tensor([True, False, True])
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
-        self.bias = torch.nn.Parameter(torch.tensor([7.0]))
-
-    def loss(self) -> torch.Tensor:
-        return 2 * self.weight[[0, 2]].sum() + self.bias.sum()
-
-
-def table_optimizer(num_train: int, total: int, weight_decay: float = 0.5) -> LocalOptimizer:
-    module = Table()
-    flat = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED})
-    optimizer = build_optimizer(replace(SGD, weight_decay=weight_decay), 0.5, module)
-    return on_worker(flat, optimizer, lambda: [num_train * module.loss()], num_train, total)
-
-
-@pytest.mark.parametrize("num_train", [0, 2])
-def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
-    """Only weight decay changes them, equally on all workers, so they are not sent."""
-    own = table_optimizer(num_train, total=8)
-    update_rule = build_update_rule(GradientSettings("local", 2, "fp32", "none", 4, False), own)
-    update_rule.compute()
-    decayed = torch.tensor([3.0, 4.0]) * 0.75**2  # lr 0.5 of decay 0.5, twice
-    assert own.flat.values[2:4].tolist() == [3.0, 4.0]
-    assert own.flat.gradient[2:4].tolist() == pytest.approx(
-        (8 * (decayed - torch.tensor([3.0, 4.0]))).tolist()
-    )
-    # Used: weighted by this worker's nodes. 7 becomes 0.75 (0.75 7 - 0.5) - 0.5.
-    assert float(own.flat.gradient[6]) == pytest.approx(
-        num_train * (0.75 * (0.75 * 7 - 0.5) - 0.5 - 7)
-    )
-    update_rule.apply()
-    assert own.flat.values[2:4].tolist() == pytest.approx(decayed.tolist())

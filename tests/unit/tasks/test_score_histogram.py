@@ -14,15 +14,14 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.tasks.classification_scores import sum_histograms
+from retexo.tasks.metrics import average_precision, roc_auc
 from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.round_metrics import RankingMetric
 from retexo.tasks.score_histogram import (
-    average_precision,
     best_f1_edge,
     count_scores,
     even_bin_edges,
     from_key,
-    roc_auc,
     to_keys,
 )
 from retexo.tasks.task_context import TaskContext

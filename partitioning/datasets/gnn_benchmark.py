@@ -1,0 +1,67 @@
+"""Loads Amazon Computers and Photo, Coauthor CS and Physics from the npz files of Shchur et al.
+
+"Pitfalls of Graph Neural Network Evaluation", 2018 (arXiv 1811.05868). The files hold adjacency and
+word counts as CSR matrices and no split: 20 training and about 30 validation nodes per class are
+drawn, as many as in the paper.
+"""
+
+from pathlib import Path
+
+from partitioning.array_checks import CsrParts, check_csr
+from partitioning.datasets.download import Remote, ensure_files
+from partitioning.datasets.raw import RawGraph, build, read_named
+from partitioning.datasets.symmetry import unique_edges
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.node_split import SplitRecipe
+from partitioning.partition_settings import DatasetSettings
+
+URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+FILES = {
+    "amazon-computers": ("Computers", "amazon_electronics_computers.npz"),
+    "amazon-photo": ("Photo", "amazon_electronics_photo.npz"),
+    "coauthor-cs": ("CS", "ms_academic_cs.npz"),
+    "coauthor-physics": ("Physics", "ms_academic_phy.npz"),
+}
+"""Name -> torch_geometric's folder, and the file."""
+SPLITS = {
+    "amazon-computers": SplitRecipe("per_class", train_per_class=20, num_val=300, num_test=13252),
+    "amazon-photo": SplitRecipe("per_class", train_per_class=20, num_val=240, num_test=7250),
+    "coauthor-cs": SplitRecipe("per_class", train_per_class=20, num_val=450, num_test=17583),
+    "coauthor-physics": SplitRecipe("per_class", train_per_class=20, num_val=150, num_test=34243),
+}
+_CSR = ("data", "indices", "indptr", "shape")
+
+
+def remotes(name: str, folder: str) -> list[Remote]:
+    """Return the file, at torch_geometric's place: Photo/raw/amazon_electronics_photo.npz."""
+    place, file = FILES[name]
+    return [Remote(f"{URL}/{file}", Path(folder) / place / "raw" / file)]
+
+
+def load(settings: DatasetSettings) -> GraphData:
+    """Load a graph with each edge once, in the direction of the file."""
+    files = remotes(settings.name, settings.dir)
+    ensure_files(settings.name, files)
+    path = files[0].path
+    names = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in _CSR]
+    arrays = read_named(path, (*names, "labels"))
+    words, adjacency = (
+        CsrParts(*(arrays[f"{matrix}_{part}"] for part in _CSR)) for matrix in ("attr", "adj")
+    )
+    num_nodes = len(arrays["labels"])
+    edges = check_csr(adjacency, num_nodes, lambda name: _where(path, name.replace("feat", "adj")))
+    if edges.shape != (num_nodes, num_nodes):
+        raise InputError(
+            f"{_where(path, 'adj_shape')} is {edges.shape}; expected {num_nodes} rows and columns"
+        )
+    ends = edges.tocoo().coords
+    src, dst = unique_edges(ends[0], ends[1], num_nodes)
+    where = {f"feat_{part}": _where(path, f"attr_{part}") for part in _CSR}
+    where["label"] = _where(path, "labels")
+    raw = RawGraph(settings.name, src, dst, words, arrays["labels"], {}, None, where=where)
+    return build(raw)
+
+
+def _where(path: Path, array: str) -> str:
+    return f"{path}: array `{array}`"

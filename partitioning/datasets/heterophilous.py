@@ -1,0 +1,63 @@
+"""Loads the heterophilous graphs of Platonov et al. (ICLR 2023, arXiv 2302.11640) from their npz.
+
+These are roman-empire, amazon-ratings, minesweeper, tolokers and questions, and chameleon and
+squirrel without their duplicate nodes. Each has ten published splits, which split.index picks from.
+"""
+
+from pathlib import Path
+
+from partitioning.array_checks import check_endpoints
+from partitioning.datasets.download import Remote, ensure_files
+from partitioning.datasets.raw import RawGraph, build, read_named
+from partitioning.datasets.symmetry import unique_edges
+from partitioning.errors import InputError
+from partitioning.graph_data import MASKS, GraphData
+from partitioning.partition_settings import DatasetSettings
+
+URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
+NAMES = (
+    "roman-empire",
+    "amazon-ratings",
+    "minesweeper",
+    "tolokers",
+    "questions",
+    "chameleon-filtered",
+    "squirrel-filtered",
+)
+_ARRAYS = {
+    "features": "node_features",
+    "label": "node_labels",
+    "train_mask": "train_masks",
+    "val_mask": "val_masks",
+    "test_mask": "test_masks",
+}
+"""Our names of arrays -> theirs."""
+
+
+def remotes(name: str, folder: str) -> list[Remote]:
+    """Return the file, at torch_geometric's place: roman_empire/raw/roman_empire.npz."""
+    stem = name.replace("-", "_")
+    return [Remote(f"{URL}/{stem}.npz", Path(folder) / stem / "raw" / f"{stem}.npz")]
+
+
+def load(settings: DatasetSettings) -> GraphData:
+    """Load a graph with each edge once, in the direction of the file."""
+    files = remotes(settings.name, settings.dir)
+    ensure_files(settings.name, files)
+    path = files[0].path
+    arrays = read_named(path, ("edges", *_ARRAYS.values()))
+    edges, num_nodes = arrays["edges"], len(arrays["node_labels"])
+    where = {name: f"{path}: array `{theirs}`" for name, theirs in _ARRAYS.items()}
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
+    src, dst = (check_endpoints(ends, num_nodes, f"{path}: array `edges`") for ends in edges.T)
+    raw = RawGraph(
+        settings.name,
+        *unique_edges(src, dst, num_nodes),
+        arrays["node_features"],
+        arrays["node_labels"],
+        {mask: arrays[_ARRAYS[mask]].T for mask in MASKS},  # [nodes, splits]
+        None,
+        where=where | {"feat": where["features"]},
+    )
+    return build(raw, split_index=settings.split.index)

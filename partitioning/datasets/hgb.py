@@ -1,0 +1,192 @@
+"""Loads ACM and DBLP of the Heterogeneous Graph Benchmark (Lv et al., KDD 2021, arXiv 2112.14936).
+
+The test nodes are the benchmark's. It has no validation nodes: as in its own code, a fifth of its
+training nodes validate, drawn here with split.seed. Tests compare with torch_geometric's reader.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.array_checks import (
+    Array,
+    check_classes,
+    check_dense,
+    check_edge_weight,
+    check_endpoints,
+    check_unique,
+)
+from partitioning.datasets.download import FETCH_AGAIN, Archive, library
+from partitioning.datasets.given_split import masks_of
+from partitioning.datasets.raw import narrow_ends
+from partitioning.errors import InputError
+from partitioning.file_io import open_regular, read_json, reading
+from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.partition_settings import DatasetSettings
+
+URL = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
+FILES = {
+    "hgb-acm": ("ACM", "1xbJ4QE9pcDJOcALv7dYhHDCPITX2Iddz"),
+    "hgb-dblp": ("DBLP", "1fLLoy559V7jJaQ_9mQEsC06VKd6Qd3SC"),
+}
+"""Name -> name of zip and folder, and the file's id on Google Drive."""
+_NEEDED = ("info.dat", "node.dat", "link.dat", "label.dat", "label.dat.test")
+VALIDATION = 0.2
+
+
+def archive(name: str, folder: str) -> Archive:
+    """Describe the zip, `dataset_dir`/HGB/ACM.zip; its folder is `dataset_dir`/HGB/ACM."""
+    title, number = FILES[name]
+    root = Path(folder) / "HGB"
+    return Archive(name, f"{URL}{number}", root / f"{title}.zip", root / title, _NEEDED)
+
+
+def load(settings: DatasetSettings) -> HeteroGraphData:
+    """Load a data set; weights of a relation that are all 1 are left out."""
+    files = archive(settings.name, settings.dir)
+    files.ensure(settings.max_gib)
+    with library(settings.name, files.folder):
+        types, edge_types, num_classes = _read_info(files.folder / "info.dat")
+        nodes, node_type, position = _read_nodes(files.folder / "node.dat", types)
+        relations = _read_relations(files.folder / "link.dat", edge_types, node_type, position)
+        tables = {
+            types[number]: NodeTable(found.features, np.arange(found.count))
+            for number, found in nodes.items()
+        }
+        rows = {
+            part: _read_labels(files.folder / file, node_type, position)
+            for part, file in (("train", "label.dat"), ("test", "label.dat.test"))
+        }
+        target = types[rows["train"].type_number]
+        if settings.target not in (None, target):
+            raise InputError(
+                f"target={settings.target}: of {settings.name} only {target} has labels; leave it"
+                " out"
+            )
+        labels = np.full(tables[target].num_nodes, -1, np.int64)
+        for found in rows.values():
+            labels[found.nodes] = check_classes(found.classes, num_classes, found.where)
+        masks = _make_masks(rows, len(labels), settings.split.seed)
+    return HeteroGraphData(settings.name, tables, relations, target, labels, num_classes, **masks)
+
+
+@dataclass
+class _Type:
+    """The nodes of one type, while they are read."""
+
+    count: int = 0
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        if not self.rows:
+            return np.zeros((self.count, 0), np.float32)
+        return check_dense(np.stack(self.rows), self.count, "node.dat")
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """The lines of a label file."""
+
+    where: str
+    type_number: int
+    nodes: Array
+    """[K] positions within the type."""
+    classes: Array
+    """[K]"""
+
+
+def _read_info(path: Path) -> tuple[dict[int, str], dict[int, EdgeType], int]:
+    """Return node types and edge types by number, and the number of classes.
+
+    A relation is called as in torch_geometric: the middle of a meaning such as paper-cite-paper,
+    or `to` where that is the destination, as in paper-author.
+    """
+    info = read_json(path)
+    with reading(path, "description of types", FETCH_AGAIN):
+        types = {int(key): str(name) for key, name in info["node.dat"]["node type"].items()}
+        edge_types: dict[int, EdgeType] = {}
+        for key, link in info["link.dat"]["link type"].items():
+            start, end, meaning = link.values()
+            src, dst = types[int(start)], types[int(end)]
+            name = str(meaning).split("-")[1]
+            edge_types[int(key)] = (src, "to" if dst in (name, name[1:]) else name, dst)
+        if len(set(edge_types.values())) < len(edge_types):
+            raise ValueError("two relations have the same name")
+        return types, edge_types, len(info["label.dat"]["node type"]["0"])
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    """Yield the columns of each line, which tabs separate."""
+    with reading(path, "table separated by tabs", FETCH_AGAIN), open_regular(path, "r") as file:
+        for line in file:
+            yield line.rstrip("\n").split("\t")
+
+
+def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[int, _Type], Array, Array]:
+    """Read lines of id, name, type and, for some types, features; ids count from 0.
+
+    Returns:
+        The types by number; the number of each node's type [N]; each node's position in it [N].
+    """
+    found = {number: _Type() for number in types}
+    ids, numbers, positions = [], [], []
+    for node, _name, number, *features in _lines(path):
+        of_type = found[int(number)]
+        ids.append(int(node))
+        numbers.append(int(number))
+        positions.append(of_type.count)
+        of_type.count += 1
+        if features:
+            of_type.rows.append(np.array(features[0].split(","), np.float32))
+    node_type, position = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    order = np.array(ids, np.int64)
+    check_endpoints(order, len(ids), str(path))
+    check_unique(order, str(path))
+    node_type[order], position[order] = numbers, positions
+    return found, node_type, position
+
+
+def _read_relations(
+    path: Path, edge_types: dict[int, EdgeType], node_type: Array, position: Array
+) -> dict[EdgeType, Relation]:
+    """Read lines of source, destination, relation and weight."""
+    columns = np.array([line[:4] for line in _lines(path)], np.float64).reshape(-1, 4)
+    ends = columns[:, :2].astype(np.int64).T
+    for each in ends:
+        check_endpoints(each, len(node_type), str(path))
+    relations: dict[EdgeType, Relation] = {}
+    for number, edge_type in edge_types.items():
+        rows = np.flatnonzero(columns[:, 2] == number)
+        src, dst = (narrow_ends(position[each[rows]]) for each in ends)
+        weight = check_edge_weight(columns[rows, 3], len(rows), f"{path}: relation {number}")
+        for end, each in zip((edge_type[0], edge_type[2]), ends, strict=True):
+            if len(set(node_type[each[rows]].tolist())) > 1:
+                raise InputError(f"{path}: an end of relation {number} is no {end}; {FETCH_AGAIN}")
+        relations[edge_type] = Relation(src, dst, weight)
+    return relations
+
+
+def _read_labels(path: Path, node_type: Array, position: Array) -> _Labelled:
+    """Read lines of node, name, type and class."""
+    rows = np.array([(line[0], line[2], line[3]) for line in _lines(path)]).astype(np.int64)
+    nodes, types, classes = rows.reshape(-1, 3).T
+    check_endpoints(nodes, len(node_type), str(path))
+    check_unique(nodes, str(path))
+    if len(set(types.tolist())) != 1 or (node_type[nodes] != types).any():
+        raise InputError(f"{path}: expected nodes of one type; {FETCH_AGAIN}")
+    return _Labelled(str(path), int(types[0]), position[nodes], classes)
+
+
+def _make_masks(rows: dict[str, _Labelled], num_nodes: int, seed: int) -> dict[str, Any]:
+    train = np.random.default_rng(seed).permutation(rows["train"].nodes)
+    num_val = int(len(train) * VALIDATION)
+    where = rows["train"].where
+    parts = {"train_mask": (train[num_val:], where), "val_mask": (train[:num_val], where)}
+    return dict(
+        masks_of(parts | {"test_mask": (rows["test"].nodes, rows["test"].where)}, num_nodes)
+    )

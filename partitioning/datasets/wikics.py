@@ -1,0 +1,56 @@
+"""Loads WikiCS (Mernyei and Cangea 2020, arXiv 2007.02901), articles on computing, from JSON.
+
+It has 20 published splits, which split.index picks from. Validation nodes are those of the split's
+validation and early-stopping masks together; all splits test the same nodes.
+"""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from partitioning.array_checks import check_endpoints
+from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files
+from partitioning.datasets.raw import RawGraph, build
+from partitioning.datasets.symmetry import unique_edges
+from partitioning.file_io import read_json, reading
+from partitioning.graph_data import GraphData
+from partitioning.partition_settings import DatasetSettings
+
+URL = "https://github.com/pmernyei/wiki-cs-dataset/raw/master/dataset/data.json"
+
+
+def remotes(_name: str, folder: str) -> list[Remote]:
+    """Return the file, WikiCS/raw/data.json."""
+    return [Remote(URL, Path(folder) / "WikiCS" / "raw" / "data.json")]
+
+
+def load(settings: DatasetSettings) -> GraphData:
+    """Load the graph with each link once, in its direction."""
+    files = remotes(settings.name, settings.dir)
+    ensure_files(settings.name, files)
+    path = files[0].path
+    held = read_json(path)
+    with reading(path, "JSON file of WikiCS", FETCH_AGAIN):
+        links, labels = held["links"], np.array(held["labels"])
+        features = np.array(held["features"], np.float32)
+        src = np.repeat(np.arange(len(links)), [len(each) for each in links])
+        dst = np.fromiter(chain.from_iterable(links), np.int64, len(src))
+        masks = {
+            "train_mask": np.array(held["train_masks"]).T,
+            "val_mask": (np.array(held["val_masks"]) | np.array(held["stopping_masks"])).T,
+            "test_mask": np.array(held["test_mask"]),
+        }
+    for ends in (src, dst):
+        check_endpoints(ends, len(labels), f"{path}: links")
+    where = {name: f"{path}: {name}" for name in ("features", "label", *masks)}
+    raw = RawGraph(
+        settings.name,
+        *unique_edges(src, dst, len(labels)),
+        features,
+        labels,
+        masks,
+        None,
+        where=where | {"feat": where["features"]},
+    )
+    return build(raw, split_index=settings.split.index)

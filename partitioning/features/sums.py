@@ -1,0 +1,397 @@
+"""One pipeline for the tables of several sites, fitted to sums of numbers that each site computes.
+
+No site learns another's numbers if the sums are secure: only totals are used. Three vectors of
+int64 are added up: counts, with a histogram of each column of numbers; sums; and sums of squared
+distances from the common mean. All numbers are exact, or in fixed point, so that masks cancel and
+the order of sites does not matter.
+
+A column is measured in halves of its agreed range, from the middle: y = (x - middle) / half, |y| is
+at most 1. A histogram has BINS bins of equal width, so that a median or quartile is exact to a bin.
+
+E columns of numbers, with each entry of an embedding one.
+"""
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.features.agreed import AgreedColumn
+from partitioning.features.encoder import State, fit_columns
+from partitioning.features.schema import VERSION, Column, Rows, Schema
+from partitioning.features.statistics import FittedRows, Moments, Values, signed_log
+from partitioning.partition_settings import FeatureSettings
+
+log = logging.getLogger(__name__)
+
+BINS = 1024
+TOLERANCE = 1e-6
+"""Share of a range's larger end by which a value may lie outside: float32 rounds."""
+SMALLEST = 1e-6
+"""A column with a smaller deviation, in halves of its range, is constant."""
+PER_ENTRY = ("count", "num_zeros", "num_blank", "not_binary")
+Words = NDArray[np.int64]
+AddUp = Callable[[Words], Words]
+"""Returns the sums of the words of all sites."""
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """The numbers that a site adds to the sums."""
+
+    num_rows: int
+    counts: Words
+    """See `_Layout`."""
+    moments: tuple[Values, Values]
+    """Means and sums of squared distances in halves of the range, [E], for features.scale=log of
+    logarithms behind them: [2 E].
+    """
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the vector of counts has what."""
+
+    columns: tuple[AgreedColumn, ...]
+    has_histograms: bool
+    has_logs: bool
+
+    @classmethod
+    def of(cls, columns: Sequence[AgreedColumn], settings: FeatureSettings) -> "_Layout":
+        needs_quantiles = settings.missing == "median" or settings.scale == "robust"
+        return cls(tuple(columns), needs_quantiles, settings.scale == "log")
+
+    @property
+    def numbers(self) -> list[AgreedColumn]:
+        return [each for each in self.columns if each.role != "categorical"]
+
+    @property
+    def num_entries(self) -> int:
+        """E."""
+        return sum(each.width for each in self.numbers)
+
+    def split(self, counts: Words) -> dict[str, Words]:
+        """The parts by name: those of PER_ENTRY [E], bins [E, BINS]; has_blanks and pattern by
+        column [K]; num_rows [1]; of a categorical column its categories, others, and blanks.
+        """
+        entries = self.num_entries
+        sizes = {"num_rows": 1} | dict.fromkeys(PER_ENTRY, entries)
+        sizes |= dict.fromkeys(("has_blanks", "pattern"), len(self.columns))
+        sizes |= {"bins": BINS * entries * self.has_histograms}
+        for each in self.columns:
+            if each.role == "categorical":
+                sizes[f"/{each.name}"] = len(each.categories) + 2
+        if len(counts) == 0:
+            counts = np.zeros(sum(sizes.values()), np.int64)
+        ends = np.cumsum(list(sizes.values()))[:-1]
+        return dict(zip(sizes, np.split(counts, ends), strict=True))
+
+    def ranges(self) -> tuple[Values, Values]:
+        """Middle and half of the ranges: [E], or [2 E] with those of logarithms."""
+        ends = np.array(
+            [(each.low, each.high) for each in self.numbers for _ in range(each.width)]
+        ).reshape(-1, 2)
+        if self.has_logs:
+            ends = np.concatenate([ends, signed_log(ends)])
+        return ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 2
+
+
+# --- a site's share ----------
+
+
+def share_nothing(columns: Sequence[AgreedColumn], settings: FeatureSettings) -> Share:
+    """The share of a site without rows."""
+    layout = _Layout.of(columns, settings)
+    zeros = np.zeros(layout.num_entries * (1 + layout.has_logs))
+    return Share(
+        0, np.concatenate(list(layout.split(np.empty(0, np.int64)).values())), (zeros, zeros)
+    )
+
+
+def compute_share(
+    features: Rows,
+    schema: Schema,
+    rows: NDArray[np.bool_] | None,
+    columns: Sequence[AgreedColumn],
+    settings: FeatureSettings,
+) -> Share:
+    """Compute the numbers of a site's table.
+
+    Args:
+        features: [N, W] raw numbers, NaN where blank.
+        schema: What the columns hold.
+        rows: [N] which rows to learn from; None: all.
+        columns: What all sites have agreed on.
+        settings: How to scale and fill.
+
+    Raises:
+        InputError: the table has other columns, a number is outside its range, or a cell is blank
+            with features.missing=error.
+    """
+    used = np.arange(len(features)) if rows is None else np.flatnonzero(rows)
+    table, layout = FittedRows(features, schema, used), _Layout.of(columns, settings)
+    own = [_find(schema, each) for each in columns]
+    parts = layout.split(np.empty(0, np.int64))
+    parts["num_rows"][0] = len(used)
+    key = secrets.token_bytes(16)
+    for at, column in enumerate(own):
+        parts["has_blanks"][at] = table.has_blanks(column)
+        if parts["has_blanks"][at] and settings.missing == "error":
+            raise InputError(
+                f"features.missing=error: {schema.path}: column `{column.name}` has blanks; fill"
+                " them, or set features.missing=median at all sites"
+            )
+        # Sums of hashes with a key that no other site has are equal only where all patterns are.
+        pattern = hashlib.blake2b(
+            repr(table.blank_pattern(column)).encode(), key=key, digest_size=8
+        )
+        parts["pattern"][at] = np.frombuffer(pattern.digest(), np.int64)[0]
+    numbers = [column for column in own if column.role != "categorical"]
+    if numbers:
+        _count_numbers(parts, table, numbers, layout, schema.path)
+    for each, column in zip(columns, own, strict=True):
+        if column.role == "categorical":
+            _count_categories(parts[f"/{each.name}"], table, column, each, schema)
+    moments = [table.moments(column) for column in numbers]
+    if layout.has_logs:
+        moments += [table.log_moments(column) for column in numbers]
+    middle, half = layout.ranges()
+    count = _join([each.count for each in moments])
+    mean = np.where(count > 0, (_join([each.mean for each in moments]) - middle) / half, 0)
+    squares = _join([each.squares for each in moments]) / half**2
+    return Share(len(used), np.concatenate(list(map(np.ravel, parts.values()))), (mean, squares))
+
+
+def _join(values: list[Values]) -> Values:
+    return np.concatenate([np.empty(0), *values])
+
+
+def _find(schema: Schema, agreed: AgreedColumn) -> Column:
+    """The column of a table; InputError if it is missing or holds something else."""
+    column = schema.find(agreed.name)
+    if column is None:
+        found = ", ".join(each.name for each in schema.columns)
+        raise InputError(
+            f"{schema.path}: there is no column `{agreed.name}`, which features.spec names; add it,"
+            f" or take it out of the file at all sites; found {found}"
+        )
+    if (column.role, column.width) != (agreed.role, agreed.width):
+        raise InputError(
+            f"{schema.path}: column `{column.name}` is {column.role} ({column.width} wide);"
+            f" features.spec has {agreed.role} ({agreed.width} wide); mend the values, or change"
+            " the file at all sites"
+        )
+    return column
+
+
+def check_no_others(schema: Schema, columns: Sequence[AgreedColumn]) -> None:
+    """InputError for a column of the table that sites have not agreed on."""
+    for column in schema.columns:
+        if all(column.name != each.name for each in columns):
+            why = " The names of its categories stay here otherwise." if column.categories else ""
+            raise InputError(
+                f"{schema.path}: column `{column.name}` ({column.role}) is not in the file of"
+                f" features.spec: add it there at all sites, or set columns.ignore={column.name}."
+                + why
+            )
+
+
+def _count_numbers(
+    parts: dict[str, Words],
+    table: FittedRows,
+    columns: list[Column],
+    layout: _Layout,
+    path: str,
+) -> None:
+    moments = [table.moments(column) for column in columns]
+    for name in ("count", "num_zeros", "num_blank"):
+        parts[name][:] = np.concatenate([getattr(each, name) for each in moments])
+    parts["not_binary"][:] = ~np.concatenate([each.binary for each in moments])
+    low, high = (
+        np.concatenate([getattr(each, end) for each in moments]) for end in ("low", "high")
+    )
+    wanted = [each for each in layout.numbers for _ in range(each.width)]
+    for each, least, most in zip(wanted, low, high, strict=True):
+        margin = min(TOLERANCE * max(abs(each.low), abs(each.high)), (each.high - each.low) / 2)
+        for value in (least, most) if least <= most else ():
+            if not each.low - margin <= value <= each.high + margin:
+                raise InputError(
+                    f"{path}: column `{each.name}` has {value:g}, outside the range [{each.low:g},"
+                    f" {each.high:g}] of features.spec; widen it at all sites, or mend the value"
+                )
+    if not layout.has_histograms:
+        return
+    bins = parts["bins"].reshape(-1, BINS)
+    places = np.concatenate([np.arange(each.first, each.columns.stop) for each in columns])
+    middle, half = (each[: layout.num_entries] for each in layout.ranges())
+    for block in table.blocks():
+        place = np.floor(((block[:, places] - middle) / half + 1) * (BINS / 2)).clip(0, BINS - 1)
+        for counts, found in zip(bins, place.T, strict=True):
+            counts += np.bincount(found[~np.isnan(found)].astype(np.int64), minlength=BINS)
+
+
+def _count_categories(
+    counts: Words, table: FittedRows, column: Column, agreed: AgreedColumn, schema: Schema
+) -> None:
+    found, counts[-1] = table.count_categories(column)
+    others = {name: number for name, number in found.items() if name not in agreed.categories}
+    counts[:-2] = [found.get(name, 0) for name in agreed.categories]
+    counts[-2] = sum(others.values())
+    if others:
+        log.warning(
+            "%s: column `%s`: %d rows have one of %d categories that features.spec does not list;"
+            " they share one column",
+            schema.path,
+            column.name,
+            counts[-2],
+            len(others),
+        )
+
+
+# --- fitting ----------
+
+
+def fit_sums(
+    share: Share,
+    columns: Sequence[AgreedColumn],
+    settings: FeatureSettings,
+    add_up: AddUp,
+) -> State:
+    """Fit the pipeline, as `encoder.fit` fits one to a table with the rows of all sites.
+
+    Args:
+        share: This site's.
+        columns: What all sites have agreed on.
+        settings: The same at all sites.
+        add_up: Is called three times.
+
+    Returns:
+        The same state at all sites.
+
+    Raises:
+        InputError: no site has a row to learn from.
+    """
+    layout = _Layout.of(columns, settings)
+    own, total = layout.split(share.counts), layout.split(add_up(share.counts))
+    num_rows = int(total["num_rows"][0])
+    if num_rows == 0:
+        raise InputError(f"features.fit={settings.fit}: no site has rows to learn from")
+    repeats = 1 + layout.has_logs
+    own_count, count = (np.tile(each["count"], repeats) for each in (own, total))
+    mean, squares = share.moments
+    mean_of_all = _add_numbers(own_count * mean, num_rows, add_up) / np.maximum(count, 1)
+    squares = squares + own_count * (mean - mean_of_all) ** 2
+    squares_of_all = _add_numbers(squares, num_rows, add_up)
+    table = SummedTables(layout, total, mean_of_all, squares_of_all)
+    first, places = 0, []
+    for each in columns:
+        places.append(Column(each.name, each.role, first, each.width))
+        first += each.width
+    states = fit_columns(table, Schema("features.spec", tuple(places)), settings)
+    for state in states:
+        if state["role"] == "categorical":
+            state["rest"] |= bool(total[f"/{state['name']}"][-2])
+    return {
+        "version": VERSION,
+        "fitted_on": settings.fit,
+        "num_rows": num_rows,
+        "missing": settings.missing,
+        "roles": {},
+        "ignored": {},
+        "columns": states,
+    }
+
+
+def _add_numbers(values: Values, num_rows: int, add_up: AddUp) -> Values:
+    """Sums of numbers of at most 16 for each row, in fixed point."""
+    unit = 2.0 ** (num_rows.bit_length() - 58)
+    sums: Values = add_up(np.rint(values / unit).astype(np.int64)).astype(np.float64) * unit
+    return sums
+
+
+class SummedTables:
+    """The statistics of the rows of all sites; statistics.Statistics."""
+
+    def __init__(
+        self, layout: _Layout, total: dict[str, Words], mean: Values, squares: Values
+    ) -> None:
+        self._layout, self._total = layout, total
+        self._mean, self._squares = mean, squares
+        self._entries: dict[str, slice] = {}
+        first = 0
+        for each in layout.numbers:
+            self._entries[each.name] = slice(first, first + each.width)
+            first += each.width
+
+    def moments(self, column: Column) -> Moments:
+        return self._moments(column, 0)
+
+    def log_moments(self, column: Column) -> Moments:
+        return self._moments(column, self._layout.num_entries)
+
+    def _moments(self, column: Column, offset: int) -> Moments:
+        at = self._entries[column.name]
+        count, zeros, blank, not_binary = (self._total[name][at] for name in PER_ENTRY)
+        shifted = slice(at.start + offset, at.stop + offset)
+        middle, half = (each[shifted] for each in self._layout.ranges())
+        mean, squares = self._mean[shifted], self._squares[shifted]
+        varies = squares > SMALLEST**2 * np.maximum(count, 1)
+        return Moments(
+            count.astype(np.float64),
+            mean=np.where(count > 0, middle + half * mean, 0),
+            squares=squares * half**2,
+            # The smallest and largest value stay at their site; the ends of the range stand for
+            # them.
+            low=middle - half,
+            high=np.where(varies, middle + half, middle - half),
+            binary=not_binary == 0,
+            num_zeros=zeros.astype(np.float64),
+            num_blank=blank.astype(np.float64),
+        )
+
+    def quantiles(self, column: Column, shares: list[float]) -> Values:
+        at = self._entries[column.name]
+        middle, half = (each[at] for each in self._layout.ranges())
+        found = np.zeros((len(shares), column.width))
+        for entry, counts in enumerate(self._total["bins"].reshape(-1, BINS)[at]):
+            below = np.cumsum(counts)
+            # Just before and after: between them may be a gap without values.
+            margin = below[-1] * 1e-9
+            bins = [
+                np.searchsorted(below, below[-1] * np.array(shares) + m) for m in (-margin, margin)
+            ]
+            place = (np.mean(bins, axis=0) + 0.5) * 2 / BINS - 1
+            found[:, entry] = middle[entry] + half[entry] * place if below[-1] else 0
+        return found
+
+    def count_categories(self, column: Column) -> tuple[dict[str, int], int]:
+        counts = self._total[f"/{column.name}"].tolist()
+        names = next(each.categories for each in self._layout.columns if each.name == column.name)
+        known = dict(zip(names, counts[:-2], strict=True))
+        return {name: count for name, count in known.items() if count}, counts[-1]
+
+    def has_blanks(self, column: Column) -> bool:
+        return bool(self._of_column("has_blanks", column))
+
+    def blank_pattern(self, column: Column) -> int:
+        return self._of_column("pattern", column)
+
+    def _of_column(self, name: str, column: Column) -> int:
+        names = [each.name for each in self._layout.columns]
+        return int(self._total[name][names.index(column.name)])
+
+
+def describe_sums(columns: Sequence[AgreedColumn], settings: FeatureSettings) -> list[str]:
+    """Lines that say which sums the sites add up."""
+    layout = _Layout.of(columns, settings)
+    numbers = ", ".join(each.name for each in layout.numbers)
+    categorical = [each.name for each in columns if each.role == "categorical"]
+    more = f", histogram of {BINS} bins" if layout.has_histograms else ""
+    more += ", sums of logarithms" if layout.has_logs else ""
+    lines = [f"counts, sum, sum of squares{more}: {numbers}"] if numbers else []
+    return lines + ([f"rows with each category: {', '.join(categorical)}"] if categorical else [])

@@ -1,0 +1,255 @@
+"""Reads and writes objects of a store by their address: s3://, gs:// or https://.
+
+s3:// and gs:// go through fsspec, which is imported when an address is first used (extra `remote`);
+https:// through the downloader of the data sets, only for reading. Every wait has a time limit, and
+every failure is an InputError with the setting, the address, the cause and the remedy.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from partitioning.datasets import download
+from partitioning.errors import InputError
+from partitioning.file_io import file_checksum, open_regular, rename_durably
+
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
+SCHEMES = (*PACKAGES, "https")
+CONNECT_TIMEOUT, TIMEOUT = 10.0, 30.0
+"""Seconds to connect, and without a byte from the store."""
+ATTEMPTS = 3
+"""Of s3fs, each with one repetition by botocore."""
+PIECE = 16 << 20
+"""Bytes of one request. A broken connection costs one piece, which is read again."""
+_UNKNOWN = (403, 404, 405, 410, 501)
+"""HTTP statuses after which only a download can tell whether there is an object: a signed address
+may allow GET alone, and some servers answer 403 for a missing object."""
+_REMEDIES = {
+    FileNotFoundError: "correct the address, or make the bucket",
+    PermissionError: (
+        "give these credentials the right to list, read and (for results) write there, or choose"
+        " others (AWS_PROFILE, AWS_ACCESS_KEY_ID; GOOGLE_APPLICATION_CREDENTIALS)"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a store says of an object."""
+
+    size: int | None
+    version: str
+    """ETag or time of the last change; empty where the store says neither."""
+
+
+def is_remote(value: str | None) -> bool:
+    """Return whether a setting is an address; InputError is left to `Place`."""
+    return value is not None and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value) is not None
+
+
+@dataclass(frozen=True)
+class Place:
+    """An object, or all objects below an address, and the setting that names it."""
+
+    setting: str
+    url: str
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise InputError(
+                f"{self}: expected an address that begins with s3://, gs:// or https://, or a path"
+            )
+        if not self._path.strip("/"):
+            raise InputError(f"{self}: names no bucket or host; expected s3://BUCKET/PATH")
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.url}"
+
+    def __truediv__(self, name: str) -> "Place":
+        return Place(self.setting, f"{self.url.rstrip('/')}/{name}") if name else self
+
+    @property
+    def scheme(self) -> str:
+        return self.url.partition("://")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return PurePosixPath(re.sub(r"[?#].*", "", self._path)).name
+
+    @property
+    def can_list(self) -> bool:
+        """Whether the store can list and write objects."""
+        return self.scheme in PACKAGES
+
+    @property
+    def _path(self) -> str:
+        return self.url.partition("://")[2]
+
+    def stat(self) -> Entry | None:
+        """Return what the store says of the object; None where there is none."""
+        with self._explain("read"):
+            if not self.can_list:
+                return None if self.url.endswith("/") else self._ask_head()
+            try:
+                info = self._filesystem().info(self._path.rstrip("/"))
+            except FileNotFoundError as error:
+                if "bucket does not exist" in str(error):
+                    raise
+                return None
+            return _entry(info) if info["type"] == "file" else None
+
+    def objects(self) -> dict[str, Entry]:
+        """Return all objects below the address, by their path from there."""
+        self._check_listable("a folder cannot be listed over https; name a file, or copy it here")
+        with self._explain("list"):
+            root = self._path.rstrip("/")
+            found = self._filesystem().find(root, detail=True)
+        names = {path.removeprefix(f"{root}/"): _entry(info) for path, info in found.items()}
+        for name in names:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise InputError(f"{self}: has an object {name!a}, which is no path below it")
+        return {name: entry for name, entry in names.items() if not name.endswith("/")}
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders right below the address."""
+        with self._explain("list"):
+            try:
+                found = self._filesystem().ls(self._path.rstrip("/"), detail=True)
+            except FileNotFoundError as error:
+                if "bucket does not exist" in str(error):
+                    raise
+                return []
+        return sorted(
+            PurePosixPath(info["name"]).name for info in found if info["type"] == "directory"
+        )
+
+    def download(self, path: Path, sha256: str | None = None) -> None:
+        """Copy the object to a file, written beside its place and then renamed.
+
+        sha256: hex; InputError, and no file, where the object has another.
+        """
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        with self._explain("read"):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if self.can_list:
+                    self._read_into(part)
+                else:
+                    download.download_to(self.url, part, download.LARGEST_ZIP)
+                found = file_checksum(part)
+                if sha256 not in (None, found):
+                    raise InputError(
+                        f"{self}: its sha256 is {found}, and {sha256} is stated for it: it is"
+                        " damaged or of another version; upload it again"
+                    )
+                rename_durably(part, path)
+            finally:
+                with contextlib.suppress(OSError):
+                    part.unlink()
+
+    def upload(self, path: Path) -> None:
+        """Copy a file to the store, where it appears once it is complete."""
+        self._check_listable("nothing can be written over https; choose s3:// or gs://")
+        with self._explain("write"):
+            self._filesystem().put_file(os.fspath(path), self._path)
+
+    def write(self, content: bytes) -> None:
+        """Write a small object."""
+        self._check_listable("nothing can be written over https; choose s3:// or gs://")
+        with self._explain("write"):
+            self._filesystem().pipe_file(self._path, content)
+
+    def remove(self) -> None:
+        """Remove the object if there is one."""
+        with self._explain("write"), contextlib.suppress(FileNotFoundError):
+            self._filesystem().rm_file(self._path)
+
+    def _check_listable(self, reason: str) -> None:
+        if not self.can_list:
+            raise InputError(f"{self}: {reason}")
+
+    def _filesystem(self) -> Any:
+        package = PACKAGES[self.scheme]
+        try:
+            import fsspec
+
+            options: dict[str, Any] = {"use_listings_cache": False}
+            if self.scheme == "s3":
+                options["config_kwargs"] = {
+                    "connect_timeout": CONNECT_TIMEOUT,
+                    "read_timeout": TIMEOUT,
+                    "retries": {"max_attempts": 1},
+                }
+            system = fsspec.filesystem(self.scheme, **options)
+        except ImportError:
+            extra = "pip install 'retexo-gnn[remote]'"
+            how = extra if package == "s3fs" else f"{extra} {package}"
+            raise InputError(f"{self}: {self.scheme}:// needs the extra `remote`: {how}") from None
+        system.retries = ATTEMPTS
+        return system
+
+    def _read_into(self, part: Path) -> None:
+        """Read piece by piece; OSError if the object is cut short or arrives too slowly."""
+        with (
+            self._filesystem().open(self._path, "rb", block_size=PIECE, cache_type="none") as held,
+            open_regular(part, "xb") as file,
+        ):
+            began, received = time.monotonic(), 0
+            while piece := held.read(PIECE):
+                received += file.write(piece)
+                if time.monotonic() - began > TIMEOUT + received / download.SLOWEST:
+                    raise OSError(f"less than {download.SLOWEST} bytes per second arrived")
+            if received != held.size:
+                raise OSError(f"{received} of {held.size} bytes arrived")
+
+    def _ask_head(self) -> Entry | None:
+        request = urllib.request.Request(self.url, method="HEAD")
+        opener = urllib.request.build_opener(download.SecureRedirects())
+        try:
+            with opener.open(request, timeout=TIMEOUT) as answer:
+                length = answer.headers.get("Content-Length")
+                version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+                return Entry(None if length is None else int(length), version)
+        except urllib.error.HTTPError as error:
+            if error.code in _UNKNOWN:
+                return None
+            raise
+
+    @contextlib.contextmanager
+    def _explain(self, action: str) -> Iterator[None]:
+        """Convert every exception of a store into an InputError with cause and remedy."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # botocore's and aiohttp's have no common base
+            cause = (str(error).strip().splitlines() or [""])[0][:300] or type(error).__name__
+            name = type(error).__name__
+            remedy = next(
+                (text for kind, text in _REMEDIES.items() if isinstance(error, kind)),
+                "check the network, and AWS_ENDPOINT_URL if it is set; then start again",
+            )
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                remedy = "correct the address, of a file, or its signature"
+            elif "Credentials" in name:
+                remedy = (
+                    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public"
+                    " bucket FSSPEC_S3_ANON=true"
+                )
+            raise InputError(f"{self}: cannot {action} ({cause}); {remedy}") from None
+
+
+def _entry(info: dict[str, Any]) -> Entry:
+    version = (
+        info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("updated")
+    )
+    return Entry(info.get("size"), "" if version is None else str(version))

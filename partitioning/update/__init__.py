@@ -1,0 +1,1 @@
+"""Applies tables of changes to an existing partition directory, without partitioning again."""

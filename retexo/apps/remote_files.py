@@ -1,0 +1,107 @@
+"""Runs an app on local copies of what lies in an object store, and uploads its results.
+
+The addresses in the settings are replaced by the paths of the copies, so the apps see paths alone.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from partitioning import local_copies
+from partitioning.errors import InputError
+from partitioning.object_store import Place, is_remote
+from retexo import apps
+from retexo.apps.find_partitions import has_partitions
+from retexo.apps.partition_request import directory_of
+from retexo.errors import TrainingError
+from retexo.settings.run_settings import Settings
+
+logger = logging.getLogger(__name__)
+
+READ_PARTITIONS = ("train", "plan", "evaluate", "predict")
+"""Apps that need no data set where there are partitions."""
+UPLOAD_NOTHING = ("partition_data", "serve", "hub")
+"""Apps whose run directory has no results."""
+
+
+def run_with_copies(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:
+    """Run the app of the settings; see `retexo.apps.run`.
+
+    Raises:
+        InputError: before the app starts, if a store refuses, lacks or damages something.
+        TrainingError: the app has ended, and its results cannot be uploaded.
+    """
+    target = _upload_place(settings, run_dir)
+    settings = with_local_copies(settings)
+    if target is None:
+        return apps.run(settings, run_dir, callbacks)
+    local_copies.announce_upload(target)
+    result = apps.run(settings, run_dir, callbacks)
+    try:
+        local_copies.upload_run(target, run_dir)
+    except InputError as error:
+        raise TrainingError(
+            f"{error}. The run is complete in {run_dir}; copy it, or repeat the command with"
+            " resume=auto, which only uploads"
+        ) from None
+    print(f"uploaded to {target.url}")
+    return result
+
+
+def with_local_copies(settings: Settings) -> Settings:
+    """Return the settings with paths of local copies, which are made unless they are there.
+
+    A data set is copied unless the app finds partitions. Of partitions only the descriptions are
+    copied here; `open_local` copies those of this machine.
+    """
+    cache, partition = Path(settings.remote.cache), settings.partition
+    if is_remote(settings.checkpoint_dir):
+        place = Place("checkpoint_dir", str(settings.checkpoint_dir))
+        settings = replace(settings, checkpoint_dir=str(local_copies.copy_data(place, cache)))
+    data = None
+    if is_remote(partition.dataset.file):
+        data = Place("dataset_file", str(partition.dataset.file))
+        file = str(local_copies.place_of(data, cache))
+        partition = replace(partition, dataset=replace(partition.dataset, file=file))
+    if is_remote(partition.dir):
+        if settings.train.trainer.name == "sampled":
+            raise InputError(
+                f"partition_dir={partition.dir}: trainer=sampled reads DGL's files, which are not"
+                " copied; copy the directory to this machine"
+            )
+        base = local_copies.mirror(Place("partition_dir", partition.dir), cache)
+        # DGL's files would double what is written.
+        partition = replace(partition, dir=str(base), dgl_files=bool(partition.dgl_files))
+        if partition.dataset.name != "parts":
+            local_copies.find_stored(base, directory_of(partition).name, partition.dataset.name)
+    settings = replace(
+        settings,
+        partition=partition,
+        remote=replace(settings.remote, upload=None),
+    )
+    if data is not None and not _has_all_it_needs(settings):
+        local_copies.copy_data(data, cache)
+    return settings
+
+
+def _has_all_it_needs(settings: Settings) -> bool:
+    """Return whether the app reads partitions that are there, and not the data set."""
+    if settings.app not in READ_PARTITIONS or settings.partition.dataset.name == "parts":
+        return False
+    try:
+        return has_partitions(settings)
+    except InputError:
+        return True  # the app says what is wrong with them
+
+
+def _upload_place(settings: Settings, run_dir: Path) -> Place | None:
+    """Return where node 0 uploads the run directory: below remote.upload, as below this folder."""
+    is_first_node = settings.train.cluster.node_rank == 0
+    if settings.remote.upload is None or settings.app in UPLOAD_NOTHING or not is_first_node:
+        return None
+    place = Place("remote.upload", settings.remote.upload)
+    path = run_dir.absolute()
+    below = path.is_relative_to(Path.cwd()) and path != Path.cwd()
+    return place / (path.relative_to(Path.cwd()).as_posix() if below else path.name)

@@ -1,0 +1,58 @@
+"""`app=update`: apply tables of new, changed and deleted nodes and edges to a directory."""
+
+import logging
+import time
+from pathlib import Path
+
+from partitioning.directory.meta import Meta
+from partitioning.errors import InputError
+from partitioning.update.update_directory import update_directory
+from retexo import __version__
+from retexo.apps.partition_report import describe_entry, print_report
+from retexo.apps.partition_request import directory_of
+from retexo.settings.run_settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def run(settings: Settings, run_dir: Path) -> Meta:
+    """Update the directory that the settings name; return its new description."""
+    path = find_directory(settings)
+    start = time.perf_counter()
+    made = update_directory(path, settings.partition.update, __version__)
+    print_report(made.meta, path)
+    for note in made.notes:
+        print(f"note: {note}")
+    placed = ", ".join(f"{count:,}" for count in made.entry["placed"][:16])
+    print(
+        f"{path}: {describe_entry(made.entry)}; new nodes by part {placed}; change"
+        f" {made.entry['change'][:12]}; {time.perf_counter() - start:.1f} s"
+    )
+    return made.meta
+
+
+def find_directory(settings: Settings) -> Path:
+    """Return the directory: partition_dir itself, or the one in it that the settings name."""
+    folder = Path(settings.partition.dir)
+    if (folder / "meta.json").is_file():
+        return folder
+    partition = settings.partition
+    is_named = {
+        "dataset_name",
+        "dataset_file",
+        "partition_method",
+        "num_partitions",
+    } & settings.given
+    named = directory_of(partition) if is_named else None
+    if named is not None and named.is_dir():
+        return named
+    found = (
+        sorted(each.parent.name for each in folder.glob("*/meta.json")) if folder.is_dir() else []
+    )
+    if named is None and len(found) == 1:
+        return folder / found[0]
+    there = f"; it has {', '.join(found)}" if found else ""
+    missing = "not a single partition directory" if named is None else f"no directory {named.name}"
+    raise InputError(
+        f"partition_dir={folder}: {missing}{there}; set partition_dir to the directory to update"
+    )

@@ -1,0 +1,385 @@
+"""Data sets, partitions and runs in an object store: moto's S3 server on loopback, behind a proxy
+that cuts connections; and a web server.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loopback_server import serve
+from support import Ended, run_main
+
+from partitioning import local_copies, object_store
+from partitioning.directory.meta import Meta
+from partitioning.errors import InputError
+from partitioning.object_store import Place
+
+moto_server = pytest.importorskip("moto.server", reason="the extra dev")
+s3fs = pytest.importorskip("s3fs", reason="the extra remote")
+
+BUCKET = "bucket"
+GRAPH = ("dataset_name=file", "num_partitions=2", "split=fraction", "split.train=0.4")
+SPLIT = ("split.val=0.3", "split.test=0.3", "hidden_dim=8", "num_rounds=[3]", "device=cpu")
+TOY = (*GRAPH, *SPLIT, "cluster.threads=1")
+
+
+class Proxy:
+    """Passes connections on to a server; each ends after so many bytes of one direction."""
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.cuts: list[int] = []
+        """For the next answers longer than that: where the connection ends."""
+        self.cuts_of_requests: list[int] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+        self.thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self.listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self.target))
+                for pair, cuts in (
+                    ((client, server), self.cuts_of_requests),
+                    ((server, client), self.cuts),
+                ):
+                    threading.Thread(target=self._pump, args=(*pair, cuts), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, cuts: list[int]) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while piece := source.recv(4096):
+                passed += len(piece)
+                if cuts and passed > cuts[0]:
+                    cuts.pop(0)
+                    break
+                sink.sendall(piece)
+        for each in (source, sink):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(10)
+
+
+@dataclass
+class Store:
+    """The S3 server as a test sees it, without the proxy."""
+
+    port: int
+    proxy: Proxy
+    files: Any
+
+    def put(self, path: str, content: bytes) -> str:
+        self.files.pipe_file(f"{BUCKET}/{path}", content)
+        return f"s3://{BUCKET}/{path}"
+
+    def get(self, path: str) -> bytes:
+        content: bytes = self.files.cat_file(f"{BUCKET}/{path}")
+        return content
+
+    def names(self, path: str) -> set[str]:
+        return {
+            name.removeprefix(f"{BUCKET}/{path}/") for name in self.files.find(f"{BUCKET}/{path}")
+        }
+
+    def allow(self, *, everybody: bool) -> None:
+        """Whether requests need no valid signature; no key is valid here."""
+        url = f"http://127.0.0.1:{self.port}/moto-api/reset-auth"
+        count = b"1000000000" if everybody else b"0"
+        request = urllib.request.Request(url, count, {"Content-Type": "text/plain"})
+        urllib.request.urlopen(request, timeout=10).close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Store]:
+    made = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    made.start()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    port = made.get_host_and_port()[1]
+    proxy = Proxy(port)
+    keys = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
+    files = s3fs.S3FileSystem(**keys, use_listings_cache=False)
+    files.mkdir(BUCKET)
+    try:
+        yield Store(port, proxy, files)
+    finally:
+        proxy.close()
+        made.stop()
+
+
+@pytest.fixture
+def store(server: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    for name, value in (
+        ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.proxy.port}"),
+        ("AWS_ACCESS_KEY_ID", "k"),
+        ("AWS_SECRET_ACCESS_KEY", "s"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    yield server
+    server.proxy.cuts.clear()
+    server.proxy.cuts_of_requests.clear()
+    server.allow(everybody=True)
+
+
+def toy(seed: int = 0) -> bytes:
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(0, 60, (2, 240))
+    file = Path(os.environ.get("TMPDIR", "/tmp")) / f"toy-{os.getpid()}.npz"
+    np.savez(file, src=src, dst=dst, feat=rng.random((60, 500)), label=np.arange(60) % 3)
+    content = file.read_bytes()
+    file.unlink()
+    return content
+
+
+def run(folder: Path, app: str, *arguments: str) -> Ended:
+    folder.mkdir(exist_ok=True)
+    return run_main(f"app={app}", *arguments, "hydra.run.dir=run", cwd=folder)
+
+
+def copies(folder: Path) -> list[str]:
+    """The files of a local cache, without records."""
+    return sorted(
+        path.name
+        for path in (folder / "data/remote").rglob("*")
+        if path.is_file() and path.name not in (local_copies.RECORD, ".lock")
+    )
+
+
+def test_partition_train_and_predict_from_a_store(store: Store, tmp_path: Path) -> None:
+    """Machines without a common disk."""
+    graph = store.put("checked/toy.npz", toy())
+    checksum = hashlib.sha256(toy()).hexdigest()
+    store.put("checked/toy.npz.sha256", f"{checksum}  toy.npz\n".encode())
+    places = (f"dataset_file={graph}", f"partition_dir=s3://{BUCKET}/parts")
+    made = run(tmp_path / "a", "partition_data", *TOY, *places)
+    assert made.rc == 0, made.output
+    named = "parts/toy-random-vol-2"
+    assert {"meta.json", "part0/feat.npy", "part1/feat.npy"} <= store.names(named)
+    assert not [name for name in store.names(named) if "dgl" in name or name == "upload.json"]
+    again = run(tmp_path / "b", "partition_data", *TOY, *places)
+    assert again.rc == 0, again.output
+    assert copies(tmp_path / "b") == ["meta.json", "toy.npz"]
+
+    trained = run(
+        tmp_path / "c", "train", *TOY, *places, f"remote.upload=s3://{BUCKET}/runs", "seed=42"
+    )
+    assert trained.rc == 0, trained.output
+    assert "toy.npz" not in copies(tmp_path / "c")  # partitions are enough
+    assert copies(tmp_path / "c").count("feat.npy") == 2
+    manifest = json.loads(store.get("runs/run/upload.json"))
+    assert manifest["status"] == "complete"
+    summary = store.get("runs/run/summary.json")
+    assert summary == (tmp_path / "c/run/summary.json").read_bytes()
+    assert manifest["sha256"]["summary.json"] == hashlib.sha256(summary).hexdigest()
+    assert store.names("runs/run") == {*manifest["sha256"], "upload.json"}
+    assert json.loads(store.get("runs/run/config.json"))["partition_dir"] == places[1][14:]
+
+    model = f"checkpoint_dir=s3://{BUCKET}/runs/run"
+    predicted = run(tmp_path / "d", "predict", *TOY, *places, model, "predict.format=csv")
+    assert predicted.rc == 0, predicted.output
+    lines = (tmp_path / "d/run/predictions.csv").read_text().splitlines()
+    assert len(lines) == 61
+
+
+@pytest.fixture
+def stored(store: Store, tmp_path: Path) -> tuple[Place, Meta]:
+    """A directory of two partitions in the store, written by the command."""
+    graph = store.put("data/toy.npz", toy())
+    base = f"s3://{BUCKET}/{tmp_path.name}"
+    made = run(
+        tmp_path / "maker", "partition_data", *TOY, f"dataset_file={graph}", f"partition_dir={base}"
+    )
+    assert made.rc == 0, made.output
+    (folder,) = (tmp_path / "maker").glob("data/remote/*/*/toy-random-vol-2")
+    meta = Meta.read(folder)
+    assert meta is not None
+    return Place("partition_dir", base), meta
+
+
+def test_a_node_copies_its_own_parts_once(
+    store: Store, stored: tuple[Place, Meta], tmp_path: Path
+) -> None:
+    place, meta = stored
+    base = local_copies.mirror(place, tmp_path / "cache")
+    local_copies.find_stored(base, "toy-random-vol-4", "toy")
+    directory = base / "toy-random-vol-2"  # found, although another number of partitions is named
+    assert Meta.read(directory) == meta
+    local_copies.fetch_parts(directory, meta, [1])
+    assert not (directory / "part0").exists()
+    assert meta.first_damaged(directory, "part1/", ".npy") is None
+    name = "toy-random-vol-2/part1/feat.npy"
+    whole = store.get(f"{tmp_path.name}/{name}")
+    store.files.rm_file(f"{BUCKET}/{tmp_path.name}/{name}")
+    local_copies.fetch_parts(directory, meta, [1])  # nothing is asked for
+    (directory / "part1/feat.npy").write_bytes(whole[:-1])
+    with pytest.raises(InputError, match=r"part1/feat\.npy: cannot read \(.*correct the address"):
+        local_copies.fetch_parts(directory, meta, [1])
+    store.put(f"{tmp_path.name}/{name}", whole)
+    local_copies.fetch_parts(directory, meta, [1])
+    assert (directory / "part1/feat.npy").read_bytes() == whole
+
+
+def test_a_wrong_checksum_ends_before_training(
+    store: Store, stored: tuple[Place, Meta], tmp_path: Path
+) -> None:
+    place, _ = stored
+    name = f"{tmp_path.name}/toy-random-vol-2/part1/feat.npy"
+    store.put(name, store.get(name)[:-1] + b"!")
+    graph = f"dataset_file=s3://{BUCKET}/data/toy.npz"
+    ended = run(tmp_path / "b", "train", *TOY, graph, f"partition_dir={place.url}")
+    assert ended.rc == 2, ended.output
+    assert f"partition_dir=s3://{BUCKET}/{name}: its sha256 is " in ended.stderr
+    assert "is stated for it: it is damaged or of another version; upload it again" in ended.stderr
+    (part,) = (tmp_path / "b").glob("data/remote/*/*/*/part1")
+    assert not [path for path in part.iterdir() if "feat" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"partition_dir": "s3://no-such-bucket/parts"},
+            "partition_dir=s3://no-such-bucket/parts: cannot list (The specified bucket does not"
+            " exist); correct the address, or make the bucket",
+        ),
+        (
+            {"dataset_file": f"s3://{BUCKET}/data/tyo.npz"},
+            "data/tyo.npz: there is no such object or folder; correct the address",
+        ),
+        (
+            {"remote.upload": "s3://no-such-bucket/runs"},
+            "remote.upload=s3://no-such-bucket/runs/run/upload.json: cannot write (The specified",
+        ),
+        ({"trainer": "sampled"}, "trainer=sampled reads DGL's files, which are not copied"),
+        ({}, "); give these credentials the right to list, read"),
+    ],
+)
+def test_what_a_store_refuses_ends_with_status_2(
+    store: Store, tmp_path: Path, changed: dict[str, str], message: str
+) -> None:
+    graph = store.put("data/toy.npz", toy())
+    given = {"dataset_file": graph, "partition_dir": f"s3://{BUCKET}/new"} | changed
+    store.allow(everybody=bool(changed))
+    ended = run(tmp_path, "train", *TOY, *(f"{name}={value}" for name, value in given.items()))
+    assert ended.rc == 2, ended.output
+    assert message in ended.stderr
+    assert not (tmp_path / "run/summary.json").exists()
+    assert not [name for name in copies(tmp_path) if name != "toy.npz"]
+
+
+def test_reading_survives_broken_connections_and_ends_if_all_break(
+    store: Store, tmp_path: Path
+) -> None:
+    place, cache = Place("dataset_file", store.put("broken/toy.npz", toy())), tmp_path / "cache"
+    store.proxy.cuts[:] = [50_000] * 50
+    with pytest.raises(InputError, match=r"toy\.npz: cannot read \(.*; check the network"):
+        local_copies.copy_data(place, cache)
+    assert len(store.proxy.cuts) < 50
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+    store.proxy.cuts[:] = [50_000]
+    copied = local_copies.copy_data(place, cache)
+    assert not store.proxy.cuts
+    assert copied.read_bytes() == toy()
+    assert copied.name == "toy.npz"
+    store.put("broken/toy.npz", toy(seed=1))  # another version is noticed
+    assert local_copies.copy_data(place, cache).read_bytes() == toy(seed=1)
+    store.put("broken/toy.npz.sha256", b"0" * 64)
+    with pytest.raises(InputError, match=f"its sha256 is .* and {'0' * 64} is stated for it"):
+        local_copies.copy_data(place, tmp_path / "other")
+
+
+def test_an_interrupted_upload_does_not_look_complete(store: Store, tmp_path: Path) -> None:
+    graph = store.put("data/toy.npz", toy())
+    command = (*TOY, f"dataset_file={graph}", f"partition_dir=s3://{BUCKET}/cut")
+    store.proxy.cuts_of_requests[:] = [40_000] * 50  # less than a part's features
+    ended = run(tmp_path, "partition_data", *command)
+    assert ended.rc == 2, ended.output
+    assert "cannot write" in ended.stderr
+    assert "the same command uploads them" in ended.stderr
+    there = store.names("cut/toy-random-vol-2")
+    assert "meta.json" not in there
+    assert json.loads(store.get("cut/toy-random-vol-2/upload.json"))["status"] == "running"
+    store.proxy.cuts_of_requests.clear()
+    again = run(tmp_path, "partition_data", *command)
+    assert again.rc == 0, again.output
+    assert "meta.json" in store.names("cut/toy-random-vol-2")
+    assert "upload.json" not in store.names("cut/toy-random-vol-2")
+
+
+def test_a_folder_of_tables_and_a_run_that_is_still_uploaded(store: Store, tmp_path: Path) -> None:
+    store.put("people/nodes.csv", b"id,label\n1,a\n2,b\n")
+    store.put("people/edges.csv", b"src,dst\n1,2\n")
+    place = Place("dataset_file", f"s3://{BUCKET}/people/")
+    copied = local_copies.copy_data(place, tmp_path)
+    assert sorted(path.name for path in copied.iterdir()) == ["edges.csv", "nodes.csv"]
+    store.files.rm_file(f"{BUCKET}/people/edges.csv")
+    local_copies.copy_data(place, tmp_path)
+    assert [path.name for path in copied.iterdir()] == ["nodes.csv"]
+    local_copies.announce_upload(place)
+    with pytest.raises(InputError, match="the upload of this run has not ended"):
+        local_copies.copy_data(place, tmp_path)
+
+
+def test_what_an_address_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for url, message in (
+        ("ftp://host/a", "expected an address that begins with s3://, gs:// or https://, or a"),
+        ("s3://", "names no bucket or host"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Place("dataset_file", url)
+    with pytest.raises(InputError, match="nothing can be written over https"):
+        local_copies.announce_upload(Place("remote.upload", "https://example.org/runs"))
+    with pytest.raises(InputError, match=r"gs:// needs the extra `remote`: pip install .* gcsfs"):
+        Place("dataset_file", "gs://bucket/a.npz").stat()
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    words = (
+        r"dataset_file=s3://bucket/a\.npz: s3:// needs the extra `remote`: pip install '.*mote\]'"
+    )
+    with pytest.raises(InputError, match=words):
+        local_copies.copy_data(Place("dataset_file", "s3://bucket/a.npz"), tmp_path)
+
+
+def test_training_from_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As https://, which loopback has no certificate for."""
+    monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
+    maker = tmp_path / "maker"
+    maker.mkdir()
+    (maker / "toy.npz").write_bytes(toy())
+    made = run(maker, "partition_data", *TOY, "dataset_file=toy.npz", "partition_dir=parts")
+    assert made.rc == 0, made.output
+    files = {
+        f"/{path.relative_to(maker)}": path.read_bytes()
+        for path in maker.rglob("*")
+        if path.is_file()
+    }
+    with serve(files) as served:
+        graph = f"dataset_file={served.url}/toy.npz"
+        ended = run(tmp_path / "b", "train", *TOY, graph, f"partition_dir={served.url}/parts")
+        assert ended.rc == 0, ended.output
+        asked = [path for path, _ in served.asked]
+        assert "/toy.npz" not in asked
+        assert len([path for path in asked if path.endswith("feat.npy")]) == 2
+        copied = local_copies.copy_data(Place("dataset_file", f"{served.url}/toy.npz"), tmp_path)
+        assert copied.read_bytes() == toy()
+        with pytest.raises(InputError, match="a folder cannot be listed over https"):
+            local_copies.copy_data(Place("dataset_file", f"{served.url}/people/"), tmp_path)
+        with pytest.raises(InputError, match=r"HTTP Error 404: .*; correct the address, of a file"):
+            local_copies.copy_data(Place("dataset_file", f"{served.url}/people"), tmp_path)

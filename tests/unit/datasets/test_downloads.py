@@ -1,0 +1,350 @@
+"""Data sets by name, downloaded from a server on loopback in the very format of the real files, and
+read as torch_geometric reads them; downloads that break off, change or are refused.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import re
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from loopback_server import serve
+from support import dataset_settings, split_settings
+
+from partitioning import datasets
+from partitioning.datasets import download, gnn_benchmark, heterophilous, hgb, wikics
+from partitioning.datasets.download import Archive, Remote, ensure_files
+from partitioning.datasets.published_checksums import PUBLISHED
+from partitioning.errors import InputError
+from retexo.apps.partition_request import requested_settings
+from retexo.settings.compose import compose
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(download, "FIRST_WAIT", 0.0)
+
+
+NUM_NODES = 12
+EDGES = np.array([(a, (a + step) % 12) for a in range(12) for step in (1, 5)])
+"""One direction of each edge; some of the formats have loops and repeated edges on top."""
+REPEATED = np.concatenate([EDGES, EDGES[:3], [[2, 2]]])
+rng = np.random.default_rng(0)
+SPLITS = np.array([rng.permutation(np.repeat([0, 1, 2], 4)) for _ in range(3)])
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def heterophilous_file(_name):
+    masks = {
+        f"{part}_masks": number == SPLITS for number, part in enumerate(("train", "val", "test"))
+    }
+    features = rng.random((NUM_NODES, 3)).astype(np.float32)
+    return npz(edges=REPEATED, node_features=features, node_labels=np.arange(12) % 2, **masks)
+
+
+def csr(name, matrix):
+    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
+    return {f"{name}_{part}": held for part, held in parts.items()} | {
+        f"{name}_shape": matrix.shape
+    }
+
+
+def gnn_benchmark_file(_name):
+    ends = (np.ones(len(EDGES), np.float32), tuple(EDGES.T))
+    adjacency = sp.csr_matrix(ends, shape=(NUM_NODES, NUM_NODES))
+    adjacency.setdiag(1)
+    words = sp.csr_matrix((rng.random((NUM_NODES, 7)) < 0.4).astype(np.float32))
+    names = np.array([{"a": 1}], dtype=object)  # another array of the file, which is not read
+    labels = np.arange(NUM_NODES, dtype=np.int64) % 4
+    return npz(**csr("adj", adjacency), **csr("attr", words), labels=labels, class_names=names)
+
+
+def wikics_file(_name):
+    links = [[] for _ in range(NUM_NODES)]
+    for source, destination in REPEATED.tolist():
+        links[source].append(destination)
+    masks = {
+        f"{part}_masks": (number == SPLITS).tolist() for number, part in ((0, "train"), (1, "val"))
+    }
+    masks["stopping_masks"] = (np.roll(SPLITS, 1, axis=1) == 1).tolist()
+    masks["test_mask"] = [node > 9 for node in range(NUM_NODES)]
+    features, labels = rng.random((NUM_NODES, 4)).tolist(), [node % 3 for node in range(NUM_NODES)]
+    held = {"features": features, "labels": labels, "links": links, **masks}
+    return json.dumps(held).encode()
+
+
+def hgb_file(name):
+    """Three types; two relations within papers, and one with weights to a type without features."""
+    title = hgb.FILES[name][0]
+    types = {"0": "paper", "1": "author", "2": "term"}
+    meanings = [
+        "paper-cite-paper",
+        "paper-ref-paper",
+        "paper-author",
+        "author-paper",
+        "paper->term",
+    ]
+    ends = [(0, 0), (0, 0), (0, 1), (1, 0), (0, 2)]
+    info = {
+        "node.dat": {"node type": types},
+        "link.dat": {
+            "link type": {
+                str(number): {"start": str(src), "end": str(dst), "meaning": meaning}
+                for number, ((src, dst), meaning) in enumerate(zip(ends, meanings, strict=True))
+            }
+        },
+        "label.dat": {"node type": {"0": {"0": "database", "1": "network"}}},
+    }
+    type_of = [0] * 10 + [1] * 4 + [2] * 3
+    nodes = [
+        f"{node}\tname {node}\t{number}" + (f"\t{node}.5,{node % 3}" if number < 2 else "")
+        for node, number in enumerate(type_of)
+    ]
+    links = [f"{a}\t{(a + 1) % 10}\t0\t1.0" for a in range(10)]
+    links += [f"{(a + 1) % 10}\t{a}\t1\t1.0" for a in range(10)]
+    links += [f"{a}\t{10 + a % 4}\t2\t1.0" for a in range(10)]
+    links += [f"{10 + a % 4}\t{a}\t3\t1.0" for a in range(10)]
+    links += [f"{a}\t{14 + a % 3}\t4\t{1 + a % 2}.0" for a in range(10)]
+    labels = [f"{node}\tname {node}\t0\t{node % 2}" for node in range(10)]
+    texts = {
+        "info.dat": json.dumps(info),
+        "node.dat": "\n".join(nodes) + "\n",
+        "link.dat": "\n".join(links) + "\n",
+        "label.dat": "\n".join(labels[:6]) + "\n",
+        "label.dat.test": "\n".join(labels[6:]) + "\n",
+    }
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for member, text in texts.items():
+            archive.writestr(f"{title}/{member}", text)
+    return file.getvalue()
+
+
+def of_pyg(name, folder):
+    """The same files, read by torch_geometric."""
+    pyg = pytest.importorskip("torch_geometric.datasets")
+    if name in heterophilous.NAMES:
+        return pyg.HeterophilousGraphDataset(folder, name)[0]
+    if name in gnn_benchmark.FILES:
+        kind, part = name.split("-")
+        return (pyg.Amazon if kind == "amazon" else pyg.Coauthor)(folder, part)[0]
+    return pyg.WikiCS(folder / "WikiCS", is_undirected=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "make_file"),
+    [
+        ("minesweeper", heterophilous, heterophilous_file),
+        ("roman-empire", heterophilous, heterophilous_file),
+        ("amazon-photo", gnn_benchmark, gnn_benchmark_file),
+        ("coauthor-physics", gnn_benchmark, gnn_benchmark_file),
+        ("wikics", wikics, wikics_file),
+    ],
+)
+def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_file):
+    with serve({}) as served:
+        monkeypatch.setattr(module, "URL", f"{served.url}/data")
+        settings = dataset_settings(name, dir=str(tmp_path))
+        (remote,) = module.remotes(name, str(tmp_path))
+        served.files[remote.url.removeprefix(served.url)] = make_file(name)
+        assert not datasets.is_local(settings)
+        graph = datasets.load(settings)
+        assert datasets.is_local(settings)
+        assert len(served.asked) == 1
+        again = datasets.load(settings)
+        assert len(served.asked) == 1  # nothing is fetched twice
+    wanted = of_pyg(name, tmp_path)
+    is_loop = wanted.edge_index[0] == wanted.edge_index[1]
+    found = sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    assert found == sorted(map(tuple, wanted.edge_index[:, ~is_loop].T.tolist()))
+    features = graph.features.toarray() if sp.issparse(graph.features) else graph.features
+    assert np.array_equal(features, wanted.x)
+    assert np.array_equal(graph.labels, wanted.y)
+    assert np.array_equal(again.labels, graph.labels)
+    if module is gnn_benchmark:
+        return
+    for index in (0, 2):
+        split = datasets.load(with_index(settings, index))
+        assert np.array_equal(split.train_mask, wanted.train_mask[:, index])
+        test = wanted.test_mask if module is wikics else wanted.test_mask[:, index]
+        assert np.array_equal(split.test_mask, test)
+        val = wanted.val_mask[:, index]
+        if module is wikics:
+            val = val | wanted.stopping_mask[:, index]
+        assert np.array_equal(split.val_mask, val)
+    assert np.array_equal(graph.train_mask, wanted.train_mask[:, 0])
+    with pytest.raises(InputError, match=r"split.index=3: .* has 3 masks, counted from 0"):
+        datasets.load(with_index(settings, 3))
+
+
+def with_index(settings, index):
+    return dataclasses.replace(settings, split=split_settings("given", index=index))
+
+
+def test_the_first_published_split_is_the_default():
+    """So that naming it reuses the same partitions."""
+    named = "app=partition_data", "dataset_name=wikics", "split=given"
+    requests = [
+        requested_settings(compose([*named, *more]).partition)
+        for more in ([], ["split.index=0"], ["split.index=1"])
+    ]
+    assert requests[0] == requests[1]
+    assert requests[1]["split.index"] == 0
+    assert requests[2]["split.index"] == 1
+    other = compose(["app=partition_data", "dataset_name=cora"]).partition
+    assert "split.index" not in requested_settings(other)
+
+
+@pytest.mark.parametrize("name", hgb.FILES)
+def test_hgb_is_read_as_torch_geometric_reads_it(tmp_path, monkeypatch, name):
+    title = hgb.FILES[name][0]
+    content = hgb_file(name)
+    with serve({}) as served:
+        monkeypatch.setattr(hgb, "URL", f"{served.url}/")
+        served.files[f"/{hgb.FILES[name][1]}"] = content
+        settings = dataset_settings(name, dir=str(tmp_path), reverse=False)
+        graph = datasets.load_any(settings)
+    raw = tmp_path / "pyg" / title.lower() / "raw"
+    zipfile.ZipFile(io.BytesIO(content)).extractall(raw)
+    pyg = pytest.importorskip("torch_geometric.datasets")
+    theirs = pyg.HGBDataset(tmp_path / "pyg", title.lower())[0]
+    assert list(graph.relations) == theirs.edge_types
+    for each, relation in graph.relations.items():
+        wanted = theirs[each]
+        assert np.array_equal(np.stack((relation.src, relation.dst)), wanted.edge_index), each
+        assert (relation.edge_weight is None) == ("edge_weight" not in wanted)
+        if relation.edge_weight is not None:
+            assert np.array_equal(relation.edge_weight, wanted.edge_weight)
+    for kind in ("paper", "author"):
+        assert np.array_equal(graph.nodes[kind].features, theirs[kind].x), kind
+    assert (graph.target, graph.nodes["term"].num_nodes) == ("paper", theirs["term"].num_nodes)
+    assert np.array_equal(graph.labels, theirs["paper"].y)
+    assert np.array_equal(graph.test_mask, theirs["paper"].test_mask)
+    assert np.array_equal(graph.train_mask | graph.val_mask, theirs["paper"].train_mask)
+    assert (graph.val_mask.sum(), (graph.train_mask & graph.val_mask).sum()) == (1, 0)
+    nodes = tmp_path / "HGB" / title / "node.dat"
+    nodes.write_text(nodes.read_text().replace("\n3\t", "\n2\t"))
+    with pytest.raises(InputError, match=r"node\.dat: rows 2 and 3 are both 2"):
+        datasets.load_any(settings)
+
+
+# ---- downloads
+
+
+CONTENT = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def server():
+    with serve({"/a.npz": CONTENT}) as served:
+        yield served
+
+
+def fetch(server, folder, **options):
+    target = folder / "new" / "a.npz"
+    download.fetch(f"{server.url}/a.npz", target, "by hand", **options)
+    assert [path.name for path in target.parent.iterdir()] == ["a.npz"]
+    return target.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("version", "ranges"), [('"1"', ["", "bytes=1000-", "bytes=4000-"]), ("", ["", "", ""])]
+)
+def test_a_broken_download_is_resumed(tmp_path, server, version, ranges):
+    server.breaks, server.version = [1000, 3000], version
+    assert fetch(server, tmp_path) == CONTENT
+    assert server.asked == [("/a.npz", each) for each in ranges]
+
+
+def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, monkeypatch):
+    def replace_file(_seconds):
+        server.files["/a.npz"], server.version = CONTENT[::-1], '"2"'
+
+    monkeypatch.setattr(download.time, "sleep", replace_file)
+    server.breaks = [1000]
+    assert fetch(server, tmp_path) == CONTENT[::-1]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message", "requests"),
+    [
+        ({"breaks": [10] * 9}, r"10 of 10210 bytes arrived", download.ATTEMPTS),
+        ({"statuses": [503] * 9}, "HTTP Error 503", download.ATTEMPTS),
+        ({"statuses": [404]}, "HTTP Error 404", 1),
+        ({"files": {"/a.npz": CONTENT * 2}}, "it has 20480 bytes; expected at most 20000", 1),
+        (
+            {"files": {"/a.npz": CONTENT * 2}, "announce": False},
+            "more than 20000 bytes arrived",
+            1,
+        ),
+    ],
+)
+def test_a_download_is_whole_or_not_there(tmp_path, server, trouble, message, requests):
+    vars(server).update(trouble)
+    with pytest.raises(InputError, match=rf"cannot download .*{message}.*; by hand"):
+        fetch(server, tmp_path, limit=20_000)
+    assert len(server.asked) == requests
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_busy_server_is_asked_again(tmp_path, server):
+    server.statuses = [503, 429]
+    assert fetch(server, tmp_path) == CONTENT
+
+
+def test_a_download_that_trickles_is_given_up(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(download, "TIMEOUT", 0.1)
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    server.piece_seconds = 0.02
+    with pytest.raises(InputError, match="less than 4096 bytes per second arrived"):
+        fetch(server, tmp_path)
+
+
+# ---- checksums
+
+
+def test_a_download_is_compared_with_the_published_checksum(tmp_path, server, monkeypatch, caplog):
+    url = f"{server.url}/a.npz"
+    table = tmp_path / "sha256.txt"
+    monkeypatch.setattr("partitioning.datasets.published_checksums.PUBLISHED", table)
+    table.write_text(f"{'0' * 64}  {url}\n")
+    with pytest.raises(InputError, match=rf"it has sha256 [0-9a-f]*, and {'0' * 64} is published"):
+        fetch(server, tmp_path)
+    assert not list((tmp_path / "new").iterdir())
+    checksum = hashlib.sha256(CONTENT).hexdigest()
+    table.write_text(f"{checksum}  {url}\n")
+    remote = Remote(url, tmp_path / "new" / "a.npz")
+    ensure_files("facebook", [remote])
+    record = tmp_path / "new" / "a.npz.sha256"
+    assert record.read_text() == f"{checksum}  a.npz\n"
+    remote.path.write_bytes(b"other")
+    with pytest.raises(InputError, match=r"a\.npz: has changed since its first use"):
+        ensure_files("facebook", [remote])
+    record.unlink()
+    ensure_files("facebook", [remote])
+    assert "differs from the published file" in caplog.text
+
+
+def test_every_published_checksum_is_of_a_data_set():
+    archives = [
+        each
+        for name in datasets.NAMES
+        for each in datasets.recipe(name).files(datasets.canonical_name(name), "folder")
+    ]
+    lines = [line for line in PUBLISHED.read_text().splitlines() if line[0] != "#"]
+    for line in lines:
+        checksum, url = line.split("  ")
+        assert re.fullmatch("[0-9a-f]{64}", checksum)
+        assert url in {each.url for each in archives}
+    assert len(lines) == len(set(lines)) == 35
+    assert all(each.url.startswith("https://") for each in archives)
+    assert all(isinstance(each, Archive | Remote) for each in archives)

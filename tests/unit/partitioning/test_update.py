@@ -1,0 +1,517 @@
+"""app=update: after random changes a directory is that of the changed graph from scratch, bit for
+bit; bad changes are named, and nothing is lost.
+"""
+
+import multiprocessing
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from partitioning.directory import write_directory
+from partitioning.directory.meta import Meta
+from partitioning.directory.npy_files import node_folder
+from partitioning.directory.verify import verify_directory
+from partitioning.directory.write_directory import write, writing
+from partitioning.errors import InputError
+from partitioning.graph_data import (
+    MASKS,
+    PLAIN_RELATION,
+    EdgeType,
+    GraphData,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+)
+from partitioning.node_names import Names, hash_names
+from partitioning.random_rows import random_rows
+from partitioning.update.update_directory import update_directory
+from partitioning.update_settings import UpdateSettings
+from retexo import apps
+from retexo.settings.compose import compose
+
+CLASSES = 3
+RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
+NO_CHANGE: dict[str, Any] = dict.fromkeys(
+    f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
+) | {"max_imbalance": 0.2, "again": True, "source": None, "max_moved": 0.05}
+
+
+@dataclass
+class Model:
+    """A graph as lists of rows in the order of its tables: what partitioning from scratch reads."""
+
+    rng: np.random.Generator
+    num_parts: int
+    relations: list[EdgeType]
+    widths: dict[str, int]
+    named: bool = False
+    weighted: bool = False
+    edge_width: int = 0
+    of_ids: bool = False
+    nodes: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    """By type and id: feat, label and set of each node."""
+    edges: dict[EdgeType, list[dict[str, Any]]] = field(default_factory=dict)
+    next_id: int = 1000
+
+    def fill(self) -> None:
+        for name in self.widths:
+            self.nodes[name] = {}
+            for _ in range(int(self.rng.integers(1, 16))):
+                self.add_node(name)
+        for relation in self.relations:
+            self.edges[relation] = []
+            self.add_edges(relation, int(self.rng.integers(0, 40)))
+
+    def add_node(self, name: str) -> dict[str, Any]:
+        self.next_id += int(self.rng.integers(1, 5))
+        row = self.values(name) | {"id": self.next_id}
+        self.nodes[name][self.next_id] = row
+        return row
+
+    def values(self, name: str) -> dict[str, Any]:
+        feat = self.rng.integers(-8, 8, self.widths[name]) / 4
+        label = int(self.rng.integers(-1, CLASSES))
+        split = self.rng.choice(["train", "val", "test", ""]) if label >= 0 else ""
+        return {"feat": feat, "label": label, "split": str(split)}
+
+    def add_edges(self, relation: EdgeType, count: int) -> list[dict[str, Any]]:
+        sources, destinations = ([*self.nodes[relation[end]]] for end in (0, 2))
+        new = []
+        for _ in range(count if sources and destinations else 0):
+            ends = int(self.rng.choice(sources)), int(self.rng.choice(destinations))
+            new.append({"src": ends[0], "dst": ends[1], **self.edge_values()})
+        self.edges[relation] += new
+        return new
+
+    def edge_values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        if self.weighted:
+            values["weight"] = int(self.rng.integers(0, 16)) / 8
+        if self.edge_width:
+            values["feat"] = self.rng.integers(-8, 8, self.edge_width) / 4
+        return values
+
+    def show(self, node: int) -> int | str:
+        return f"n{node}" if self.named else node
+
+    def graph(self) -> tuple[GraphData | HeteroGraphData, dict[str, Any]]:
+        """The graph, and its masks."""
+        tables, position = {}, {}
+        for name, rows in self.nodes.items():
+            ids = np.array([*rows], np.int64)
+            position[name] = {node: place for place, node in enumerate(rows)}
+            feat = np.array([row["feat"] for row in rows.values()], np.float32)
+            feat = feat.reshape(len(rows), self.widths[name])
+            names = None
+            if self.named:
+                texts = np.array([f"n{node}" for node in rows], object)
+                ids, names = hash_names(texts), Names.of(texts)
+            tables[name] = NodeTable(random_rows(ids, 128) if self.of_ids else feat, ids, names)
+        relations = {}
+        for each, edges in self.edges.items():
+            src = np.array([position[each[0]][edge["src"]] for edge in edges], np.int64)
+            dst = np.array([position[each[2]][edge["dst"]] for edge in edges], np.int64)
+            weight = np.array([edge.get("weight") for edge in edges], np.float32)
+            feat = np.array([edge.get("feat") for edge in edges], np.float32)
+            relations[each] = Relation(
+                src,
+                dst,
+                weight if self.weighted else None,
+                feat.reshape(len(edges), -1) if self.edge_width else None,
+            )
+        target = next(iter(self.widths))
+        rows = self.nodes[target].values()
+        labels = np.array([row["label"] for row in rows], np.int64)
+        splits = np.array([row["split"] for row in rows])
+        masks = {name: splits == name.removesuffix("_mask") for name in MASKS}
+        if target:
+            return HeteroGraphData("toy", tables, relations, target, labels, CLASSES), masks
+        table, relation = tables[""], relations[PLAIN_RELATION]
+        graph = GraphData(
+            "toy",
+            relation.src,
+            relation.dst,
+            table.features,
+            labels,
+            CLASSES,
+            table.node_ids,
+            edge_weight=relation.edge_weight,
+            edge_feat=relation.edge_feat,
+            node_names=table.node_names,
+            features_of_ids=self.of_ids,
+        )
+        return graph, masks
+
+    def keys(self, name: str) -> list[int]:
+        """Ids of the nodes of a type, in order, as a directory has them."""
+        nodes = [*self.nodes[name]]
+        return (
+            hash_names(np.array([f"n{n}" for n in nodes], object)).tolist() if self.named else nodes
+        )
+
+    def write(self, path: Path, assignment: dict[str, np.ndarray]) -> Meta:
+        graph, masks = self.graph()
+        kind = "random" if self.of_ids else "given"
+        request = {"features": [kind], "partition_method": "random"}
+        made_by = {"request": request, "split": {}, "versions": {}}
+        return write(
+            path,
+            graph,
+            masks,
+            assignment,
+            num_parts=self.num_parts,
+            provenance=made_by,
+            overwrite=True,
+        )[0]
+
+    def write_table(self, folder: Path, setting: str, name: Any, rows: list[dict[str, Any]]) -> str:
+        """Write rows as the table of a setting; return the setting's value."""
+        frame = pd.DataFrame(
+            [
+                {
+                    column: self.show(value) if column in ("id", "src", "dst") else value
+                    for column, value in row.items()
+                    if column != "feat"
+                }
+                | {f"f{place}": value for place, value in enumerate(row.get("feat", ()))}
+                for row in rows
+            ]
+        )
+        target = next(iter(self.widths))
+        if isinstance(name, str) and name != target:
+            frame = frame.drop(columns=["label", "split"], errors="ignore")
+        stem = name if isinstance(name, str) else "__".join(name)
+        base = folder / setting if target else folder
+        base.mkdir(parents=True, exist_ok=True)
+        path = base / f"{stem if target else setting}.csv"
+        frame.to_csv(path, index=False)
+        return str(base if target else path)
+
+    def mutate(self, folder: Path) -> UpdateSettings:
+        """Change the graph at random, and write the change as tables."""
+        tables: dict[str, str] = {}
+
+        def write_rows(setting: str, name: Any, rows: list[dict[str, Any]]) -> None:
+            if rows:
+                tables[setting] = self.write_table(folder, setting, name, rows)
+
+        target = next(iter(self.widths))
+        for name, rows in self.nodes.items():
+            count = int(self.rng.integers(0, 4)) if len(rows) > 4 or name != target else 0
+            deleted = [int(each) for each in self.rng.permutation([*rows])[:count]]
+            write_rows("deleted_nodes", name, [{"id": node} for node in deleted])
+            for node in deleted:
+                del rows[node]
+            for each in self.relations:
+                self.edges[each] = [
+                    edge
+                    for edge in self.edges[each]
+                    if not (
+                        (each[0] == name and edge["src"] in deleted)
+                        or (each[2] == name and edge["dst"] in deleted)
+                    )
+                ]
+            changed = [int(each) for each in self.rng.permutation([*rows])[: self.rng.integers(3)]]
+            if changed and (self.widths[name] or name == target):
+                for node in changed:
+                    values = self.values(name)
+                    if self.of_ids:
+                        del values["feat"]
+                    rows[node] |= values
+                shown = [
+                    {"id": node} | {key: each for key, each in rows[node].items() if key != "id"}
+                    for node in changed
+                ]
+                write_rows("changed_nodes", name, shown)
+            write_rows(
+                "new_nodes", name, [self.add_node(name) for _ in range(self.rng.integers(0, 4))]
+            )
+        for each in self.relations:
+            held = [edge for edge in self.edges[each] if edge["src"] != edge["dst"]]
+            pairs = [(edge["src"], edge["dst"]) for edge in held]
+            old = [pair for pair in dict.fromkeys(pairs) if self.rng.random() < 0.2]
+            self.edges[each] = [
+                edge for edge in self.edges[each] if (edge["src"], edge["dst"]) not in old
+            ]
+            write_rows("deleted_edges", each, [{"src": src, "dst": dst} for src, dst in old])
+            changed_edges = [
+                edge
+                for edge, pair in zip(held, pairs, strict=True)
+                if pairs.count(pair) == 1 and pair not in old and self.rng.random() < 0.2
+            ]
+            if self.edge_values():
+                for edge in changed_edges:
+                    edge |= self.edge_values()
+                write_rows("changed_edges", each, changed_edges)
+            write_rows("new_edges", each, self.add_edges(each, int(self.rng.integers(0, 12))))
+        return UpdateSettings(**(NO_CHANGE | tables))
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk takes most of the time of a small update."""
+    monkeypatch.setattr("partitioning.file_io._sync", lambda path: None)
+
+
+def assignment_of(path: Path, model: Model) -> dict[str, np.ndarray]:
+    """The partition of each node of the model, as a directory has it."""
+    found = {}
+    for name in model.widths:
+        part_of = {
+            int(node): part
+            for part in range(model.num_parts)
+            for node in np.load(node_folder(path / f"part{part}", name) / "orig_id.npy")
+        }
+        found[name] = np.array([part_of[node] for node in model.keys(name)], np.int64)
+    return found
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        each.relative_to(path).as_posix(): each.read_bytes() for each in sorted(path.rglob("*.npy"))
+    }
+
+
+def make(seed: int, kind: str, num_parts: int) -> Model:
+    rng = np.random.default_rng(seed)
+    hetero = kind == "hetero"
+    model = Model(
+        rng,
+        num_parts,
+        RELATIONS if hetero else [PLAIN_RELATION],
+        {"a": 2, "b": 1} if hetero else {"": 128 if kind == "of_ids" else 3},
+        named=kind == "named",
+        weighted=kind == "edge_data",
+        edge_width=2 if kind == "edge_data" else 0,
+        of_ids=kind == "of_ids",
+    )
+    model.fill()
+    return model
+
+
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["plain", "named", "edge_data", "of_ids", "hetero"]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_updates_equal_partitioning_from_scratch(
+    tmp_path: Path, seed: int, kind: str, num_parts: int, steps: int
+) -> None:
+    model = make(seed, kind, num_parts)
+    path, scratch = tmp_path / "graph", tmp_path / "scratch"
+    for each in (path, scratch, tmp_path / "tables"):
+        shutil.rmtree(each, ignore_errors=True)
+    model.write(
+        path,
+        {name: model.rng.integers(num_parts, size=len(rows)) for name, rows in model.nodes.items()},
+    )
+    for step in range(steps):
+        change = model.mutate(tmp_path / "tables" / str(step))
+        if change == UpdateSettings(**NO_CHANGE):
+            continue
+        made = update_directory(path, change, "test").meta
+        wanted = model.write(scratch, assignment_of(path, model))
+        assert contents(path) == contents(scratch)
+        for name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):
+            assert getattr(made, name, None) == getattr(wanted, name, None), name
+        assert verify_directory(path) == {}
+
+
+@pytest.mark.parametrize("kind", ["edge_data", "hetero"])
+def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: str) -> None:
+    model = make(5, kind, 3)
+    target = next(iter(model.widths))
+    while len(model.nodes[target]) < 60:
+        model.add_node(target)
+    groups = np.array_split([*model.nodes[target]], 3)
+    for relation in model.relations[:1]:  # three groups that hardly know each other
+        for group in groups:
+            ends = model.rng.choice(group, (120, 2)).tolist()
+            model.edges[relation] += [
+                {"src": src, "dst": dst, **model.edge_values()} for src, dst in ends if src != dst
+            ]
+    for each in model.relations:
+        model.edges[each] = [edge for edge in model.edges[each] if edge["src"] != edge["dst"]]
+    parts = {name: model.rng.integers(3, size=len(rows)) for name, rows in model.nodes.items()}
+    parts[target] = np.repeat([0, 1, 2], [len(group) for group in groups])
+    parts[target][[0, 25, 26, 50, 51, 52]] = [1, 0, 0, 0, 0, 0]  # six strayed; part 0 is too large
+    path = tmp_path / "graph"
+    before = model.write(path, parts)
+    for name, rows in model.nodes.items():  # in the order of the directory
+        ordered = np.array([*rows])[np.argsort(parts[name], kind="stable")]
+        model.nodes[name] = {int(node): rows[int(node)] for node in ordered}
+    overrides = [f"partition.from={path}", "partition.max_moved=0.1", "update.max_imbalance=0.1"]
+    made = apps.run(compose(["app=partition_data", *overrides]), tmp_path)
+    moved = made.history[-1]["moved"]
+    assert 0 < moved <= 12
+    assert made.cut_edges < before.cut_edges / 2
+    assert max(part.nodes for part in made.parts) <= max(part.nodes for part in before.parts)
+    model.write(tmp_path / "scratch", assignment_of(path, model))
+    assert contents(path) == contents(tmp_path / "scratch")
+
+
+NODES: dict[str, list[Any]] = {
+    "id": ["ann", "bob", "cid", "dan", "eve", "fay"],
+    "age": [31.0, 25.5, 40.0, 22.0, 35.0, 50.0],
+}
+NODES |= {
+    "town": ["x", "y", "x", "z", "y", "x"],
+    "label": ["red", "blue", "red", "blue", "red", "blue"],
+    "split": ["train", "train", "train", "train", "val", "test"],
+}
+EDGES = [("ann", "bob", 1.0), ("bob", "cid", 0.5), ("cid", "dan", 2.0), ("eve", "fay", 1.5)]
+MADE = ["dataset_name=file", "symmetrize=true", "app=partition_data", "split=given"]
+
+
+def write_folder(folder: Path, nodes: pd.DataFrame, edges: list[tuple[Any, ...]]) -> str:
+    folder.mkdir()
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    pd.DataFrame(edges, columns=["src", "dst", "weight"]).to_csv(folder / "edges.csv", index=False)
+    return f"dataset_file={folder}"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, pd.DataFrame]:
+    """A directory of two parts made from tables with names, categories and classes."""
+    nodes = pd.DataFrame(NODES)
+    given = write_folder(tmp_path / "people", nodes, EDGES)
+    made = compose([*MADE, given, f"partition_dir={tmp_path / 'parts'}", "num_partitions=2"])
+    apps.run(made, tmp_path)
+    return tmp_path / "parts" / "people-random-vol-2", nodes
+
+
+def update(path: Path, **given: Path | str | bool) -> Any:
+    overrides = [f"update.{name}={value}" for name, value in given.items()]
+    return apps.run(compose(["app=update", f"partition_dir={path}", *overrides]), path.parent)
+
+
+def write_csv(path: Path, text: str) -> Path:
+    path.write_text(text.replace(" ", "\n") + "\n", encoding="utf-8")
+    return path
+
+
+def test_tables_are_read_as_those_of_the_graph(
+    tables: tuple[Path, pd.DataFrame], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, nodes = tables
+    new_edges = "src,dst,weight gus,ann,3.0 hal,gus,4.0 eve,gus,0.25"
+    update(
+        path,
+        new_nodes=write_csv(tmp_path / "a.csv", "town,id,age,label x,gus,28.5,blue q,hal,,"),
+        changed_nodes=write_csv(tmp_path / "b.csv", "id,age,town,label eve,36.5,z,blue"),
+        deleted_nodes=write_csv(tmp_path / "c.csv", "id fay"),
+        new_edges=write_csv(tmp_path / "d.csv", new_edges),
+        changed_edges=write_csv(tmp_path / "e.csv", "dst,src,weight bob,ann,9.0"),
+        deleted_edges=write_csv(tmp_path / "f.csv", "src,dst dan,cid"),
+    )
+    printed = capsys.readouterr().out
+    assert "2 new nodes, 1 changed nodes, 1 deleted nodes" in printed
+    assert "are in no set of the split" in printed
+    now = nodes[nodes.id != "fay"].set_index("id")
+    now.loc["eve", ["age", "town", "label"]] = [36.5, "z", "blue"]
+    now.loc["gus"], now.loc["hal"] = [28.5, "x", "blue", None], [None, "q", None, None]
+    edges = [("ann", "bob", 9.0), *EDGES[1:2]]
+    edges += [("gus", "ann", 3.0), ("hal", "gus", 4.0), ("eve", "gus", 0.25)]
+    given = write_folder(tmp_path / "again", now.reset_index(), edges)
+    part_of = {
+        name: part
+        for part in range(2)
+        for name in Names.read(path / f"part{part}").tolist()  # type: ignore[union-attr]
+    }
+    np.save(tmp_path / "of.npy", [part_of[name] for name in now.index])
+    scratch = ["partition_method=file", f"partition_file={tmp_path / 'of.npy'}", "num_partitions=2"]
+    apps.run(compose([*MADE, given, f"partition_dir={tmp_path / 'scratch'}", *scratch]), tmp_path)
+    assert contents(path) == contents(tmp_path / "scratch" / "again-file-vol-2")
+
+
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "no change": ({}, "nothing to change"),
+    "no file": ({"new_nodes": "-"}, "no such file"),
+    "unknown end": ({"new_edges": "src,dst ann,bob ann,zoe"}, "row 1 is zoe"),
+    "deleted end": (
+        {"new_edges": "src,dst ann,fay", "deleted_nodes": "id fay"},
+        "fay for instance",
+    ),
+    "no such edge": ({"deleted_edges": "src,dst ann,fay"}, "is not in the graph; leave it out"),
+    "no weight": ({"changed_edges": "src,dst ann,bob"}, "neither weights nor features"),
+    "edge twice": ({"deleted_edges": "src,dst ann,bob ann,bob"}, "is there twice"),
+    "in two tables": (
+        {"deleted_edges": "src,dst ann,bob", "changed_edges": "src,dst,weight ann,bob,2"},
+        "is in update.deleted_edges, too",
+    ),
+    "new id known": ({"new_nodes": "id,age,town ann,3,x"}, "row 0 is ann; in the graph already"),
+    "id twice": ({"new_nodes": "id,age,town kim,3,x kim,4,x"}, "rows 0 and 1 are both kim"),
+    "unknown changed": ({"changed_nodes": "id,age,town kim,3,x"}, "goes into update.new_nodes"),
+    "unknown deleted": ({"deleted_nodes": "id kim"}, "row 0 is kim"),
+    "changed and deleted": (
+        {"deleted_nodes": "id ann", "changed_nodes": "id,age,town ann,3,x"},
+        "row 0 is ann; deleted by",
+    ),
+    "missing column": ({"new_nodes": "id,age kim,3"}, "no column `town`"),
+    "odd column": ({"new_nodes": "id,age,town kim,old,x"}, "age"),
+    "no ids": ({"new_nodes": "age,town 3,x"}, "no column of ids"),
+    "new class": ({"new_nodes": "id,age,town,label kim,3,x,green"}, "row 0 is green"),
+    "split without label": ({"new_nodes": "id,age,town,split kim,3,x,train"}, "have no label"),
+    "all deleted": ({"deleted_nodes": "id ann bob cid dan eve fay"}, "no node would be left"),
+}
+
+
+def write_change(folder: Path, change: dict[str, str]) -> dict[str, Any]:
+    return {
+        name: write_csv(folder / f"{name}.csv", text) if text != "-" else folder / "none.csv"
+        for name, text in change.items()
+    }
+
+
+def test_wrong_changes_are_named_and_lose_nothing(
+    tables: tuple[Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    path, _ = tables
+    before = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+    for name, (change, message) in WRONG.items():
+        with pytest.raises(InputError) as refused:
+            update(path, **write_change(tmp_path, change))
+        assert message in str(refused.value), (name, str(refused.value))
+        now = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+        assert now == before, name
+        assert not [*path.parent.glob(".*")], name
+
+
+def test_a_change_is_applied_once_by_one_process_to_an_intact_directory(
+    tables: tuple[Path, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = tables
+    change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1"})
+    with writing(path), pytest.raises(InputError, match="in use by process"):
+        update(path, **change)
+    with monkeypatch.context() as patched:  # as if killed before the end
+        patched.setattr(write_directory, "exchange_durably", lambda new, old: os._exit(9))
+        process = multiprocessing.get_context("fork").Process(
+            target=update, args=(path,), kwargs=change
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == 9
+    assert [*path.parent.glob(f".{path.name}.unfinished-*")]
+    assert verify_directory(path) == {}
+    update(path, **change)
+    assert not [*path.parent.glob(".*")]
+    with pytest.raises(InputError, match="this change was applied at"):
+        update(path, **change)
+    assert len(update(path, **change, again=True).history) == 2
+    damaged = path / "part0" / "src.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=r"part0/src\.npy: missing or damaged"):
+        update(path, **change, again=True)
