@@ -254,7 +254,10 @@ class ClusterSettings(Checked):
     def threads_of(self, cores: int) -> int:
         """Return the PyTorch threads of a worker on a machine with `cores` cores."""
         if self.threads is not None or self.launcher_env is None:
-            return self.threads or max(1, cores // len(self.local_ranks))
+            # Nodes that meet at a loopback address are on one machine and share its cores.
+            shared = self.master_addr.startswith("127.") and self.interface is not None
+            workers = self.num_partitions if shared else len(self.local_ranks)
+            return self.threads or max(1, cores // workers)
         return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
 
     @property
