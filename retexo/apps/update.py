@@ -8,6 +8,7 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.read_directory import find
 from partitioning.directory.write_directory import replaced_when_written, write_meta, writing
 from partitioning.errors import InputError
+from partitioning.file_io import check_path
 from partitioning.update.update_directory import (
     Update,
     check_tables,
@@ -80,7 +81,7 @@ def _update_with_others(path: Path, settings: Settings, run_dir: Path) -> Update
 
 def find_directory(settings: Settings) -> Path:
     """Return the directory: partition_dir itself, or the one in it that the settings name."""
-    folder = Path(settings.partition.dir)
+    folder = check_path("partition_dir", settings.partition.dir).resolve()
     if (folder / "meta.json").is_file():
         return folder
     partition = settings.partition
@@ -92,14 +93,14 @@ def find_directory(settings: Settings) -> Path:
     } & settings.given
     named = directory_of(partition) if is_named else None
     if named is not None and named.is_dir():
-        return named
+        return named.resolve()
     found = (
         sorted(each.parent.name for each in folder.glob("*/meta.json")) if folder.is_dir() else []
     )
     if named is None and len(found) == 1:
         return folder / found[0]
     there = f"; it has {', '.join(found)}" if found else ""
-    missing = "not a single partition directory" if named is None else f"no directory {named.name}"
+    missing = "not a single directory with meta.json" if named is None else f"no {named.name}"
     raise InputError(
         f"partition_dir={folder}: {missing}{there}; set partition_dir to the directory to update"
     )
