@@ -351,7 +351,7 @@ def test_what_an_address_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         Place("dataset_file", "gs://bucket/a.npz").stat()
     monkeypatch.setitem(sys.modules, "fsspec", None)
     words = (
-        r"dataset_file=s3://bucket/a\.npz: s3:// needs the extra `remote`: pip install '.*mote\]'"
+        r"dataset_file=s3://bucket/a\.npz: s3:// needs the extra `remote`: pip install -e '.\[remote\]'"
     )
     with pytest.raises(InputError, match=words):
         local_copies.copy_data(Place("dataset_file", "s3://bucket/a.npz"), tmp_path)
