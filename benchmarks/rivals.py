@@ -198,25 +198,37 @@ def choose(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
     return groups
 
 
-def mb_to_reach(runs: list[Run], targets: dict[str, float]) -> float:
-    """Mean over splits of the MB sent when a round reached the target of its split."""
-    found = []
-    for run in runs:
-        steps = [step.split("@") for step in run["steps"].split()]
-        found.append(
-            next(float(sent) for score, sent in steps if float(score) >= targets[str(run["split"])])
+def mb_to_common_score(methods: dict[str, list[Run]]) -> dict[str, float]:
+    """By method, the mean over splits of the MB sent when a round reached the common score.
+
+    The common score of a split is the least of the best scores of the methods that send rows.
+    Nothing for runs of before the steps were recorded.
+    """
+    steps = {
+        name: {
+            str(run["split"]): [tuple(map(float, each.split("@"))) for each in run["steps"].split()]
+            for run in runs
+        }
+        for name, runs in methods.items()
+        if name not in ("PyG", LOCAL)
+    }
+    if not all(each for by_split in steps.values() for each in by_split.values()):
+        return {}
+    common: dict[str, float] = {}
+    for by_split in steps.values():
+        for split, each in by_split.items():
+            common[split] = min(each[-1][0], common.get(split, 1.0))
+    return {
+        name: float(
+            np.mean(
+                [
+                    next(sent for score, sent in each if score >= common[split])
+                    for split, each in by_split.items()
+                ]
+            )
         )
-    return float(np.mean(found))
-
-
-def targets_of(methods: Iterable[list[Run]]) -> dict[str, float]:
-    """By split, the least of the best scores of the methods that exchange something in rounds."""
-    best: dict[str, float] = {}
-    for runs in methods:
-        for run in runs:
-            score = float(run["steps"].split()[-1].split("@")[0])
-            best[str(run["split"])] = min(score, best.get(str(run["split"]), 1.0))
-    return best
+        for name, by_split in steps.items()
+    }
 
 
 def totals(runs: list[Run]) -> list[float]:
@@ -228,24 +240,25 @@ def totals(runs: list[Run]) -> list[float]:
 def print_table(chosen: dict[tuple[str, ...], list[Run]]) -> None:
     """A line for each graph, kind of parts and method."""
     print(
-        "| graph | parts | method | score | test | MB of rows | of gradients | other |"
-        " to the common score | seconds |"
+        "|graph, parts, score|method|test|MB of rows, gradients, rest|MB to the common score|"
+        "seconds|"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for (name, parts, method), runs in chosen.items():
-        rivals = [
-            each
-            for (graph, place, other), each in chosen.items()
-            if (graph, place) == (name, parts) and other not in ("PyG", LOCAL)
-        ]
-        tests = [float(run["test"]) for run in runs]
-        spread = f" ± {np.std(tests, ddof=1):.4f}" if len(tests) > 1 else ""
-        cells = [name, parts, method, runs[0]["metric"], f"{np.mean(tests):.4f}{spread}"]
-        cells += [f"{value:.2f}" for value in totals(runs)]
-        reached = method not in ("PyG", LOCAL)
-        cells.append(f"{mb_to_reach(runs, targets_of(rivals)):.2f}" if reached else "")
-        seconds = np.median([float(run["seconds"] or 0) for run in runs])
-        print(f"| {' | '.join(cells)} | {seconds:.1f} |", flush=True)
+    print("|---|---|---|---|---|---|")
+    for place in dict.fromkeys(about[:2] for about in chosen):
+        methods = {about[2]: runs for about, runs in chosen.items() if about[:2] == place}
+        reached = mb_to_common_score(methods)
+        for name, runs in methods.items():
+            tests = [float(run["test"]) for run in runs]
+            spread = f"±{np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
+            sent = ", ".join(map(_digits, totals(runs))) if name != "PyG" else ""
+            cells = [", ".join([*place, runs[0]["metric"]]), name, f"{np.mean(tests):.3f}{spread}"]
+            cells += [sent, _digits(reached[name]) if name in reached else ""]
+            seconds = np.median([float(run["seconds"] or 0) for run in runs])
+            print(f"|{'|'.join(cells)}|{seconds:.1f}|", flush=True)
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def draw(chosen: dict[tuple[str, ...], list[Run]], path: Path) -> None:
@@ -253,10 +266,10 @@ def draw(chosen: dict[tuple[str, ...], list[Run]], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "retexo"
+    mpl.rcParams |= {"svg.hashsalt": "retexo", "svg.fonttype": "none"}
     import matplotlib.pyplot as plt
 
-    places = sorted({about[:2] for about in chosen})
+    places = list(dict.fromkeys(about[:2] for about in chosen))
     columns = min(4, len(places))
     figure, axes = plt.subplots(
         -(-len(places) // columns), columns, figsize=(3 * columns, 8.4), squeeze=False
@@ -269,10 +282,10 @@ def draw(chosen: dict[tuple[str, ...], list[Run]], path: Path) -> None:
             if not runs:
                 continue
             tests = [float(run["test"]) for run in runs]
-            color = f"C{[*METHODS, 'PyG'].index(method) % 10}"
             if method == "PyG":
                 axis.axhline(np.mean(tests), color="grey", linestyle=":", label=method)
                 continue
+            color = "black" if method == LOCAL else f"C{list(METHODS).index(method)}"
             error = np.std(tests, ddof=1) if len(tests) > 1 else 0
             axis.errorbar(
                 sum(totals(runs)),
