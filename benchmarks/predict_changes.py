@@ -1,12 +1,12 @@
 """What a prediction with predict.state computes and sends after a share of the edges changed.
 
     python benchmarks/predict_changes.py [--graph FILE.npz] [--nodes 1000000 --edges 5000000]
-        [--shares 0.0001 0.001 0.01 0.1] [--hidden-dim 64] [--steps 0 5]
+        [--model gcn] [--shares 0.0001 0.001 0.01 0.1] [--hidden-dim 64] [--steps 0 5]
 
 The graph is FILE, or `synthetic` with this many nodes and undirected edges, in four parts. Of a
 share of the edges half are removed, and as many are added between random nodes. Each change starts
-from the same kept prediction of a GCN of two layers with the default skip connections, which nobody
-trained. Values decide only where rows come out equal, so figures are those of trained models.
+from the same kept prediction of two layers with the default skip connections, which nobody trained.
+Values decide only where rows come out equal, so figures are those of trained models.
 """
 
 import argparse
@@ -52,10 +52,10 @@ def change_edges(graph: GraphData, share: float, seed: int = 0) -> GraphData:
     )
 
 
-def save_untrained(folder: Path, graph: GraphData, hidden_dim: int, steps: int) -> None:
+def save_untrained(folder: Path, graph: GraphData, name: str, hidden_dim: int, steps: int) -> None:
     """Save a checkpoint; steps: of label propagation."""
     model = dataclasses.replace(
-        default_model_settings("gcn", 2, hidden_dim),
+        default_model_settings(name, 2, hidden_dim),
         self_weight=True,
         input_skip=True,
         output="aggregate",
@@ -111,16 +111,16 @@ def run_predict(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 def measure(
-    folder: Path, graph: GraphData, parts: Any, hidden_dim: int, steps: int, shares: list[float]
+    folder: Path, graph: GraphData, parts: Any, options: argparse.Namespace, steps: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and predictions.json of a prediction without state, of the first with it, and of one
     after each change."""
-    save_untrained(folder / "checkpoint", graph, hidden_dim, steps)
+    save_untrained(folder / "checkpoint", graph, options.model, options.hidden_dim, steps)
     write_parts(folder, graph, parts)
     yield "without", run_predict(folder, "predict.precision=fp32")
     base, state = folder / "base", folder / "state"
     yield "first", run_predict(folder, f"predict.state={base}")
-    for share in shares:
+    for share in options.shares:
         write_parts(folder, change_edges(graph, share), parts)
         shutil.copytree(base, state)
         yield f"{share:.2%}", run_predict(folder, f"predict.state={state}")
@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=5_000_000)
     parser.add_argument("--features", type=int, default=32)
     parser.add_argument("--method", default="random")
+    parser.add_argument("--model", default="gcn")
     parser.add_argument("--hidden-dim", type=int, default=64)
     parser.add_argument("--steps", type=int, nargs="+", default=[0, 5])
     parser.add_argument("--shares", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2, 1e-1])
@@ -171,9 +172,7 @@ def main() -> None:
         for steps in options.steps:
             print(f"smoothing.steps={steps}")
             started = time.time()
-            for name, found in measure(
-                Path(folder), graph, parts, options.hidden_dim, steps, options.shares
-            ):
+            for name, found in measure(Path(folder), graph, parts, options, steps):
                 print(row(name, found), f"load {os.getloadavg()[0]:.0f}", flush=True)
             print(f"{time.time() - started:.0f} s")
 

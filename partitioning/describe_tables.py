@@ -123,7 +123,7 @@ def _share_of_site(
             raise _no_table(site)
         return share_nothing(agreed, features)
     roles = [{"name": each.name, "role": each.role} for each in agreed]
-    columns = stored_columns({"nodes": {"columns": roles, "ignored": {}}}, columns)
+    columns = stored_columns({"nodes": {"columns": roles, "ignored": {}, "roles": {}}}, columns)
     try:
         rows, schema, used = _read_to_fit(site, path, columns, features.fit)
     except MissingColumn as error:

@@ -99,7 +99,8 @@ def read_addition(
             raise InputError(
                 f"edges: no relation {SEPARATOR.join(map(str, each))!r}; the graph has {there}"
             )
-        relations[each] = _new_edges(held, each, frame, known, grown)
+        if len(frame):  # a table without rows may have no columns either
+            relations[each] = _new_edges(held, each, frame, known, grown)
     return Addition(made, _add_reverse(held, relations, grown), unusual)
 
 
@@ -111,7 +112,8 @@ def _new_nodes(
     with _as_file(frame, what) as path:
         table = read_table(path, held.settings.columns, text=known.named)
     if table.ids is None:
-        raise InputError(f"{what}: no column of ids; give it as `id`")
+        name = held.settings.columns.id or "id"
+        raise InputError(f"{what}: no column of ids; give it as `{name}`")
     rows = known.find_rows(table.ids, what, keep_unknown=True)
     if (rows >= 0).any():
         raise InputError(

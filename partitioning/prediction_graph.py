@@ -41,13 +41,12 @@ from partitioning.links.link_split import (
     split_links,
     to_graph_of_relation,
 )
-from partitioning.partition_settings import ColumnSettings, DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 
 FORMS = (
     "a path, a Data or HeteroData of PyG, a DGLGraph, a networkx graph, or a pair of nodes and"
     " edges (two data frames, or two dictionaries of them by type)"
 )
-ID_ROLES = ("id", "src", "dst", "weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +82,6 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     Raises:
         InputError: it is none, or a column or type is not what the model was trained with.
     """
-    if stored:
-        settings = replace(settings, columns=named_columns(stored, settings.columns))
     try:
         graph = read_as_fitted(
             lambda columns: _read(given, replace(settings, columns=columns)),
@@ -111,20 +108,6 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     links = split_links(encoded, settings.split, settings.spectral, paths=settings.paths)
     made = add_kinds(links.graph, settings.features)
     return PredictionGraph(made, encoded, settings, stored, links)
-
-
-def named_columns(stored: States, columns: ColumnSettings) -> ColumnSettings:
-    """The columns of ids, ends and weights as stored, unless settings name them."""
-    known = {
-        role: [name for state in stored.values() for name in state["roles"].get(role, [])]
-        for role in ID_ROLES
-    }
-    names: Any = {
-        role: found[0]
-        for role, found in known.items()
-        if len(set(found)) == 1 and getattr(columns, role) is None
-    }
-    return replace(columns, **names)
 
 
 def _dense(graph: Any) -> Any:

@@ -31,7 +31,8 @@ class SitePipeline:
 
     def read(self, path: Path, ids: Ints) -> Rows:
         """Return the features [I, F] of nodes by their ids [I]."""
-        columns = stored_columns({"nodes": self.state}, self.columns)
+        state = self.state | {"roles": {}}  # each site names its column of ids
+        columns = stored_columns({"nodes": state}, self.columns)
         rows, schema = read_site_table(path, ids, columns)
         encoded: Rows = apply(self.state, rows, schema).toarray()
         return encoded

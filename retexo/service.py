@@ -101,13 +101,9 @@ class Nodes(BaseModel):
             given = edges if isinstance(edges, dict) else {}
             return (
                 {name: pd.DataFrame(rows) for name, rows in nodes.items()},
-                {tuple(name.split(SEPARATOR)): _edge_frame(rows) for name, rows in given.items()},
+                {tuple(name.split(SEPARATOR)): pd.DataFrame(rows) for name, rows in given.items()},
             )
-        return pd.DataFrame(nodes), _edge_frame(edges if isinstance(edges, list) else [])
-
-
-def _edge_frame(rows: Rows) -> pd.DataFrame:
-    return pd.DataFrame(rows) if rows else pd.DataFrame({"src": [], "dst": []})
+        return pd.DataFrame(nodes), pd.DataFrame(edges if isinstance(edges, list) else [])
 
 
 class Pairs(BaseModel):

@@ -21,7 +21,7 @@ COMPILE = [
     *("uv", "pip", "compile", "--constraint", "constraints.txt", "--universal"),
     *("--python-version", "3.11.7", "--format", "pylock.toml", "--quiet", "--no-header"),
 ]
-IMAGE = ("report", "serve", "sites")
+IMAGE = ("remote", "report", "serve", "sites")
 """The extras in the image of deploy/Dockerfile."""
 RELEASE = "build\ncyclonedx-bom\nsetuptools\ntwine\n"
 """What builds and checks a release."""

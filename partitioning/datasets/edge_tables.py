@@ -67,23 +67,38 @@ class EdgeTable:
     """What the columns of `feat` hold."""
 
 
+def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
+    """Find the columns of sources and destinations of a csv or parquet table of edges.
+
+    Raises:
+        InputError: it has none, or not those that the settings name.
+    """
+    names = without_index(frames.column_names(path), path)
+    if names == ["0", "1"]:
+        return names
+    for role in ("src", "dst"):
+        asked = getattr(columns, role)
+        if asked is not None and asked not in names:
+            raise InputError(
+                f"columns.{role}={asked}: {path} has the columns {', '.join(names)}; set one of"
+                " them"
+            )
+    found = [find_column(role, names, columns, path) for role in ("src", "dst")]
+    ends = [name for name in found if name is not None]
+    if len(ends) < 2:
+        raise InputError(
+            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
+            " columns.dst); put the line src,dst before it if this is no header"
+        )
+    return ends
+
+
 class _EdgeColumns:
     """The columns of a csv or parquet table of edges, by role."""
 
     def __init__(self, path: Path, columns: ColumnSettings, *, with_features: bool) -> None:
         names = without_index(frames.column_names(path), path)
-        found = (
-            names
-            if names == ["0", "1"]
-            else [find_column(role, names, columns, path) for role in ("src", "dst")]
-        )
-        self.path = path
-        self.ends = [name for name in found if name is not None]
-        if len(self.ends) < 2:
-            raise InputError(
-                f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
-                " columns.dst); put the line src,dst before it if this is no header"
-            )
+        self.path, self.ends = path, find_ends(path, columns)
         self.weight = find_column("weight", names, columns, path)
         self.time = columns.time if columns.time in names else None
         if columns.weight is not None and self.weight is None:
@@ -183,6 +198,8 @@ def _join(
                 fits = known is not None and each.shape[:1] == known.shape
                 parts[name].append(each[known] if fits else each)
         begin += len(src)
+    if begin == 0:
+        log.warning("%s: has no edges, only a header", path)
     if num_dropped:
         log.warning(
             "%s: %d of %d edges have an end that is no node, the first in row %d: left out"

@@ -14,7 +14,7 @@ import numpy as np
 
 from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
-from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.edge_tables import find_ends, read_edges
 from partitioning.datasets.feature_columns import FeatureReader, read_times
 from partitioning.datasets.find_ids import find_id_column
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
@@ -120,6 +120,8 @@ def _read(
     check_requested(
         columns, ((file, frames.column_names(file)) for file in [*named, *_only_tables(edges)])
     )
+    if _only_tables(edges[:1]):
+        find_ends(edges[0], columns)  # without them the ids of nodes could be taken for a feature
     if columns.id is None:
         columns = find_id_column(
             [file for file in named if file not in edges], [(edges[0], ("src", "dst"))], columns

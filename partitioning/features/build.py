@@ -28,7 +28,9 @@ Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
 Read = TypeVar("Read")
 Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
-"""Roles of columns that a stored pipeline fixes when a later table is read."""
+"""Roles of feature columns that a stored pipeline fixes when a later table is read."""
+NAMED_ROLES = ("id", "src", "dst", "weight")
+"""Roles of other columns that it fixes, too."""
 States = dict[str, State]
 """The fitted pipelines by the names of their tables: nodes and edges; with several types
 nodes/TYPE and edges/SOURCE__RELATION__DESTINATION."""
@@ -73,6 +75,8 @@ def encode_tables(
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Settings by which a later table is read for the stored states: each column in its stored
     role, or left out as then, unless tables have columns of one name in several roles.
+
+    Names that the settings give to columns of ids, ends and weights stay.
     """
     roles: dict[str, set[str]] = {}
     for state in states.values():
@@ -85,7 +89,21 @@ def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
         for role in (*STORED_ROLES, "ignore")
     }
     known["ignore"] = (*(columns.ignore or ()), *(known["ignore"] or ())) or None
-    return replace(columns, embedding=None, **known)
+    return replace(named_columns(states, columns), embedding=None, **known)
+
+
+def named_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
+    """The columns of ids, ends and weights as stored, unless settings name them."""
+    known = {
+        role: {name for state in states.values() for name in state["roles"].get(role, [])}
+        for role in NAMED_ROLES
+    }
+    names: Any = {
+        role: min(found)
+        for role, found in known.items()
+        if len(found) == 1 and getattr(columns, role) is None
+    }
+    return replace(columns, **names)
 
 
 def read_as_fitted(
@@ -123,15 +141,15 @@ def _encode_types(
         if state is not None:
             states[f"nodes/{name}"] = state
     relations = {}
-    encoded: dict[int, Any] = {}  # by the matrix, which an added reverse relation shares
+    encoded: dict[int, Any] = {}  # by the schema, which an added reverse relation shares
     for each, relation in graph.relations.items():
-        feat, schema = relation.edge_feat, relation.schema
-        if schema is not None and feat is not None:
-            if id(feat) not in encoded:
+        schema = relation.schema
+        if schema is not None:
+            if id(schema) not in encoded:
                 name = f"edges/{SEPARATOR.join(each)}"
-                made = _encode_edges(feat, schema, settings, stored, name, states)
-                encoded[id(feat)] = _to_array(made)
-            relation = replace(relation, edge_feat=encoded[id(feat)], schema=None)
+                made = _encode_edges(relation.edge_feat, schema, settings, stored, name, states)
+                encoded[id(schema)] = _to_array(made)
+            relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
         relations[each] = relation
     _check_edge_tables(stored, states, graph.name)
     return replace(graph, nodes=nodes, relations=relations), states
@@ -149,7 +167,7 @@ def _encode_plain(
     if state is not None:
         states["nodes"] = state
     edge_feat: Any = graph.edge_feat
-    if graph.edge_schema is not None and edge_feat is not None:
+    if graph.edge_schema is not None:
         edge_feat = _encode_edges(edge_feat, graph.edge_schema, settings, stored, "edges", states)
     _check_edge_tables(stored, states, graph.name)
     made = replace(
@@ -164,29 +182,42 @@ def _encode_plain(
 
 
 def _encode_edges(
-    features: Rows, schema: Schema, settings: FeatureSettings, stored: States, name: str, to: States
+    features: Rows | None,
+    schema: Schema,
+    settings: FeatureSettings,
+    stored: States,
+    name: str,
+    to: States,
 ) -> Any:
     """Encode the features of a table of edges, and add its state to `to` by its name.
 
-    None where a stored pipeline has no such table.
+    None for a table without features, whose state names the columns of ends and weights, and where
+    a stored pipeline has no features of edges.
     """
-    if name in stored:
+    is_known = name in stored and (features is not None or not stored[name]["columns"])
+    if is_known:
         to[name] = stored[name]
-        return apply(stored[name], features, schema)
-    if stored:
-        columns = "`, `".join(column.name for column in schema.columns)
-        log.warning(
-            "%s: columns `%s`: left out, the model was trained without them", schema.path, columns
+    if not stored:
+        to[name] = fit(
+            np.empty((0, 0), np.float32) if features is None else features, schema, settings
         )
+    if features is None:
         return None
-    to[name] = fit(features, schema, settings)
-    return _encode(features, schema, to[name], None)
+    if not stored:
+        return _encode(features, schema, to[name], None)
+    if is_known and stored[name]["columns"]:
+        return apply(stored[name], features, schema)
+    columns = "`, `".join(column.name for column in schema.columns)
+    log.warning(
+        "%s: columns `%s`: left out, the model was trained without them", schema.path, columns
+    )
+    return None
 
 
 def _check_edge_tables(stored: States, found: States, graph: str) -> None:
     """InputError where a table of edges of a stored pipeline has no features here."""
     for name in stored.keys() - found.keys():
-        if name.startswith("edges"):
+        if name.startswith("edges") and stored[name]["columns"]:
             columns = ", ".join(column["name"] for column in stored[name]["columns"])
             raise InputError(
                 f"{graph}: the table {name} has no column {columns}, which the model was trained"

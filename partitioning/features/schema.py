@@ -110,13 +110,21 @@ def _describe(state: dict[str, Any]) -> list[str]:
         lines.append(roles)
     groups: dict[str, list[str]] = {}
     for column in state["columns"]:
-        groups.setdefault(_treatment(column), []).append(column["name"])
+        groups.setdefault(_treatment(column), []).append(_with_categories(column))
     for treatment, names in groups.items():
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         lines.append(f"{treatment}: {', '.join(names[:8])}{more}")
     for name, reason in state["ignored"].items():
         lines.append(f"left out: {name or 'the nameless first column'}, {reason}")
     return lines
+
+
+def _with_categories(column: dict[str, Any]) -> str:
+    """Return the name of a column, and the first of its categories."""
+    if column["role"] != "categorical":
+        return str(column["name"])
+    names = [name if len(name) <= 20 else f"{name[:20]}..." for name in column["categories"]]
+    return f"{column['name']} ({', '.join(names[:5])}{', ...' * (len(names) > 5)})"
 
 
 def _treatment(column: dict[str, Any]) -> str:

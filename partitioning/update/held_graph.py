@@ -16,6 +16,7 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import REMEDY, edge_folder, load_array, node_folder
 from partitioning.errors import InputError
+from partitioning.features.build import named_columns
 from partitioning.features.encoder import State, count_columns
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.kinds import WIDTH
@@ -23,7 +24,6 @@ from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_names import FILES as NAME_FILES
 from partitioning.partition_settings import ColumnSettings
-from partitioning.prediction_graph import named_columns
 
 Ints = NDArray[np.int64]
 UPDATED_KINDS = {"given", "random"}

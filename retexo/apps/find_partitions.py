@@ -209,6 +209,12 @@ def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
     """InputError where the command line asks for other partitions than meta.json describes."""
     differing = _find_differences(settings, directory, requested_settings(settings.partition))
     for name, (here, there) in differing.items():
+        if is_file_value(here) and is_file_value(there) and here["name"] == there["name"]:
+            raise InputError(
+                f"{name}={here['name']}: changed since {directory.path} was made from it; partition"
+                " again (app=partition_data overwrite=true), or leave it out to use what was read"
+                " then"
+            )
         raise InputError(
             f"{name}={_format_value(here)}: {directory.path} was made with"
             f" {name}={_format_value(there)}; leave it out, or partition again (app=partition_data"

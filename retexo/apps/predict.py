@@ -12,7 +12,7 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.file_io import exclusive
+from partitioning.file_io import check_path, exclusive
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from retexo.apps.inference import Prepared, prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
@@ -33,9 +33,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Before any process is started.
         TrainingError: A worker failed.
     """
-    wanted, cluster = settings.predict, settings.train.cluster
     _check_links(settings)
     settings = _with_exact_rows(settings)
+    wanted, cluster = settings.predict, settings.train.cluster
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
     begun = run_dir / f".predicting{cluster.node_rank}"
     if begun.exists() and not (run_dir / "predictions.json").exists():
@@ -129,7 +129,8 @@ def _with_exact_rows(settings: Settings) -> Settings:
             f"{where}: rounded products would depend on which nodes are computed together; leave"
             f" compute.precision={settings.train.compute.precision} out"
         )
-    return replace(settings, predict=replace(wanted, precision="fp32"))
+    folder = check_path("predict.state", wanted.state).absolute()
+    return replace(settings, predict=replace(wanted, precision="fp32", state=str(folder)))
 
 
 @contextmanager

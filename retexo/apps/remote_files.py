@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 READ_PARTITIONS = ("train", "plan", "evaluate", "predict")
 """Apps that need no data set where there are partitions."""
+UPLOAD_NOTHING = ("partition_data", "serve", "hub")
+"""Apps whose run directory has no results."""
 
 
 def run_with_copies(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:
@@ -64,6 +66,11 @@ def with_local_copies(settings: Settings) -> Settings:
         file = str(local_copies.place_of(data, cache))
         partition = replace(partition, dataset=replace(partition.dataset, file=file))
     if is_remote(partition.dir):
+        if settings.train.trainer.name == "sampled":
+            raise InputError(
+                f"partition_dir={partition.dir}: trainer=sampled reads DGL's files, which are not"
+                " copied; copy the directory to this machine"
+            )
         base = local_copies.mirror(Place("partition_dir", partition.dir), cache)
         # DGL's files would double what is written.
         partition = replace(partition, dir=str(base), dgl_files=bool(partition.dgl_files))
@@ -91,7 +98,8 @@ def _has_all_it_needs(settings: Settings) -> bool:
 
 def _upload_place(settings: Settings, run_dir: Path) -> Place | None:
     """Return where node 0 uploads the run directory: below remote.upload, as below this folder."""
-    if settings.remote.upload is None or settings.train.cluster.node_rank != 0:
+    is_first_node = settings.train.cluster.node_rank == 0
+    if settings.remote.upload is None or settings.app in UPLOAD_NOTHING or not is_first_node:
         return None
     place = Place("remote.upload", settings.remote.upload)
     path = run_dir.absolute()

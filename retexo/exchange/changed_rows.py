@@ -108,7 +108,7 @@ class ChangedRowsExchange:
             at[was < 0] = -1
             found[place] = np.where(at >= 0, at + kept.start, -1)
             needed.append(index[place][at < 0])
-            dropped.append(np.setdiff1d(np.arange(len(known)), at))
+            dropped.append(_others(len(known), at[at >= 0]))
         num_held = [each.stop - each.start for each in held_here]
         limits = list(zip(part_sizes, num_held, strict=True))
         requested = _exchange_requests(needed, dropped, limits, held, part_sizes[comm.rank], comm)
@@ -117,8 +117,8 @@ class ChangedRowsExchange:
         sent, lacks = [], []
         for peer, (new, gone) in enumerate(requested):
             still: IntArray = number[np.delete(held.sent[peer], gone)]
-            _check_requests(peer, still, new, partition)
             nodes: IntArray = np.sort(np.concatenate((still, new)))
+            _check_requests(peer, nodes, partition)
             sent.append(nodes)
             lacks.append(np.isin(nodes, new))
         return cls(comm, tuple(sent), tuple(lacks), tuple(halo), found)
@@ -223,12 +223,19 @@ def _ranges(owner: IntArray, world_size: int) -> list[slice]:
     return [slice(first, end) for first, end in pairwise(ends)]
 
 
+def _others(count: int, places: IntArray) -> IntArray:
+    """The numbers below `count` that are not among the places, ascending."""
+    is_other = np.ones(count, bool)
+    is_other[places] = False
+    return np.flatnonzero(is_other)
+
+
 def _exchange_numbers(
     former: IntArray, num_former: int, part_sizes: Sequence[int], comm: Communicator
 ) -> list[IntArray]:
     """`former` of every worker, from the nodes that are gone and those that are new."""
     is_new = former < 0
-    gone = np.setdiff1d(np.arange(num_former), former[~is_new])
+    gone = _others(num_former, former[~is_new])
     new = np.flatnonzero(is_new)
     sizes = torch.tensor([num_former, len(gone), len(new)])
     announced = comm.all_gather(sizes, SETUP).tolist()
@@ -302,11 +309,10 @@ def _exchange_requests(
     return list(zip(new, gone, strict=True))
 
 
-def _check_requests(peer: int, kept: IntArray, new: IntArray, partition: Partition) -> None:
+def _check_requests(peer: int, nodes: IntArray, partition: Partition) -> None:
     """Raise TrainingError unless the rows that a peer needs are those of distinct nodes, and, for a
     site, of nodes that the peer may ask for."""
-    nodes = np.concatenate((kept, new))
-    if (kept < 0).any() or len(np.unique(nodes)) != len(nodes):
+    if (np.diff(nodes, prepend=-1) <= 0).any():
         raise TrainingError(
             f"rank {peer} needs rows of nodes that are gone, or twice; the prediction's state"
             " there is not of the same prediction as here: delete predict.state's folder"

@@ -231,7 +231,7 @@ class Participant:
         pair = {self.own.node, other}
         opener = max(pair, key=lambda node: (node in through_hub, node))
         link = (max(pair) if 0 in pair else opener,)
-        if self.cluster.backend == "gloo":
+        if self.cluster.backend != "sockets":
             return {link}
         ranks = product(self.cluster.ranks_of(opener), self.cluster.ranks_of(*pair - {opener}))
         return {link, *((opener, *two) for two in ranks)}
@@ -264,7 +264,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
     addresses = {
         int(node): split_address(address) for node, address in coordinator.addresses.items()
     }
-    if cluster.backend == "gloo":
+    if cluster.backend != "sockets":
         host = participant.own.address.rpartition(":")[0]
         store = f"{host}:{stack.enter_context(serving_store(host))}"
     coordinator.send_reply({"run": secret, "store": store, "nodes": coordinator.addresses})

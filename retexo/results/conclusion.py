@@ -6,7 +6,10 @@ found by redrawing the confusion matrix; the worker redraws histograms for ROC A
 precision (retexo.tasks.score_histogram).
 """
 
+import json
 import math
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -152,4 +155,10 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
         )
     if "seed" in settings:
         advice.append("Other seeds differ, too: seeds=[0,1,2] shows by how much.")
-    return [*advice, f"Curves, classes and bytes: app=report report.runs={run_dir}"]
+    report = shlex.quote(f"report.runs={_quoted(run_dir)}")
+    return [*advice, f"Curves, classes and bytes: app=report {report}"]
+
+
+def _quoted(value: str) -> str:
+    """A value as Hydra reads it back, in quotes where it has more than a plain path."""
+    return value if re.fullmatch(r"[\w/.:+@%-]+", value) else json.dumps(value)

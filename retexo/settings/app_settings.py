@@ -187,16 +187,14 @@ class RemoteSettings(Checked):
     cache: str = setting(
         "remote.cache",
         "data/remote",
-        "folder of local copies, where dataset_file, partition_dir or checkpoint_dir is an address "
-        "(s3://, gs://, https://; docs/data.md)",
+        "folder of local copies of what lies in an object store (docs/data.md)",
         per_node=True,
         compared=False,
     )
     upload: str | None = setting(
         "remote.upload",
         None,
-        "folder of an object store (s3://, gs://) to which node 0 copies the run directory when "
-        "the run is complete; null: nowhere",
+        "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere",
         per_node=True,
         compared=False,
     )

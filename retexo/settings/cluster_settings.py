@@ -54,8 +54,10 @@ class ClusterSettings(Checked):
     backend: str = setting(
         "distributed.backend",
         "gloo",
-        "transport of messages: PyTorch's gloo, or sockets with optional encryption",
-        one_of("gloo", "sockets"),
+        "transport of messages: PyTorch's gloo; sockets with optional encryption; nccl for long "
+        "messages between GPUs and gloo for others (with device=cuda and a GPU for each worker; "
+        "not yet tried on GPUs)",
+        one_of("gloo", "sockets", "nccl"),
         per_node=True,
         compared=False,
     )
@@ -174,6 +176,11 @@ class ClusterSettings(Checked):
                 f" be in [0, {self.num_nodes})"
             )
 
+        if self.backend == "nccl" and self.device != "cuda":
+            raise InputError(
+                f"distributed.backend=nccl: works with device=cuda only, not device={self.device};"
+                " set device=cuda, or distributed.backend=gloo"
+            )
         if self.num_nodes > 1 and not self.one_machine and ":" in self.master_addr:
             raise InputError(
                 f"distributed.master_addr={self.master_addr}: must be an IPv4 address or a host"
@@ -201,8 +208,10 @@ class ClusterSettings(Checked):
         wanted = (
             "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
         )
-        if self.backend == "gloo" and (self.tls or self.credentials is not None):
-            raise InputError(f"{wanted}: gloo cannot encrypt; set distributed.backend=sockets")
+        if self.backend != "sockets" and (self.tls or self.credentials is not None):
+            raise InputError(
+                f"{wanted}: {self.backend} cannot encrypt; set distributed.backend=sockets"
+            )
         if self.tls is False and self.credentials is not None:
             raise InputError(
                 f"{wanted}: distributed.tls=false turns encryption off; leave one of them out"
@@ -245,8 +254,18 @@ class ClusterSettings(Checked):
     def threads_of(self, cores: int) -> int:
         """Return the PyTorch threads of a worker on a machine with `cores` cores."""
         if self.threads is not None or self.launcher_env is None:
-            return self.threads or max(1, cores // len(self.local_ranks))
+            # Nodes that meet at a loopback address are on one machine and share its cores.
+            shared = self.master_addr.startswith("127.") and self.interface is not None
+            workers = self.num_partitions if shared else len(self.local_ranks)
+            return self.threads or max(1, cores // workers)
         return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
+
+    @property
+    def num_local_workers(self) -> int:
+        """Workers of the run on this machine."""
+        if self.launcher_env is None:
+            return len(self.local_ranks)
+        return self.launcher_env.local_size
 
     def local_index(self, rank: int) -> int:
         """Return the index of a rank among the workers of this machine, which selects its GPU."""

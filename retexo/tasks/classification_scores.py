@@ -396,7 +396,10 @@ def find_warnings(
     scored = val + test
     never = (scored[0] + scored[1] == 0) & (scored[2] > 0)
     if bool(never.any()):
-        warnings.append(f"never predicted: {named(never)}")
+        warnings.append(
+            f"never predicted: {named(never)}; task.class_weights=balanced gives rare classes more"
+            " weight"
+        )
     if by_accuracy and bool(support["test"].any()):
         share = int(support["test"].max()) / int(support["test"].sum())
         accuracy = found.scores["test"]["accuracy"]

@@ -12,7 +12,6 @@ import torch
 from partitioning.describe_tables import SharedTables
 from retexo.arrays import IntArray
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import SETUP
 from retexo.launch.heartbeat import Progress
@@ -41,7 +40,7 @@ def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress
     configure(rank, job.settings)
     progress.enter("rendezvous")
     with (
-        connected(job.rendezvous, rank, streams) as transport,
+        job.connected(rank, streams) as transport,
         job.disclose(job.communicator(transport)) as disclosure,
     ):
         progress.enter("sums")

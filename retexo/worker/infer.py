@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
 from retexo.exchange.exchange_plan import Use
@@ -68,7 +67,7 @@ def run(
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with (
-        connected(job.rendezvous, rank, streams) as transport,
+        job.connected(rank, streams) as transport,
         job.disclose(job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()

@@ -20,7 +20,8 @@ import torch
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import Rendezvous
+from retexo.comm.process_group import Rendezvous, connected, has_nccl
+from retexo.comm.socket_transport import Streams
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import Stopped, TrainingError
 from retexo.launch.cores import usable_cores
@@ -38,6 +39,13 @@ class Job:
     directory: PartitionDirectory
     run_dir: Path
     rendezvous: Rendezvous
+
+    def connected(self, rank: int, streams: Streams | None) -> AbstractContextManager[Transport]:
+        """The transport of a worker; see retexo.comm.process_group.connected."""
+        cluster = self.settings.cluster
+        with_nccl = cluster.backend == "nccl"
+        gpu = choose_device("cuda", cluster.local_index(rank)) if with_nccl else None
+        return connected(self.rendezvous, rank, streams, gpu)
 
     def communicator(self, transport: Transport) -> Communicator:
         """The worker's collectives."""
@@ -117,6 +125,24 @@ def configure(rank: int, settings: TrainSettings) -> None:
 def num_threads(cluster: ClusterSettings) -> int:
     """Threads of one worker: its share of the usable cores."""
     return cluster.threads_of(usable_cores())
+
+
+def check_devices(cluster: ClusterSettings) -> None:
+    """Raise InputError unless this node has the GPUs that its workers need."""
+    choose_device(cluster.device, 0)
+    if cluster.backend != "nccl":
+        return
+    num_gpus, num_workers = torch.cuda.device_count(), cluster.num_local_workers
+    if not has_nccl():
+        raise InputError(
+            "distributed.backend=nccl: this build of torch lacks NCCL; use distributed.backend=gloo"
+        )
+    if num_gpus < num_workers:
+        raise InputError(
+            f"distributed.backend=nccl: this node has {num_workers} workers and {num_gpus} GPU(s),"
+            " and NCCL needs a GPU for each; use fewer partitions per node, or"
+            " distributed.backend=gloo, with which workers share GPUs"
+        )
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:

@@ -8,7 +8,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
@@ -62,7 +61,7 @@ def run(
         graph = load_graph(job.directory, rank, task=settings.task)
     clock.progress.enter("rendezvous")
     with (
-        connected(job.rendezvous, rank, streams) as transport,
+        job.connected(rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
         job.disclose(job.communicator(transport)) as disclosure,
     ):

@@ -55,7 +55,7 @@ class World:
         self.rng, self.kind, self.num_parts = np.random.default_rng(seed), kind, num_parts
         self.ids = np.arange(num_nodes) * 3 + 100
         self.features = self._draw_features(num_nodes)
-        self.parts = self.rng.integers(num_parts, size=num_nodes)
+        self.parts = self.rng.integers(min(num_parts, 3), size=num_nodes)  # the fourth is empty
         self.ends = np.zeros((0, 2), np.int64)
         self.data = np.zeros((0, 2), np.float32)
         self.add_edges(3 * num_nodes)

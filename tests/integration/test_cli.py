@@ -11,11 +11,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from support import (
@@ -33,7 +31,6 @@ from support import (
     wait_until,
 )
 
-from partitioning.directory.read_directory import find
 from retexo.apps import partition_data, train
 from retexo.comm.traffic_meter import KINDS
 from retexo.launch.monitor import STOP_TIMEOUT
@@ -134,6 +131,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("broken.npz",),
     ),
     "cuda": ((*TRAIN, "device=cuda"), ("device=cuda", "GPU")),
+    "nccl": ((*TRAIN, "distributed.backend=nccl"), ("distributed.backend=nccl", "device=cuda")),
     "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
     "no run directory": ((*TRAIN, "hydra.run.dir=''"), ("hydra.run.dir=''",)),
 }
@@ -489,28 +487,6 @@ def test_equal_runs_are_equal_and_say_all_there_is(place: Path, tmp_path: Path) 
         "layer1.safetensors",
         "model.json",
     ]
-
-
-def test_unknown_labels_are_kept_and_not_scored(tmp_path: Path) -> None:
-    graph = random_graph(multi=True)
-    labels = graph.labels.astype(np.float32)
-    labels[3] = np.nan  # in no mask: unlabelled
-    labels[5, 1] = np.nan
-    masks = {name: mask & (np.arange(40) != 3) for name, mask in thirds(40).items()}
-    save_npz(tmp_path / "toy.npz", replace(graph, labels=labels), masks)
-    summary = trained(tmp_path, tmp_path)
-    scored = sum(row["support"] for name in ("val", "test") for row in summary["classes"][name])
-    held_out = masks["val_mask"] | masks["test_mask"]
-    assert scored == np.nansum(labels[held_out])
-    found = find([*tmp_path.glob("**/toy-random-vol-*")], None)
-    assert found.meta is not None
-    assert any(
-        "1 of" in note and "cells of labelled nodes are blank" in note for note in found.meta.notes
-    )
-    parts = [found.read(part) for part in range(found.num_parts)]
-    order = np.argsort(np.concatenate([part.node_ids for part in parts]))
-    stored = np.concatenate([part.labels for part in parts])[order]
-    np.testing.assert_array_equal(stored, labels)
 
 
 def test_without_validation_nodes_the_last_round_is_kept(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
+from retexo.worker import process
 
 ON_GPU = pytest.param(
     "device=cuda",
@@ -27,6 +28,21 @@ SMALL = (
     "cluster.threads=1",
     "+experiment=exact",
 )
+
+
+def test_nccl_needs_a_build_with_it_and_a_gpu_for_each_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    overrides = ("num_partitions=2", "device=cuda", "distributed.backend=nccl")
+    cluster = compose(overrides).train.cluster
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for has_nccl, words in ((False, "lacks NCCL"), (True, r"2 workers and 1 GPU\(s\)")):
+        monkeypatch.setattr(process, "has_nccl", lambda has_nccl=has_nccl: has_nccl)
+        with pytest.raises(InputError, match=words):
+            process.check_devices(cluster)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    process.check_devices(cluster)
 
 
 def settings(folder: Path, parts: int, *overrides: str) -> Settings:

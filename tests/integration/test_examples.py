@@ -8,6 +8,7 @@ import runpy
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,24 +99,66 @@ def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
     assert float(said.split()[2]) > 0.5  # of seven classes, by their edges alone
 
 
-@pytest.mark.timeout(300)
-def test_the_notebook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("uvicorn", reason="the extra serve")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = json.loads((ROOT / "examples" / "notebooks" / "tables_to_service.ipynb").read_text())
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    known: dict[str, Any] = {}
-    for cell in cells:
-        exec(cell, known)
-    assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > 0.8
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+LONG = pytest.mark.long("a minute, all; the first notebook runs always")
+
+
+def check_service(known: dict[str, Any]) -> None:
     (served,) = known["answer"]["predictions"]
     here = known["model"].predict(new=(known["newcomer"], known["edges"]))
     assert (served["id"], served["class"]) == ("new", here["class"][0])
     assert served["probabilities"]["leaves"] == pytest.approx(here["p0"][0], abs=1e-5)
     assert known["ended"] in (143, -15)
+    assert known["summary"]["test"]["accuracy"] > 0.8
+
+
+def check_rare_class(known: dict[str, Any]) -> None:
+    assert known["summary"]["test"]["roc_auc"] > 0.7
+    assert known["fraud"][known["first"].id.str[1:].astype(int)].sum() >= 2  # of 10; .6 by chance
+
+
+def check_links(known: dict[str, Any]) -> None:
+    best = known["best"]
+    assert (known["town"][best.partner.str[1:].astype(int)] == known["town"][0]).sum() >= 3
+
+
+def check_films(known: dict[str, Any]) -> None:
+    right = known["predicted"]["class"] == known["genres"][known["genre"][known["label"].isna()]]
+    assert right.mean() > 0.6  # .33 by chance
+
+
+def check_nodes(known: dict[str, Any]) -> None:
+    assert [node.returncode for node in known["nodes"]] == [0, 0], known["logs"]
+    assert known["summary"]["test"]["accuracy"] > 0.75
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("tables_to_service", check_service),
+        pytest.param("rare_class", check_rare_class, marks=LONG),
+        pytest.param("links", check_links, marks=LONG),
+        pytest.param("heterogeneous", check_films, marks=LONG),
+        pytest.param("two_nodes", check_nodes, marks=LONG),
+    ],
+)
+def test_the_notebooks(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    check: Callable[[dict[str, Any]], None],
+) -> None:
+    if name == "tables_to_service":
+        pytest.importorskip("uvicorn", reason="the extra serve")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())
+    known: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), known)
+    check(known)
 
 
 @pytest.mark.long("a minute; the quick example runs always")

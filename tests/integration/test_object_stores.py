@@ -268,6 +268,7 @@ def test_a_wrong_checksum_ends_before_training(
             {"remote.upload": "s3://no-such-bucket/runs"},
             "remote.upload=s3://no-such-bucket/runs/run/upload.json: cannot write (The specified",
         ),
+        ({"trainer": "sampled"}, "trainer=sampled reads DGL's files, which are not copied"),
         ({}, "); give these credentials the right to list, read"),
     ],
 )

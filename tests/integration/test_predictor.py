@@ -283,6 +283,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda p: p.predict(new=(pd.DataFrame({"customer": ["a", 1], "age": [1, "b"]}), edge())),
         "one type of values in each column",
     ),
+    "no column of ids": (
+        lambda p: p.predict(new=(new_node().rename(columns={"customer": "id"}), edge())),
+        "new nodes: no column of ids; give it as `customer`",
+    ),
     "nodes alone": (lambda p: p.predict(new=new_node()), "new: expected a pair"),
     "links": (lambda p: p.score([("c01", "c02")]), "its model is for node_classification"),
     "other table": (

@@ -43,11 +43,3 @@ def test_the_cause_is_raised_and_not_what_follows(failing: int) -> None:
     with pytest.raises(Cause, match="the disk is full"):
         run_threads(3, work)
     assert sorted(followed) == sorted({0, 1, 2} - {failing})
-
-
-def test_a_message_of_another_size_than_announced() -> None:
-    def work(comm: Communicator) -> None:
-        comm.all_to_all([torch.zeros(comm.rank)] * 2, [1, 1], SETUP)
-
-    with pytest.raises(ValueError, match="another size than announced"):
-        run_threads(2, work)

@@ -321,4 +321,4 @@ def test_the_roles_are_printed_and_stored(tmp_path: Path) -> None:
         else:
             assert "nodes: id key; label label\n" in ended.stdout
             assert "nodes: numeric (standardised): x\n" in ended.stdout
-            assert "nodes: categorical (2 one-hot columns): city\n" in ended.stdout
+            assert "nodes: categorical (2 one-hot columns): city (Oslo, Rome)\n" in ended.stdout

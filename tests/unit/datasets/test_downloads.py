@@ -20,8 +20,8 @@ from partitioning.datasets import download, gnn_benchmark, heterophilous, hgb, w
 from partitioning.datasets.download import Archive, Remote, ensure_files
 from partitioning.datasets.published_checksums import PUBLISHED
 from partitioning.errors import InputError
-from partitioning.partition_settings import PartitionSettings
 from retexo.apps.partition_request import requested_settings
+from retexo.settings.compose import compose
 
 
 @pytest.fixture(autouse=True)
@@ -186,36 +186,22 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
         datasets.load(with_index(settings, 3))
 
 
-def partition_settings(dataset):
-    return PartitionSettings(
-        dataset,
-        dir="data",
-        method="random",
-        objective="vol",
-        file=None,
-        num_partitions=2,
-        balance_train=None,
-        seed=0,
-        dgl_files=False,
-        overwrite=False,
-        verify=False,
-    )
-
-
 def with_index(settings, index):
     return dataclasses.replace(settings, split=split_settings("given", index=index))
 
 
 def test_the_first_published_split_is_the_default():
     """So that naming it reuses the same partitions."""
+    named = "app=partition_data", "dataset_name=wikics", "split=given"
     requests = [
-        requested_settings(partition_settings(with_index(dataset_settings("wikics"), index)))
-        for index in (None, 0, 1)
+        requested_settings(compose([*named, *more]).partition)
+        for more in ([], ["split.index=0"], ["split.index=1"])
     ]
     assert requests[0] == requests[1]
     assert requests[1]["split.index"] == 0
     assert requests[2]["split.index"] == 1
-    assert "split.index" not in requested_settings(partition_settings(dataset_settings("cora")))
+    other = compose(["app=partition_data", "dataset_name=cora"]).partition
+    assert "split.index" not in requested_settings(other)
 
 
 @pytest.mark.parametrize("name", hgb.FILES)

@@ -3,6 +3,7 @@ tables.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from support import dataset_settings
 
-from partitioning import datasets
+from partitioning import datasets, prediction_graph
 from partitioning.array_checks import Array
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
@@ -77,8 +78,9 @@ def test_each_column_is_encoded_by_its_role(tmp_path: Path) -> None:
     assert "\n".join(describe(states)).splitlines() == [
         "nodes: id id; label label",
         "nodes: numeric (standardised, blanks filled, 1 of the fitted rows): age",
-        "nodes: categorical (2 one-hot columns): city, zip",
+        "nodes: categorical (2 one-hot columns): city (Bonn, Rome), zip (0100, 0200)",
         "nodes: boolean (as given): vip",
+        "edges: src src; dst dst",
     ]
 
 
@@ -209,6 +211,35 @@ def test_edge_columns_become_features_of_edges(tmp_path: Path) -> None:
     assert graph.edge_feat is not None
     assert graph.edge_feat.tolist() == [[-1, 1, 0], [1, 0, 1]]
     assert graph.edge_weight.tolist() == [2, 1]
+
+
+def test_ends_and_weights_are_read_as_in_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A weight that is a plain column to later tables would change every prediction."""
+    named = {"src": "payer", "dst": "payee", "weight": "times"}
+    (tmp_path / "nodes.csv").write_text("key,label,x\n5,0,1\n7,1,2\n")
+    edges = tmp_path / "edges.csv"
+    edges.write_text("payer,payee,times\n5,7,3\n7,5,2\n")
+    graph = datasets.read_graph(dataset_settings("file", str(tmp_path), columns=named))
+    assert isinstance(graph, GraphData)
+    _, states = encode_tables(graph, settings(), None)
+    assert describe(states)[-1] == "edges: src payer; dst payee; weight times"
+    later = dataset_settings("file", None)
+    later = replace(later, split=replace(later.split, kind="none"))
+    found = prediction_graph.read(str(tmp_path), later, json.loads(json.dumps(states))).graph
+    assert isinstance(found, GraphData)
+    assert found.edge_weight is not None
+    assert found.edge_weight.tolist() == [3, 2]
+    edges.write_text("payer,payee,amount\n5,7,3\n")
+    with pytest.raises(InputError, match=r"columns\.weight=times: .* has the columns payer"):
+        prediction_graph.read(str(tmp_path), later, states)
+    edges.write_text("from,to\n5,7\n")
+    with pytest.raises(InputError, match=r"columns\.src=payer: .* has the columns from, to; set"):
+        prediction_graph.read(str(tmp_path), later, states)
+    edges.write_text("payer,payee,times\n")
+    prediction_graph.read(str(tmp_path), later, states)
+    assert f"{edges}: has no edges, only a header" in caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Vertex covers compared with brute force, networkx and their own bounds."""
 
 from itertools import product
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from retexo.arrays import IntArray
 from retexo.exchange import cover as cover_module
 from retexo.exchange.cover import Cover, minimum_cover
-from retexo.exchange.message_selection import DENSE, Selection, VectorBound
 
 Graph = tuple[IntArray, IntArray, IntArray, IntArray]
 
@@ -169,23 +167,3 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
     assert found.lower_bound <= least <= found.weight <= 1.01 * found.lower_bound
     with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
         minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)), exact_limit=0, matching_limit=0)
-
-
-@given(graphs(), st.data())
-def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject) -> None:
-    """A bound from some edges of a boundary holds for other edges of it."""
-    left, right, *weights = graph
-    count = [len(each) for each in weights]
-
-    def drawn() -> tuple[Any, ...]:
-        return tuple(
-            np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in count
-        )
-
-    def fewest(rows: Any, targets: Any) -> int:
-        kept = rows[left] & targets[right]
-        return minimum_cover(left[kept], right[kept], *(np.ones(n, np.int64) for n in count)).weight
-
-    before, after = drawn(), drawn()
-    shown = VectorBound(*before, Selection(DENSE, *before, lower_bound=fewest(*before)))
-    assert shown.bound_for(*after) <= fewest(*after)

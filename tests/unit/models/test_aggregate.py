@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import torch_threads
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -116,15 +115,6 @@ def everything(edges: Block, width: int) -> list[Tensor]:
     assert rows.grad is not None
     assert score.grad is not None
     return [total, rows.grad, score.grad]
-
-
-def test_the_number_of_threads_changes_no_bit() -> None:
-    edges, results = block(300, 200, 9000), []
-    for threads in (1, 2, 3):
-        with torch_threads(threads):
-            results.append(everything(edges, 20))
-    for others in results[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 
 
 def test_no_tensor_has_a_row_for_each_edge() -> None:

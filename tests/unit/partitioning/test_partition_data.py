@@ -203,16 +203,6 @@ def test_damage_is_found_before_use(folder: Path) -> None:
         made(folder)
 
 
-# Not metis: a second call in one process can cut a small graph otherwise, depending on the call
-# before.
-def test_equal_settings_make_equal_directories(folder: Path) -> None:
-    digests = [
-        made(folder, f"partition_dir={folder}/{name}", "partition_method=km1").digest()
-        for name in ("a", "b")
-    ]
-    assert digests[0] == digests[1]
-
-
 # --- partition_method=km1 ----------
 
 

@@ -47,24 +47,6 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
     assert float(batch.compute_loss(embedded[batch.nodes], scorer)) == pytest.approx(expected)
 
 
-def test_a_batch_depends_on_its_round_and_step_alone() -> None:
-    torch.manual_seed(0)
-    whole, resumed = seeds(7), seeds(7)
-    whole.begin_round(1)
-    whole.draw_batch()
-    drawn = []
-    for each in (whole, resumed):
-        each.begin_round(2)
-        drawn.append(
-            [
-                (step.nodes, step.pairs, step.drawn)
-                for step in (each.draw_batch(), each.draw_batch())
-            ]
-        )
-    for left, right in zip(*drawn, strict=True):
-        assert all(map(torch.equal, left, right))
-
-
 def test_validation_ranks_all_pairs_among_the_same_nodes() -> None:
     torch.manual_seed(0)
     embedded, scorer = torch.randn(NODES, 4), Scorer("dot", 4)

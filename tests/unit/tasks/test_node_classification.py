@@ -354,7 +354,7 @@ def test_warnings_name_what_a_score_hides() -> None:
     assert found == [
         "no training node has class c",
         "no validation node has classes b, c",
-        "never predicted: classes b, c",
+        "never predicted: classes b, c; task.class_weights=balanced gives rare classes more weight",
         "the test accuracy, 0.7000, is not above 0.7000, the share of the most frequent class",
     ]
     first, second, _ = class_rows(counts["test"], ["a", "b", "c"])
