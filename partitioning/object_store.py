@@ -191,7 +191,7 @@ class Place:
                 }
             system = fsspec.filesystem(self.scheme, **options)
         except ImportError:
-            extra = "pip install 'retexo-gnn[remote]'"
+            extra = "pip install -e '.[remote]'"
             how = extra if package == "s3fs" else f"{extra} {package}"
             raise InputError(f"{self}: {self.scheme}:// needs the extra `remote`: {how}") from None
         system.retries = ATTEMPTS
