@@ -166,9 +166,10 @@ class Partition:
         Args:
             ends: `src` or `dst`.
         """
-        return torch.bincount(
-            ends, None if self.edge_weight is None else self.edge_weight.double(), minlength=count
-        )
+        if self.edge_weight is None:
+            return torch.bincount(ends, minlength=count)
+        # Without edges, bincount returns integers.
+        return torch.bincount(ends, self.edge_weight.double(), minlength=count).double()
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ Nodes have their ids in the partitioned graph; new node k of a type with N nodes
 N + k. n nodes or edges of a table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,13 @@ class Change:
     """What was decided about the data."""
 
 
-def table_files(held: HeldDirectory, settings: UpdateSettings) -> dict[str, list[Path]]:
+def table_files(
+    types: Collection[str], relations: Collection[EdgeType], settings: UpdateSettings
+) -> dict[str, list[Path]]:
     """Return the files of each given setting; InputError for a missing or an odd one."""
     found = {}
     for kind in ("new", "changed", "deleted"):
-        for what, names in (("nodes", held.types), ("edges", held.relations)):
+        for what, names in (("nodes", types), ("edges", relations)):
             setting = f"{kind}_{what}"
             if getattr(settings, setting) is not None:
                 found[f"update.{setting}"] = _list_tables(settings, setting, names)
@@ -152,7 +154,8 @@ def show_node(held: HeldDirectory, of_type: str, node: int) -> str:
         return "a node of another machine"
     if not each.named:
         return str(each.ids[place])
-    part = int(np.searchsorted(each.bounds, node, side="right") - 1)
-    names = Names.read(node_folder(held.folder(part), of_type))
+    part = int(np.searchsorted(each.bounds, place, side="right") - 1)
+    folder = held.path / f"part{each.first_part + part}"
+    names = Names.read(node_folder(folder, of_type))
     assert names is not None
-    return names.take(np.array([node - each.bounds[part]])).tolist()[0]
+    return names.take(np.array([place - each.bounds[part]])).tolist()[0]

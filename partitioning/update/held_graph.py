@@ -28,6 +28,10 @@ from partitioning.partition_settings import ColumnSettings
 Ints = NDArray[np.int64]
 UPDATED_KINDS = {"given", "random"}
 """Kinds of features that belong to a node alone: others depend on the edges of the whole graph."""
+NO_META = (
+    "{}: has no meta.json of this program, so app=update cannot change it; make a directory by"
+    " app=partition_data"
+)
 COMPUTED = (": has no features; the means", ": nothing to take features=")
 """How notes of meta.json go on where features of a type were computed from the graph."""
 
@@ -50,6 +54,8 @@ class HeldType:
     """Kinds of features (features.kind)."""
     first: int = 0
     """Id in the partitioned graph of the first of `ids`."""
+    first_part: int = 0
+    """And its partition."""
 
     @property
     def given_width(self) -> int:
@@ -128,10 +134,7 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
     """
     meta = Meta.read(path)
     if meta is None:
-        raise InputError(
-            f"{path}: has no meta.json of this program, so app=update cannot change it; make a"
-            " directory by app=partition_data"
-        )
+        raise InputError(NO_META.format(path))
     if meta.links:
         raise InputError(
             f"{path}: made with task=link_prediction, whose pairs and spectral embedding depend on"
@@ -169,7 +172,15 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
                 f"{path}: {len(ids)} ids of nodes, meta.json says {bounds[-1]}; {REMEDY}"
             )
         named = (folders[0] / NAME_FILES[0]).is_file()
-        held.types[name] = HeldType(name, bounds, ids, named, each["features"], by_type[name])
+        held.types[name] = HeldType(
+            name,
+            bounds,
+            ids,
+            named,
+            each["features"],
+            by_type[name],
+            first_part=held.first_part,
+        )
     for relation in relations:
         place = edge_folder(held.folder(0), relation)  # type: ignore[arg-type]
         feat = place / "edge_feat.npy"

@@ -46,11 +46,11 @@ def _read(
 ) -> Change:
     notes: list[str] = []
     nodes = {name: read_nodes(held, each, settings, notes) for name, each in held.types.items()}
-    left = held.types[held.target].bounds[-1] - len(nodes[held.target].deleted)
-    if left + len(nodes[held.target].new_ids) == 0:
-        raise InputError(
-            f"update.deleted_nodes={settings.deleted_nodes}: no node would be left; remove the"
-            " directory instead"
+    if elsewhere is None:
+        check_some_stay(
+            held.types[held.target].bounds[-1]
+            - len(nodes[held.target].deleted)
+            + len(nodes[held.target].new_ids)
         )
     known = {name: each.nodes for name, each in held.types.items()}
     grown = {name: grow(known[name], nodes[name]) for name in known}
@@ -76,6 +76,14 @@ def _read(
     made = {each: check_edges(held, each, tables, nodes) for each, tables in edges.items()}
     _note_defaults(held, nodes, notes)
     return Change(nodes, made, notes)
+
+
+def check_some_stay(count: int) -> None:
+    """InputError where no node of the target would be left."""
+    if count == 0:
+        raise InputError(
+            "update.deleted_nodes: no node would be left; remove the directory instead"
+        )
 
 
 def _note_defaults(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, check_edge_weight
+from partitioning.datasets import frames
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
@@ -48,7 +49,11 @@ def read_edge_table(
     if path is None:
         return None
     source, _, destination = relation.name
-    state = held.state(relation.name)
+    state, columns_given = held.state(relation.name), held.columns
+    if columns_given.weight not in frames.column_names(path):  # a change may come without
+        columns_given = replace(columns_given, weight=None)
+        if state is not None:
+            state = state | {"roles": {**state["roles"], "weight": []}}
     try:
         table = read_as_fitted(
             lambda columns: read_edges(
@@ -58,7 +63,7 @@ def read_edge_table(
                 with_features=relation.num_features > 0 and kind != "deleted",
                 remedy="; new nodes go into update.new_nodes" if kind == "new" else "",
             ),
-            held.columns,
+            columns_given,
             {} if state is None else {"edges": state},
         )
     except TextIds:

@@ -25,7 +25,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.update.change import Change, table_files
-from partitioning.update.held_graph import HeldDirectory, open_directory
+from partitioning.update.held_graph import NO_META, HeldDirectory, open_directory
 from partitioning.update.place import place
 from partitioning.update.read_change import read_change
 from partitioning.update.renumbering import Renumbering
@@ -62,9 +62,14 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
     """
     with writing(path):
         held = open_directory(path)
-        files = table_files(held, settings)
-        digest, described = describe_files(files)
-        refuse_again(held, digest, again=settings.again)
+        files = table_files(held.types, held.relations, settings)
+        if not files:
+            raise InputError(
+                "app=update: nothing to change; give tables by update.new_nodes, changed_nodes,"
+                " deleted_nodes, new_edges, changed_edges or deleted_edges"
+            )
+        digest, described = _describe_files(files)
+        _refuse_again(path, held.meta, digest, again=settings.again)
         change = read_change(held, settings)
         numbers = _number(held, change, settings)
         with replaced_when_written(path, overwrite=True) as unfinished:
@@ -73,26 +78,51 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
                 describe_part(held, change, numbers, made, part, unfinished)
                 for part, made in enumerate(parts)
             ]
-            entry = {
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "change": digest,
-                "files": described,
-                **count_changes(rows),
-                "notes": change.notes,
-                "version": version,
-            }
+            entry = make_entry(rows, digest, described, change.notes, version)
             meta = make_meta(held.meta, rows, entry)
             write_meta(unfinished, meta)
     return Update(meta, entry, [*change.notes, *_left_out(held)])
 
 
-def describe_files(files: Mapping[str, list[Path]]) -> tuple[str, dict[str, Any]]:
+def check_tables(path: Path, settings: UpdateSettings) -> tuple[str, dict[str, Any]]:
+    """Return the checksum of a machine's tables, which may be none, and their files by setting.
+
+    Raises:
+        InputError: a table is missing, or its change was applied before.
+    """
+    meta = Meta.read(path)
+    if meta is None:
+        raise InputError(NO_META.format(path))
+    types = list(meta.types) if isinstance(meta, HeteroMeta) else [PLAIN_TYPE]
+    relations: list[Any] = [PLAIN_RELATION]
+    if isinstance(meta, HeteroMeta):
+        relations = [tuple(name.split(SEPARATOR)) for name in meta.relations]
+    files = table_files(types, relations, settings)
+    digest, described = _describe_files(files)
+    _refuse_again(path, meta, digest, again=settings.again or not files)
+    return digest, described
+
+
+def make_entry(
+    rows: list[dict[str, Any]],
+    digest: str,
+    files: dict[str, Any],
+    notes: list[str],
+    version: str,
+) -> dict[str, Any]:
+    """Return the entry of a change in the history, from the rows of all partitions."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "change": digest,
+        "files": files,
+        **count_changes(rows),
+        "notes": notes,
+        "version": version,
+    }
+
+
+def _describe_files(files: Mapping[str, list[Path]]) -> tuple[str, dict[str, Any]]:
     """Return the checksum of a change, and name and checksum of its files by setting."""
-    if not files:
-        raise InputError(
-            "app=update: nothing to change; give tables by update.new_nodes, changed_nodes,"
-            " deleted_nodes, new_edges, changed_edges or deleted_edges"
-        )
     described = {
         setting: {file.name: _checksum_of(file) for file in found}
         for setting, found in files.items()
@@ -110,11 +140,11 @@ def _checksum_of(path: Path) -> str:
     return file_checksum(path)
 
 
-def refuse_again(held: HeldDirectory, digest: str, *, again: bool) -> None:
-    for entry in held.meta.history:
+def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
+    for entry in meta.history:
         if entry.get("change") == digest and not again:
             raise InputError(
-                f"{held.path}: this change was applied at {entry.get('time')} (its tables have the"
+                f"{path}: this change was applied at {entry.get('time')} (its tables have the"
                 f" checksum {digest[:12]}); leave it out, or set update.again=true to apply it once"
                 " more"
             )

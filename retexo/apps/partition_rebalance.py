@@ -20,7 +20,7 @@ def rebalance_directory(settings: UpdateSettings) -> Meta:
     Raises:
         InputError: it is no directory of this program, is damaged, or another process writes it.
     """
-    path = check_path("partition.from", str(settings.source))
+    path = check_path("partition.from", str(settings.source)).resolve()  # of a link its target
     with writing(path):
         held = open_directory(path)
         found, meta = read_graph(held), held.meta

@@ -27,7 +27,7 @@ APPS = (
     "report",
     "hub",
 )
-DISTRIBUTED_APPS = ("train", "evaluate", "predict")
+DISTRIBUTED_APPS = ("train", "evaluate", "predict", "update")
 NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 
 

@@ -286,7 +286,7 @@ class TrainSettings(Checked):
     compute: ComputeSettings
     batch_size: int | str | None = setting(
         "batch_size",
-        None,
+        "auto",
         "training nodes per step and worker, drawn anew for each step; null: full batch; auto: "
         "full batch, or with at least 131,072 training nodes 32,768 nodes per step over all "
         "workers and 8,192 validation nodes per round",

@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 import torch
 from hetero_support import (
-    WEIGHTED,
-    partitioned_by_dgl,
     random_assignment,
     random_hetero,
     write_hetero,
     write_hetero_sites,
 )
-from support import need_dgl, random_graph, thirds, write_partitions
+from support import random_graph, thirds, write_partitions
 from test_resume import assert_same_run, dies_at
 
 from partitioning.directory.read_directory import find
@@ -223,17 +221,6 @@ def test_refusals(parts: Path, trained: Any, tmp_path: Path) -> None:
         json.loads((checkpoint / "checkpoint" / "model.json").read_text())["architecture"]["target"]
         == "movie"
     )
-
-
-def test_on_parts_that_dgl_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need_dgl()
-    partitioned_by_dgl(
-        tmp_path / "dgl" / "toy-random-vol-3", random_hetero(weighted=[WEIGHTED]), monkeypatch
-    )
-    summary = train.run(
-        settings(tmp_path / "dgl", "train", "model=rgcn", "+experiment=exact"), tmp_path / "run"
-    )
-    assert summary["status"] == "done"
 
 
 def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support import finish, start_cli, wait_until
+from support import finish, run_main, start_cli, wait_until
 from test_predictor import (
     SCHEMA,
     SIZES,
@@ -271,7 +271,7 @@ def test_the_command(tmp_path: Path) -> None:
     refused."""
     run_of_tables(tmp_path / "run")
     common = ("app=serve", "checkpoint_dir=run", "serve.port=0", "hydra.run.dir=out")
-    refused = finish(start_cli(*common, cwd=tmp_path))
+    refused = run_main(*common, cwd=tmp_path)
     assert refused.rc == 2
     assert "app=serve: needs the graph" in refused.output
     data = ("dataset_name=file", "dataset_file=tables", "columns.id=customer")

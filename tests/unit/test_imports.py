@@ -134,6 +134,8 @@ def test_retexo_takes_little_of_partitioning() -> None:
         "ogb_import",
         "setting_fields",
         "thread_pool",
+        "update",
+        "update_settings",
     )
     everywhere = tuple(f"partitioning.{name}" for name in taken)
     for path in FILES:
@@ -148,7 +150,6 @@ def test_retexo_takes_little_of_partitioning() -> None:
                 "partitioning.object_store",
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
-                "partitioning.update",
             )
         names = {
             name

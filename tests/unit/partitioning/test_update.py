@@ -32,16 +32,24 @@ from partitioning.graph_data import (
 )
 from partitioning.node_names import Names, hash_names
 from partitioning.random_rows import random_rows
-from partitioning.update.update_directory import update_directory
+from partitioning.update.own_part import OwnPart
+from partitioning.update.update_directory import make_meta, update_directory
 from partitioning.update_settings import UpdateSettings
 from retexo import apps
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
 from retexo.settings.compose import compose
+from retexo.worker.update import update_own
 
 CLASSES = 3
+ONCE = [HealthCheck.function_scoped_fixture]
 RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
 NO_CHANGE: dict[str, Any] = dict.fromkeys(
     f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
 ) | {"max_imbalance": 0.2, "again": True, "source": None, "max_moved": 0.05}
+
+Tables = dict[tuple[str, Any], list[dict[str, Any]]]
+"""Rows by setting, and by type or relation."""
 
 
 @dataclass
@@ -125,7 +133,7 @@ class Model:
                 src,
                 dst,
                 weight if self.weighted else None,
-                feat.reshape(len(edges), -1) if self.edge_width else None,
+                feat.reshape(len(edges), self.edge_width) if self.edge_width else None,
             )
         target = next(iter(self.widths))
         rows = self.nodes[target].values()
@@ -195,13 +203,19 @@ class Model:
         frame.to_csv(path, index=False)
         return str(base if target else path)
 
-    def mutate(self, folder: Path) -> UpdateSettings:
-        """Change the graph at random, and write the change as tables."""
+    def write_tables(self, folder: Path, change: Tables) -> UpdateSettings:
         tables: dict[str, str] = {}
-
-        def write_rows(setting: str, name: Any, rows: list[dict[str, Any]]) -> None:
+        for (setting, name), rows in change.items():
             if rows:
                 tables[setting] = self.write_table(folder, setting, name, rows)
+        return UpdateSettings(**(NO_CHANGE | tables))
+
+    def mutate(self) -> Tables:
+        """Change the graph at random, and return the change."""
+        tables: Tables = {}
+
+        def write_rows(setting: str, name: Any, rows: list[dict[str, Any]]) -> None:
+            tables[setting, name] = rows
 
         target = next(iter(self.widths))
         for name, rows in self.nodes.items():
@@ -252,7 +266,7 @@ class Model:
                     edge |= self.edge_values()
                 write_rows("changed_edges", each, changed_edges)
             write_rows("new_edges", each, self.add_edges(each, int(self.rng.integers(0, 12))))
-        return UpdateSettings(**(NO_CHANGE | tables))
+        return tables
 
 
 @pytest.fixture(autouse=True)
@@ -297,9 +311,7 @@ def make(seed: int, kind: str, num_parts: int) -> Model:
     return model
 
 
-@settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=30, suppress_health_check=ONCE)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from(["plain", "named", "edge_data", "of_ids", "hetero"]),
@@ -318,7 +330,7 @@ def test_updates_equal_partitioning_from_scratch(
         {name: model.rng.integers(num_parts, size=len(rows)) for name, rows in model.nodes.items()},
     )
     for step in range(steps):
-        change = model.mutate(tmp_path / "tables" / str(step))
+        change = model.write_tables(tmp_path / "tables" / str(step), model.mutate())
         if change == UpdateSettings(**NO_CHANGE):
             continue
         made = update_directory(path, change, "test").meta
@@ -327,6 +339,111 @@ def test_updates_equal_partitioning_from_scratch(
         for name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):
             assert getattr(made, name, None) == getattr(wanted, name, None), name
         assert verify_directory(path) == {}
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=ONCE)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["plain", "named", "edge_data", "hetero"]),
+    st.sampled_from([(1, 1), (1, 1, 1), (2, 1)]),
+)
+def test_machines_update_their_parts_as_one_does(
+    tmp_path: Path, seed: int, kind: str, machines: tuple[int, ...]
+) -> None:
+    for each in tmp_path.iterdir():
+        shutil.rmtree(each)
+    num_parts = sum(machines)
+    model = make(seed, kind, num_parts)
+    whole = tmp_path / "graph"
+    of_parts = {
+        name: model.rng.integers(num_parts, size=len(rows)) for name, rows in model.nodes.items()
+    }
+    model.write(whole, of_parts)
+    owner = {
+        (name, node): int(part)
+        for name, rows in model.nodes.items()
+        for node, part in zip(rows, of_parts[name], strict=True)
+    }
+    machine_of = np.repeat(np.arange(len(machines)), machines)
+    at_machine = {key: int(machine_of[part]) for key, part in owner.items()}
+    change = model.mutate()
+    for (setting, name), rows in change.items():
+        if setting == "new_nodes":
+            at_machine |= {
+                (name, row["id"]): int(model.rng.integers(len(machines))) for row in rows
+            }
+
+    def settings_of(machine: int) -> UpdateSettings:
+        own = {
+            (setting, name): [
+                row
+                for row in rows
+                if at_machine[(name, row["id"]) if "id" in row else (name[2], row["dst"])]
+                == machine
+            ]
+            for (setting, name), rows in change.items()
+        }
+        return model.write_tables(tmp_path / f"tables{machine}", own)
+
+    given_at = [settings_of(machine) for machine in range(len(machines))]
+    for machine in range(len(machines)):
+        own = tmp_path / f"machine{machine}"
+        own.mkdir()
+        shutil.copy(whole / "meta.json", own)
+        for part in np.flatnonzero(machine_of == machine):
+            shutil.copytree(whole / f"part{part}", own / f"part{part}")
+    made = tmp_path / "made"
+    made.mkdir()
+
+    def work(comm: Communicator) -> Any:
+        machine = int(machine_of[comm.rank])
+        first = sum(machines[:machine])
+        ranks = range(first, first + machines[machine])
+        own = OwnPart.read(tmp_path / f"machine{machine}", ranks, comm.rank, given_at[machine])
+        return update_own(own, comm, made)
+
+    if not any(map(len, change.values())):
+        return
+    results = run_threads(num_parts, work)
+    assert all(each["parts"] == results[0]["parts"] for each in results)
+    before = Meta.read(whole)
+    assert before is not None
+    meta = make_meta(before, results[0]["parts"], {})
+    write_directory.write_meta(made, meta)
+    assert verify_directory(made) == {}
+    wanted = model.write(tmp_path / "scratch", assignment_of(made, model))
+    assert contents(made) == contents(tmp_path / "scratch")
+    for field_name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):
+        assert getattr(meta, field_name, None) == getattr(wanted, field_name, None), field_name
+
+
+def test_machines_name_rows_that_do_not_fit_the_others(tmp_path: Path) -> None:
+    model = make(3, "plain", 2)
+    ids = [*model.nodes[""]]
+    model.write(tmp_path / "graph", {"": np.arange(len(ids)) % 2})
+    (tmp_path / "made").mkdir()
+    row = dict(model.nodes[""][ids[1]])
+    for rows, message in (
+        ([("new_edges", {"src": 7, "dst": ids[0]})], "7 for instance: no machine has it"),
+        ([("new_nodes", row)], f"node {ids[1]} is in another partition already"),
+        (
+            [("new_edges", {"src": ids[1], "dst": ids[0]}), ("deleted_nodes", {"id": ids[1]})],
+            "another machine deletes it",
+        ),
+    ):
+        given_at = [UpdateSettings(**NO_CHANGE)] * 2
+        for machine, (setting, each) in enumerate(rows):
+            folder = tmp_path / str(machine)
+            given_at[machine] = model.write_tables(folder, {(setting, ""): [each]})
+
+        def work(comm: Communicator, given_at: list[UpdateSettings] = given_at) -> Any:
+            ranks = range(comm.rank, comm.rank + 1)
+            own = OwnPart.read(tmp_path / "graph", ranks, comm.rank, given_at[comm.rank])
+            return update_own(own, comm, tmp_path / "made")
+
+        with pytest.raises(InputError) as refused:
+            run_threads(2, work)
+        assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["edge_data", "hetero"])
