@@ -180,7 +180,8 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
             exec(words[2], {})
         assert said.getvalue() == "[]\n", f"{command}: {said.getvalue()}"
     elif words[1] == "main.py":
-        run_dir = "predicted" if "app=predict" in words else f"runs/{number}"
+        is_first = "app=predict" in words and not (folder / "predicted").exists()
+        run_dir = "predicted" if is_first else f"runs/{number}"
         named = (
             []
             if any(word.startswith("hydra.run.dir=") for word in words)
