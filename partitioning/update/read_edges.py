@@ -149,7 +149,7 @@ def check_edges(
                     f" update.deleted_nodes deletes, {shown} for"
                     " instance; its edges go with it: leave them out"
                 )
-        if kind != "new":
+        if kind != "new" or held.meta.request.get("duplicates") == "merge":
             _check_once(held, name, edges)
     changed = tables["changed"]
     pairs = [
