@@ -317,7 +317,7 @@ def train_run(run: Run) -> list[Outcome]:
         patch(train, "configure"),
         patch(train, "catch_termination", lambda: bool),
         patch(train, "build_network", build_alone),
-        patch(train, "connected", lambda *_: contextlib.nullcontext()),
+        patch(train.TrainJob, "connected", lambda *_: contextlib.nullcontext()),
         patch(train.TrainJob, "communicator", lambda *_: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         patch(
