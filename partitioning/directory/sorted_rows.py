@@ -39,7 +39,9 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
     row = rows.numpy()
 
     def find_sorted_starts(block: slice) -> NDArray[np.int64] | None:
-        """Return the starts of the block's rows; None where the rows are not sorted."""
+        """Return `_find_starts` of a block; None where the values at these positions do not
+        ascend.
+        """
         starts = _find_starts(row, block)
         return starts if bool((row[starts[1:]] > row[starts[:-1]]).all()) else None
 

@@ -91,7 +91,7 @@ def _note_defaults(
     nodes: Mapping[str, NodeChange],
     notes: list[str],
 ) -> None:
-    """Say what was assumed where a table lacks a column."""
+    """Note that new nodes of the target have no split or no label, where their table lacks it."""
     new = nodes[held.target]
     if len(new.new_ids) and "train_mask" not in new.new_values:
         notes.append(

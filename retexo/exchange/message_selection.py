@@ -122,7 +122,9 @@ class LocalRows:
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def is_shorter_projected(self, nodes: IntArray) -> bool:
-        """Return whether every row of `nodes`, int64 [n], takes fewer bytes after the weights."""
+        """Return whether the rows are not sparse, and each of `nodes`, int64 [n], takes fewer bytes
+        after the weights than before, dense or sparse.
+        """
         widths = self.projected_width, self.rows.shape[1]
         after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
         return (
@@ -405,7 +407,8 @@ def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None
 def _candidate_formats(
     local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
 ) -> list[_FormatSizes]:
-    """Return the formats that can be the shortest; see select_vectors.
+    """Return the sizes of dense, projected (if allowed) and sparse rows; formats that are never
+    the shortest are left out. See select_vectors.
 
     Args:
         needed: bool [L] rows that have an edge.

@@ -90,7 +90,7 @@ class Schema:
         return [name for name in self.types_with_rows(layer + 1) if name in sources]
 
     def target_relations(self, layer: int) -> list[EdgeType]:
-        """The relations into the target whose sources have rows in a layer."""
+        """Return the relations into the target whose sources have input rows of a layer."""
         sources = self.types_with_rows(layer)
         return [each for each in self.relations_into(self.target) if each[0] in sources]
 

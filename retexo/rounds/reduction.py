@@ -93,7 +93,7 @@ class DenseReduction:
         if all(matrix.used is None for matrix in self._matrices):
             self._all_reduce(self._gradient, tail)
             return
-        taken = [matrix.take() for matrix in self._matrices]
+        taken = [matrix.to_matrix() for matrix in self._matrices]
         sums = torch.cat([values.flatten() for values in taken])
         self._all_reduce(sums, tail)
         totals = torch.split(sums, [values.numel() for values in taken])
@@ -130,7 +130,7 @@ class PowerSGDReduction:
         self._second_sum = all_reduce.for_sizes([each.right_size for each in self._low])
 
     def reduce(self, tail: Tensor) -> None:
-        low, whole = self._low, [matrix.take() for matrix in self._whole]
+        low, whole = self._low, [matrix.to_matrix() for matrix in self._whole]
         # Column by column: columns of a factor differ in magnitude, and neighbouring values share a
         # scale.
         first = torch.cat(
@@ -181,8 +181,8 @@ class GradientMatrix:
 
     # The methods below index whole rows, ten times as fast as single entries.
 
-    def take(self) -> Tensor:
-        """Return the matrix [N, M]; without a copy for a single part with all rows."""
+    def to_matrix(self) -> Tensor:
+        """Return the matrix [N, M]; for a single part with all rows a view of the flat gradient."""
         parts = (
             self.parts
             if self.used is None

@@ -98,8 +98,15 @@ def _joined(lists: list[IntArray]) -> Tensor:
 
 
 def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[Mask]:
-    """For each peer, one bit per hash that it sent: whether the other site of the pair sent it
-    too.
+    """Compare, as the third site, the hashes of each pair of others.
+
+    Args:
+        received: by sender, its lists of hashes for its pairs, one after the other.
+        part_sizes: hashes in each list, by sender.
+        comm: to the other workers.
+
+    Returns:
+        For each peer, one bit per hash that it sent: whether the other site of the pair sent it.
     """
     lists: dict[tuple[int, int], IntArray] = {}
     for rank, hashes in enumerate(received):

@@ -140,7 +140,9 @@ class NodeClassification:
         return {"multilabel": self.multilabel}
 
     def count_labels(self, partition: Partition) -> Tensor:
-        """Class counts of this worker's nodes, int64 [3, 2, C]."""
+        """Count this worker's labelled nodes by split (train, val, test), in and not in each class,
+        int64 [3, 2, C].
+        """
         masks = (partition.train_mask, partition.val_mask, partition.test_mask)
         return torch.stack([self._count_labels(partition.labels[mask]) for mask in masks])
 

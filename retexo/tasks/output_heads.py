@@ -55,8 +55,10 @@ class Smoother(Protocol):
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
         """From V_0 and K to V_0 ... V_K."""
 
-    def apart(self) -> AbstractContextManager[None]:
-        """Around what is sent only if the first step gains."""
+    def counting_apart(self) -> AbstractContextManager[None]:
+        """With app=plan, count the bytes sent inside apart: training sends them only if the first
+        step gains.
+        """
 
 
 def choose_heads(
@@ -94,7 +96,7 @@ def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[fl
         alpha = _choose_alpha(context, [start, smoother.first_step(start)])
         if alpha == 1 and not smoother.always:
             return alpha, start
-    with smoother.apart() if smoother.tries_first else nullcontext():
+    with smoother.counting_apart() if smoother.tries_first else nullcontext():
         powers = list(smoother.all_steps(start, context.settings.smoothing.steps))
         alpha = _choose_alpha(context, powers)
     return alpha, sum_powers(powers, alpha)

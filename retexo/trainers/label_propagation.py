@@ -73,8 +73,8 @@ class LabelPropagation:
         """See `propagate`."""
         return propagate(self.context, start, steps)
 
-    def apart(self) -> AbstractContextManager[None]:
-        """Around what is sent only if the first step gains."""
+    def counting_apart(self) -> AbstractContextManager[None]:
+        """With app=plan, count the bytes sent inside apart; see output_heads.Smoother."""
         return contextlib.nullcontext() if self.count_apart is None else self.count_apart()
 
 

@@ -297,7 +297,15 @@ class Engine(Client):
 
 
 def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
-    """Return the DistGraph of a trainer, once all servers and trainers are connected."""
+    """Return the DistGraph of a trainer, once all servers and trainers are connected.
+
+    Args:
+        dgl: the module.
+        token: name of the graph.
+        ip_config: file of the servers' addresses.
+        part: of this worker.
+        address: at which this worker listens.
+    """
     client = dgl.distributed.rpc_client
     client.get_local_machine_id = lambda book: part
     client.get_local_usable_addr = lambda probe: f"{address}:{free_port(address)}"
