@@ -133,7 +133,7 @@ class LinearConvolution(Convolution):
         return Inputs(matrices, aggregate.shape[0], projected)
 
     def apply_weight(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
-        """Return projected [n, D] + bias; if projected is empty, aggregate [n, F] @ weight + bias."""
+        """Return projected [n, D] + bias, or if that is empty aggregate [n, F] @ weight + bias."""
         return (
             projected + bias
             if len(projected)
