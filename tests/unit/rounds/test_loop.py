@@ -198,7 +198,7 @@ def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes(
     shares = [choose_batch_size(auto, own, 200_000) for own in (0, 1, 50_000, 149_999)]
     assert shares == [1, 1, AUTO_BATCH_SIZE // 4, 24_576]
     assert choose_batch_size(train_settings("batch_size=7"), 60_000, 100_000) == 7
-    assert choose_batch_size(train_settings(), 60_000, 200_000) is None
+    assert choose_batch_size(train_settings("batch_size=null"), 60_000, 200_000) is None
 
 
 def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> None:
@@ -209,7 +209,8 @@ def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> No
     ]
     assert steps == [1, 1, 3]
     assert choose_val_stride(auto, 4 * AUTO_BATCH_SIZE - 1, 3 * AUTO_NUM_VAL) == 1
-    assert choose_val_stride(train_settings(), 4 * AUTO_BATCH_SIZE, 3 * AUTO_NUM_VAL) == 1
+    whole = train_settings("batch_size=null")
+    assert choose_val_stride(whole, 4 * AUTO_BATCH_SIZE, 3 * AUTO_NUM_VAL) == 1
 
 
 class Sized(NamedTuple):
@@ -228,7 +229,7 @@ def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers() -> 
     assert [
         patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH_SIZE, 200_000)
     ] == [20, 40, 50]
-    assert patience(0, 200_000) == 20
+    assert patience(0, 200_000, "batch_size=null") == 20
     hidden = "stopping.hidden_patience=6"
     assert [patience(layer, 1_000, hidden) for layer in range(3)] == [6, 6, 20]
     assert patience(0, 1_000, hidden, whole=True) == 20
