@@ -1,15 +1,17 @@
 """Node to partition: seeded, balanced, and files that are wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import dataset_settings, random_graph, thirds
+from support import random_graph, thirds
 
 from partitioning.assign import assign as assign_by_type
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE, GraphData
 from partitioning.partition_settings import PartitionSettings
+from retexo.settings.compose import compose
 
 
 def settings(
@@ -20,19 +22,15 @@ def settings(
     balance: bool | None = None,
     objective: str = "vol",
 ) -> PartitionSettings:
-    dataset = dataset_settings("file")
-    return PartitionSettings(
-        dataset,
-        ".",
-        method,
-        objective,
-        None if file is None else str(file),
-        num_parts,
-        balance,
-        seed,
-        None,
-        False,
-        False,
+    asked = compose(["app=partition_data", "dataset_name=file", "dataset_file=toy.npz"]).partition
+    return replace(
+        asked,
+        method=method,
+        objective=objective,
+        file=None if file is None else str(file),
+        num_partitions=num_parts,
+        balance_train=balance,
+        seed=seed,
     )
 
 
