@@ -9,7 +9,8 @@ Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, equations 5 and 
     Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
 
 K is smoothing.steps, and alpha = 1 leaves V_0. Where few nodes validate, alpha is first chosen for
-K = 1, at these nodes alone; alpha = 1 then is the answer, and nothing more is sent.
+K = 1, at these nodes alone; if it is 1, or many validation nodes show that the gain is negligible,
+1 is the answer, and nothing more is sent.
 
 A loss with class weights w_c is least where the softmax of Z is proportional to w_c times the
 probability of class c (Menon et al., "Long-tail Learning via Logit Adjustment", ICLR 2021), so log
@@ -34,6 +35,8 @@ from retexo.tasks.task_context import TaskContext
 
 TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
 """[T] divisors of logits, so that a loss does not depend on how confident they are."""
+LEAST_GAIN = 1e-3
+"""Gain of the metric for which all predictions are sent, plus half its standard error."""
 Propagate = Callable[[Tensor, int], Iterator[Tensor]]
 """From V_0 and K to V_0 ... V_K."""
 
@@ -80,7 +83,7 @@ def choose_heads(
     if len(candidates) > 1:
         val_logits = [each[val] for each in logits]
         averages = [average_heads(val_logits, each, num_layers) for each in candidates]
-        heads = candidates[_find_best(context, averages)]
+        heads = candidates[_compare(context, averages)[0]]
     found = average_heads(logits, heads, num_layers)
     if smoothing.steps and context.graph_info.num_val:
         alpha, found = _smooth(context, found, smoother)
@@ -93,20 +96,34 @@ def choose_heads(
 def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
     """Choose alpha by validation; return it and Z, [I, C] each, from V_0."""
     if smoother.tries_first:
-        alpha = _choose_alpha(context, [start, smoother.first_step(start)])
-        if alpha == 1 and not smoother.always:
-            return alpha, start
+        helps = first_step_helps(context, [start, smoother.first_step(start)])
+        if not helps and not smoother.always:
+            return 1.0, start
     with smoother.counting_apart() if smoother.tries_first else nullcontext():
         powers = list(smoother.all_steps(start, context.settings.smoothing.steps))
         alpha = _choose_alpha(context, powers)
     return alpha, sum_powers(powers, alpha)
 
 
+def first_step_helps(context: TaskContext, powers: Sequence[Tensor]) -> bool:
+    """Whether validation chooses an alpha below 1, and the gain may reach LEAST_GAIN."""
+    alphas = context.settings.smoothing.alphas
+    best, values, margin = _compare_alphas(context, powers)
+    return alphas[best] < 1 and values[best] - values[alphas.index(1)] + margin >= LEAST_GAIN
+
+
 def _choose_alpha(context: TaskContext, powers: Sequence[Tensor]) -> float:
     """The best of smoothing.alphas at the validation nodes."""
-    alphas = context.settings.smoothing.alphas
+    return context.settings.smoothing.alphas[_compare_alphas(context, powers)[0]]
+
+
+def _compare_alphas(
+    context: TaskContext, powers: Sequence[Tensor]
+) -> tuple[int, list[float], float]:
+    """Return `_compare` of the logits with each of smoothing.alphas."""
     of_val = [each[context.partition.val_mask] for each in powers]
-    return alphas[_find_best(context, [sum_powers(of_val, alpha) for alpha in alphas])]
+    alphas = context.settings.smoothing.alphas
+    return _compare(context, [sum_powers(of_val, alpha) for alpha in alphas])
 
 
 def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propagate) -> Tensor:
@@ -159,9 +176,17 @@ def _losses(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([task.loss_sum(logits / each, labels).double() for each in divisors])
 
 
-def _find_best(context: TaskContext, candidates: Sequence[Tensor]) -> int:
-    """The index of the candidate with the least loss among those within half a standard error of
-    the best metric; candidates: logits [n, C] of validation nodes."""
+def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, list[float], float]:
+    """Choose the candidate with the least loss among those within half a standard error of the best
+    metric.
+
+    Args:
+        context: of the run.
+        candidates: logits [n, C] of the validation nodes.
+
+    Returns:
+        Its index, the metric of each candidate, and half the standard error.
+    """
     labels = context.labels.cpu()[context.partition.val_mask]
     task, num_val = context.task, context.graph_info.num_val
     loss = torch.stack([_losses(task, each, labels) for each in candidates])  # [M, T]
@@ -181,6 +206,6 @@ def _find_best(context: TaskContext, candidates: Sequence[Tensor]) -> int:
             for each, total, mean in zip(metrics, count, least.tolist(), strict=True)
         ]
     best = int(np.argmax(values))
-    error = metrics[best].standard_error(values[best], count[best], num_val)
-    is_close = np.array(values) >= values[best] - 0.5 * error
-    return int(np.where(is_close, least.numpy(), np.inf).argmin())
+    margin = 0.5 * metrics[best].standard_error(values[best], count[best], num_val)
+    is_close = np.array(values) >= values[best] - margin
+    return int(np.where(is_close, least.numpy(), np.inf).argmin()), values, margin
