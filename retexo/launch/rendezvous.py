@@ -77,7 +77,7 @@ class TimeLimit:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.setting}={self.seconds:g} s"
+        return f"{self.setting}={round(self.seconds, 1):g} s"
 
 
 @dataclass
