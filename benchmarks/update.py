@@ -7,7 +7,8 @@ Graphs: coauthor_cs, and a synthetic one with 25 undirected edges per two nodes,
 partitions. A share of the directed edges changes: half of them go, as many new ones come between
 random nodes. Seconds, of the clock and of CPU time, are of the command's work in one process with
 NumPy and pandas loaded: `anew` reads, splits, assigns and writes the graph, `update` applies the
-tables. tests/unit/partitioning/test_update.py compares the arrays with those made from scratch.
+tables. tests/unit/partitioning/test_directory_update.py compares the arrays with those made from
+scratch.
 """
 
 import argparse

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import secrets
 import socket
 import stat
 import time
@@ -228,6 +229,14 @@ def rename_durably(unfinished: Path, path: Path) -> None:
         _sync(each)
     unfinished.replace(path)
     _sync(path.parent)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a text file beside its place, and rename it when it is complete."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with open_regular(unfinished, "w") as file:
+        file.write(text)
+    rename_durably(unfinished, path)
 
 
 def exchange_durably(new: Path, old: Path) -> bool:

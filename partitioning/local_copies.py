@@ -12,7 +12,6 @@ or upload.json, is there.
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,10 +22,9 @@ from partitioning.errors import InputError
 from partitioning.file_io import (
     exclusive,
     file_checksum,
-    open_regular,
     read_json,
     read_text,
-    rename_durably,
+    write_durably,
 )
 from partitioning.object_store import Entry, Place
 
@@ -242,7 +240,4 @@ def upload_run(place: Place, run_dir: Path) -> None:
 
 def _write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with open_regular(unfinished, "w") as file:
-        json.dump(content, file)
-    rename_durably(unfinished, path)
+    write_durably(path, json.dumps(content))

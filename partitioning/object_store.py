@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from partitioning.datasets import download
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 from partitioning.file_io import file_checksum, open_regular, rename_durably
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
@@ -232,7 +232,7 @@ class Place:
         except InputError:
             raise
         except Exception as error:  # botocore's and aiohttp's have no common base
-            cause = (str(error).strip().splitlines() or [""])[0][:300] or type(error).__name__
+            cause = first_line(error)[:300]
             name = type(error).__name__
             remedy = next(
                 (text for kind, text in _REMEDIES.items() if isinstance(error, kind)),

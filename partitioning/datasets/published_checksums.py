@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, open_regular, read_text, reading, rename_durably
+from partitioning.file_io import file_checksum, read_text, reading, write_durably
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,5 @@ def check_unchanged(path: Path, url: str) -> None:
     published = published_checksum(url)
     if published not in (None, checksum):
         log.warning("%s: differs from the published file, whose sha256 is %s", path, published)
-    unfinished = path.with_name(f".{record.name}.part")
     with contextlib.suppress(OSError):  # a folder that others own
-        with open_regular(unfinished, "w") as file:
-            file.write(f"{checksum}  {path.name}\n")
-        rename_durably(unfinished, record)
+        write_durably(record, f"{checksum}  {path.name}\n")

@@ -194,19 +194,17 @@ def _encode_edges(
     None for a table without features, whose state names the columns of ends and weights, and where
     a stored pipeline has no features of edges.
     """
-    is_known = name in stored and (features is not None or not stored[name]["columns"])
-    if is_known:
-        to[name] = stored[name]
     if not stored:
-        to[name] = fit(
-            np.empty((0, 0), np.float32) if features is None else features, schema, settings
-        )
+        learnt = np.empty((0, 0), np.float32) if features is None else features
+        to[name] = fit(learnt, schema, settings)
+        return None if features is None else _encode(features, schema, to[name], None)
+    state = stored.get(name)
+    if state is not None and (features is not None or not state["columns"]):
+        to[name] = state
     if features is None:
         return None
-    if not stored:
-        return _encode(features, schema, to[name], None)
-    if is_known and stored[name]["columns"]:
-        return apply(stored[name], features, schema)
+    if state is not None and state["columns"]:
+        return apply(state, features, schema)
     columns = "`, `".join(column.name for column in schema.columns)
     log.warning(
         "%s: columns `%s`: left out, the model was trained without them", schema.path, columns

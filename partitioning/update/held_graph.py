@@ -28,10 +28,6 @@ from partitioning.partition_settings import ColumnSettings
 Ints = NDArray[np.int64]
 UPDATED_KINDS = {"given", "random"}
 """Kinds of features that belong to a node alone: others depend on the edges of the whole graph."""
-NO_META = (
-    "{}: has no meta.json of this program, so app=update cannot change it; make a directory by"
-    " app=partition_data"
-)
 COMPUTED = (": has no features; the means", ": nothing to take features=")
 """How notes of meta.json go on where features of a type were computed from the graph."""
 
@@ -132,9 +128,7 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
     Raises:
         InputError: it is of another program, or holds what an update cannot keep right.
     """
-    meta = Meta.read(path)
-    if meta is None:
-        raise InputError(NO_META.format(path))
+    meta = read_meta(path)
     if meta.links:
         raise InputError(
             f"{path}: made with task=link_prediction, whose pairs and spectral embedding depend on"
@@ -147,12 +141,11 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
         counts = meta.types
         by_type = kinds_of(kinds, list(counts))
         target = meta.target
-        relations = [tuple(name.split(SEPARATOR)) for name in meta.relations]
     else:
         counts = {PLAIN_TYPE: {"features": meta.num_features}}
         counts[PLAIN_TYPE]["nodes"] = [part.nodes for part in meta.parts]
         by_type = {PLAIN_TYPE: tuple(kinds)}
-        target, relations = PLAIN_TYPE, [PLAIN_RELATION]
+        target = PLAIN_TYPE
     chosen = slice(None) if parts is None else slice(parts.start, parts.stop)
     held = HeldDirectory(
         path,
@@ -181,14 +174,33 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
             by_type[name],
             first_part=held.first_part,
         )
-    for relation in relations:
-        place = edge_folder(held.folder(0), relation)  # type: ignore[arg-type]
+    for relation in relations_of(meta):
+        place = edge_folder(held.folder(0), relation)
         feat = place / "edge_feat.npy"
         width = load_array(feat).shape[1] if feat.is_file() else 0
         is_weighted = (place / "edge_weight.npy").is_file()
-        held.relations[relation] = HeldRelation(relation, is_weighted, width)  # type: ignore[index,arg-type]
+        held.relations[relation] = HeldRelation(relation, is_weighted, width)
     _check_features(held)
     return held
+
+
+def read_meta(path: Path) -> Meta:
+    """Read the description of a directory; InputError for a directory of another program."""
+    meta = Meta.read(path)
+    if meta is None:
+        raise InputError(
+            f"{path}: has no meta.json of this program, so app=update cannot change it; make a"
+            " directory by app=partition_data"
+        )
+    return meta
+
+
+def relations_of(meta: Meta) -> list[EdgeType]:
+    """Return the relations of a directory."""
+    if not isinstance(meta, HeteroMeta):
+        return [PLAIN_RELATION]
+    parts = (name.split(SEPARATOR) for name in meta.relations)
+    return [(source, name, destination) for source, name, destination in parts]
 
 
 def all_bounds(meta: Meta) -> dict[str, Ints]:

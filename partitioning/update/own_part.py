@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType
+from partitioning.links.id_files import find_positions
 from partitioning.update.change import Change, EdgeChange, Edges
-from partitioning.update.held_graph import HeldDirectory, all_bounds, open_directory
+from partitioning.update.held_graph import HeldDirectory, all_bounds, open_directory, read_meta
 from partitioning.update.read_change import check_some_stay, read_own_change
 from partitioning.update.renumbering import Renumbering
 from partitioning.update.update_directory import place_new
@@ -47,9 +48,7 @@ class OwnPart:
     @classmethod
     def read(cls, path: Path, parts: range, part: int, settings: UpdateSettings) -> "OwnPart":
         """Read the tables of a machine for one of its partitions."""
-        meta = Meta.read(path)
-        held = open_directory(path, parts)
-        assert meta is not None
+        meta, held = read_meta(path), open_directory(path, parts)
         for name, each in held.types.items():
             if "random" in each.kinds:
                 raise InputError(
@@ -88,17 +87,13 @@ class OwnPart:
         """
         first, end = self.held.types[name].bounds[self.local_part : self.local_part + 2]
         own = np.concatenate((self.held.types[name].ids[first:end], self.new_ids(name)))
-        order = np.argsort(own, kind="stable")
-        place = np.minimum(np.searchsorted(own[order], ids), max(len(own) - 1, 0))
-        if not len(own):
-            return np.full(len(ids), -1)
-        rows = order[place]
+        rows = find_positions(own, ids)
         numbers = np.where(
             rows < end - first,
             rows + self.bounds[name][self.part],
             rows - (end - first) + first_new,
         )
-        return np.where(own[rows] == ids, numbers, -1)
+        return np.where(rows >= 0, numbers, -1)
 
     def finish(
         self,

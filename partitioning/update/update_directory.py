@@ -25,7 +25,13 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.update.change import Change, table_files
-from partitioning.update.held_graph import NO_META, HeldDirectory, open_directory
+from partitioning.update.held_graph import (
+    HeldDirectory,
+    all_bounds,
+    open_directory,
+    read_meta,
+    relations_of,
+)
 from partitioning.update.place import place
 from partitioning.update.read_change import read_change
 from partitioning.update.renumbering import Renumbering
@@ -90,14 +96,8 @@ def check_tables(path: Path, settings: UpdateSettings) -> tuple[str, dict[str, A
     Raises:
         InputError: a table is missing, or its change was applied before.
     """
-    meta = Meta.read(path)
-    if meta is None:
-        raise InputError(NO_META.format(path))
-    types = list(meta.types) if isinstance(meta, HeteroMeta) else [PLAIN_TYPE]
-    relations: list[Any] = [PLAIN_RELATION]
-    if isinstance(meta, HeteroMeta):
-        relations = [tuple(name.split(SEPARATOR)) for name in meta.relations]
-    files = table_files(types, relations, settings)
+    meta = read_meta(path)
+    files = table_files(list(all_bounds(meta)), relations_of(meta), settings)
     digest, described = _describe_files(files)
     _refuse_again(path, meta, digest, again=settings.again or not files)
     return digest, described
@@ -179,8 +179,7 @@ def place_new(held: HeldDirectory, change: Change, settings: UpdateSettings) -> 
 def _write_parts(
     held: HeldDirectory, change: Change, numbers: dict[str, Renumbering], folder: Path
 ) -> list[UpdatedPart]:
-    merges = held.meta.request.get("duplicates") == "merge"
-    updater = PartUpdater(held, change, numbers, folder, merges)
+    updater = PartUpdater(held, change, numbers, folder)
     with ThreadPoolExecutor(min(held.num_parts, os.cpu_count() or 1, 4)) as pool:
         parts = list(pool.map(updater.update, range(held.num_parts)))
     if PLAIN_RELATION in held.relations:

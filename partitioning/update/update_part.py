@@ -74,8 +74,11 @@ class PartUpdater:
     """By type."""
     folder: Path
     """The new directory."""
-    merges: bool
-    """Whether an edge cannot be there twice (duplicates=merge)."""
+
+    @property
+    def merges(self) -> bool:
+        """Whether an edge cannot be there twice (duplicates=merge)."""
+        return self.held.meta.request.get("duplicates") == "merge"
 
     def update(self, part: int) -> UpdatedPart:
         """Write one partition, all but out_deg.npy."""

@@ -34,11 +34,6 @@ HEADER_VALUES = 3
 """int64 of a header: rows, bytes of their values, index in ENCODINGS."""
 
 
-def find_former(former_ids: IntArray, ids: IntArray) -> IntArray:
-    """The former place of each node, int64 [I]; -1 for a new one. Both have distinct ids."""
-    return find_positions(former_ids, ids)
-
-
 def keeps_order(former: IntArray) -> bool:
     """Whether the nodes that are not new have the order that they had."""
     return bool((np.diff(former[former >= 0]) > 0).all())
@@ -91,7 +86,7 @@ class ChangedRowsExchange:
         Args:
             partition: this worker's.
             part_sizes: inner nodes by rank.
-            former: int64 [I] see find_former; keeps_order holds.
+            former: int64 [I] the former place of each node; -1 for a new one; keeps_order holds.
             held: of the earlier exchange, by former numbers.
             comm: to the other workers.
         """

@@ -113,6 +113,11 @@ class Sources:
     projected: HaloRows
     """Values [m, D]: rows and sums after the layer's weights."""
 
+    @classmethod
+    def of_halo(cls, rows: Tensor) -> Self:
+        """Return the rows of all halo nodes, [H, F], as if they had been received."""
+        return cls(HaloRows.of_all(rows), HaloRows.empty(len(rows), rows.shape[1], rows.dtype))
+
     def append(self, messages: Sequence[ReceivedMessage]) -> "Sources":
         """Return the vectors with those of some messages appended."""
         projected = [message for message in messages if message.projected]

@@ -23,7 +23,7 @@ from torch import Tensor
 from retexo.arrays import IntArray, repeat_interleave
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag
 from retexo.exchange.changed_rows import ChangedRowsExchange, Held
-from retexo.models.block import HaloRows, InEdges, Sources
+from retexo.models.block import InEdges, Sources
 from retexo.models.conv.gcn import GCN
 from retexo.models.matrix import to_dense
 from retexo.models.stage import OutputHeads, Stage
@@ -60,15 +60,15 @@ class Former:
         kept: None where there is none.
         nodes: int64 [I] the former number of each inner node; -1 for a new one.
         """
-        self._kept, self.nodes = kept, nodes
+        self.kept, self.nodes = kept, nodes
         self.halo = np.zeros(0, np.int64)
         """int64 [H] likewise; set once it is known."""
 
     def held(self, world_size: int) -> Held:
         """The rows that are held at the ends of boundaries."""
-        if self._kept is None:
+        if self.kept is None:
             return Held.nothing(world_size)
-        arrays = self._kept.arrays
+        arrays = self.kept.arrays
         sent = np.split(arrays["sent"], np.cumsum(arrays["sent_counts"])[:-1])
         num_inner = len(arrays["node_ids"])
         return Held(num_inner, tuple(sent), arrays["halo_owner"], arrays["halo_index"])
@@ -88,9 +88,9 @@ class Former:
 
     def _take(self, name: str, places: IntArray, like: Tensor) -> Tensor:
         rows = like.new_zeros(len(places), like.shape[1])
-        if self._kept is not None:
+        if self.kept is not None:
             known = np.flatnonzero(places >= 0)
-            rows[torch.from_numpy(known)] = self._kept.tables[name].take(places[known])
+            rows[torch.from_numpy(known)] = self.kept.tables[name].take(places[known])
         return rows
 
     def differing(self, name: str, rows: Tensor) -> Tensor:
@@ -103,9 +103,9 @@ class Former:
 
     def _differing(self, name: str, places: IntArray, rows: Tensor) -> Tensor:
         differs = torch.from_numpy(places < 0)
-        if self._kept is None or not rows.shape[1]:
+        if self.kept is None or not rows.shape[1]:
             return differs
-        known, table = np.flatnonzero(places >= 0), self._kept.tables[name]
+        known, table = np.flatnonzero(places >= 0), self.kept.tables[name]
         for some in np.array_split(known, 1 + len(known) * rows.shape[1] // VALUES_PER_CHUNK):
             chosen = torch.from_numpy(some)
             differs[chosen] = (rows[chosen] != table.take(places[some])).any(dim=1)
@@ -114,9 +114,9 @@ class Former:
     def changed_in_edges(self, edges: InEdges, edge_means: Tensor | None) -> Tensor:
         """Nodes of which an in-edge, its weight or its features differ: bool [I]."""
         changed = self.is_new.clone()
-        if self._kept is None:
+        if self.kept is None:
             return changed
-        arrays, kept = self._kept.arrays, np.flatnonzero(self.nodes >= 0)
+        arrays, kept = self.kept.arrays, np.flatnonzero(self.nodes >= 0)
         was, begin = self.nodes[kept], edges.row_ptr.numpy()
         former_begin, former_src = arrays["row_ptr"], arrays["src"]
         degree = np.diff(begin)[kept]
@@ -141,24 +141,24 @@ class Former:
         """Nodes whose out-degree differs, bool [I + H]; out_degree: [I + H]."""
         places = self._local(np.arange(len(out_degree)))
         changed = places < 0
-        if self._kept is not None:
+        if self.kept is not None:
             known = np.flatnonzero(~changed)
-            former = self._kept.arrays["out_degree"][places[known]]
+            former = self.kept.arrays["out_degree"][places[known]]
             changed[known] = out_degree.numpy()[known] != former
         return torch.from_numpy(changed)
 
     def changed_sources(self, sources: Tensor) -> Tensor:
         """Nodes that became a source of label propagation, or ceased to be one: bool [I]."""
         changed = self.is_new.clone()
-        if self._kept is not None:
+        if self.kept is not None:
             known = np.flatnonzero(self.nodes >= 0)
-            former = self._kept.arrays["sources"][self.nodes[known]]
+            former = self.kept.arrays["sources"][self.nodes[known]]
             changed[torch.from_numpy(known)] = torch.from_numpy(sources.numpy()[known] != former)
         return changed
 
     def _local(self, local_ids: IntArray) -> IntArray:
         """The former local ids of nodes; -1 for new ones."""
-        num_inner = 0 if self._kept is None else len(self._kept.arrays["node_ids"])
+        num_inner = 0 if self.kept is None else len(self.kept.arrays["node_ids"])
         halo = np.where(self.halo >= 0, self.halo + num_inner, -1)
         return np.concatenate((self.nodes, halo))[local_ids]
 
@@ -249,7 +249,7 @@ class ChangedNodes:
                 wanted |= aggregates.changed
             self.work.nodes.append(int(wanted.sum()))
             with context.phase("embed"):
-                sources = _all_sources(halo)
+                sources = Sources.of_halo(halo)
                 if layer == 0:
                     aggregates.begin(sources, wanted)
                 elif "aggregate" in stage.skips:
@@ -350,7 +350,7 @@ class ChangedNodes:
                     accumulator = AggregateAccumulator(
                         gcn, context.edges, some, sent, None, torch.device("cpu")
                     )
-                    accumulator.add(_all_sources(halo))
+                    accumulator.add(Sources.of_halo(halo))
                     after[some] = to_dense(accumulator.inputs().matrices[0])
             alone = (wanted & ~sources).nonzero()[:, 0]
             scale = gcn.self_loop_scale(
@@ -386,11 +386,6 @@ class _FirstAggregates:
         for _ in inputs_by_chunk(self._context, self._stage, missing, self._given, self._sources):
             pass
         self._known = self._known | wanted
-
-
-def _all_sources(halo: Tensor) -> Sources:
-    """The rows of all halo nodes, [H, F]."""
-    return Sources(HaloRows.of_all(halo), HaloRows.empty(len(halo), 0, halo.dtype))
 
 
 def _split(nodes: Tensor, size: int) -> Sequence[Tensor]:

@@ -26,7 +26,7 @@ from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.message_selection import LocalRows
-from retexo.models.block import Block, HaloRows, Sources
+from retexo.models.block import Block, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
@@ -213,7 +213,7 @@ class LookAheadInput:
                 stage.conv,
                 nodes,
                 self.rows,
-                _all_halo(self.halo),
+                Sources.of_halo(self.halo),
                 is_sparse=is_sparse(self.rows),
             )
             found[nodes] = to_dense(inputs.matrices[-1]).cpu()
@@ -295,7 +295,7 @@ class LookAheadInput:
     def make_pair(self, stage: Stage, following: Stage, nodes: Tensor) -> Pair:
         """Gather what two layers read at labelled nodes, int64 [n], at least one, ascending."""
         context = self.context
-        block = context.edges.cut_block(nodes, _all_halo(self.halo[:, :0]))
+        block = context.edges.cut_block(nodes, Sources.of_halo(self.halo[:, :0]))
         skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
         return Pair(
             block.to(context.device),
@@ -349,12 +349,6 @@ class LookAheadInput:
         halo = output.halo
         assert halo is not None
         return replace(self, rows=output.rows, halo=halo, aggregates=None)
-
-
-def _all_halo(rows: Tensor) -> Sources:
-    """Rows of all halo nodes, [H, F], as if they had been received."""
-    none = HaloRows.empty(len(rows), rows.shape[1], rows.dtype)
-    return Sources(HaloRows.of_all(rows), none)
 
 
 def _rows_of_halo(received: Sources) -> Tensor:

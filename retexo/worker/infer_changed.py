@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from partitioning.links.id_files import find_positions
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP, MessageTag
-from retexo.exchange.changed_rows import find_former, keeps_order
+from retexo.exchange.changed_rows import keeps_order
 from retexo.models.stage import OutputHeads, Stage
 from retexo.results.prediction_state import (
     NO_NUMBER,
     DamagedState,
-    KeptPrediction,
     StateWriter,
     find_numbers,
     open_kept,
@@ -59,17 +59,16 @@ def infer_changed(
         "edge_columns": [None if each is None else list(each.shape[1:]) for each in data],
     }
     number, new_number = _agree_on_number(comm, find_numbers(part))
-    kept, reason = _open(part, number, identity, context)
+    former, reason = _open(part, number, identity, context)
     reasons = comm.all_gather(torch.tensor([reason]), SETUP)[:, 0]
     worst = int(reasons.argmax())
     if reasons[worst]:
-        kept = None
-    ids = context.partition.node_ids.numpy()
-    nodes = np.full(len(ids), -1) if kept is None else find_former(kept.arrays["node_ids"], ids)
+        former = _nothing(context)
     writer = StateWriter(part, new_number)
-    changed = ChangedNodes(context, Former(kept, nodes), writer)
+    changed = ChangedNodes(context, former, writer)
     inferred = changed.run(stages, heads)
     counts = _gather_counts(comm, changed, writer.num_bytes)
+    kept = former.kept
     totals = counts if kept is None or not kept.totals else kept.totals
     writer.commit(identity, totals)
     comm.all_gather(torch.tensor([new_number]), SETUP)  # all have committed
@@ -114,19 +113,24 @@ def _agree_on_number(comm: Communicator, numbers: Sequence[int]) -> tuple[int, i
 
 def _open(
     part: Path, number: int, identity: dict[str, Any], context: Context
-) -> tuple[KeptPrediction | None, int]:
+) -> tuple[Former, int]:
     """The kept prediction, and the index in REASONS why it cannot be used, or 0."""
+    nothing = _nothing(context)
     if number == NO_NUMBER:
-        return None, 1
+        return nothing, 1
     try:
         kept = open_kept(part, number)
     except DamagedState as error:
         logger.warning("%s; it is left unused", error)
-        return None, 2
+        return nothing, 2
     if dict(kept.identity) != identity:
-        return None, 3
-    former = find_former(kept.arrays["node_ids"], context.partition.node_ids.numpy())
-    return (kept, 0) if keeps_order(former) else (None, 4)
+        return nothing, 3
+    nodes = find_positions(kept.arrays["node_ids"], context.partition.node_ids.numpy())
+    return (Former(kept, nodes), 0) if keeps_order(nodes) else (nothing, 4)
+
+
+def _nothing(context: Context) -> Former:
+    return Former(None, np.full(context.partition.num_inner, -1))
 
 
 def _gather_counts(comm: Communicator, changed: ChangedNodes, num_bytes: int) -> dict[str, Any]:

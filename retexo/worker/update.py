@@ -29,7 +29,6 @@ from partitioning.update.update_part import OUT_DEGREES, PartUpdater
 from partitioning.update_settings import UpdateSettings
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import connected
 from retexo.comm.received import check_announced
 from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import SETUP
@@ -71,7 +70,7 @@ def run(
     own = OwnPart.read(job.path, ranks, rank, job.update)
     if progress is not None:
         progress.enter("rendezvous")
-    with connected(job.rendezvous, rank, streams) as transport:
+    with job.connected(rank, streams) as transport:
         return update_own(own, job.communicator(transport), job.unfinished)
 
 
@@ -98,8 +97,7 @@ def update_own(own: OwnPart, comm: Communicator, folder: Path) -> dict[str, Any]
         )
         resolved[name] = _resolve(own, name, of_type, deleted[name], comm)
     held, change, numbers = own.finish(deleted, num_new, resolved)
-    merges = held.meta.request.get("duplicates") == "merge"
-    made = PartUpdater(held, change, numbers, folder, merges).update(own.part)
+    made = PartUpdater(held, change, numbers, folder).update(own.part)
     if PLAIN_RELATION in held.relations:
         bounds = numbers[PLAIN_TYPE].bounds
         _write_degrees(folder / f"part{own.part}", bounds, own, comm)

@@ -48,7 +48,7 @@ NOT_RUN = {
     ),
     r"python main\.py .*=s3://": "needs a store; tests/integration/test_object_stores.py has one",
     r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
-    r"python main\.py app=update": "tests/unit/partitioning/test_update.py runs it",
+    r"python main\.py app=update": "tests/unit/partitioning/test_directory_update.py runs it",
     "bash scripts/setup.sh": "makes the environment",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
     r".* distributed\.master_addr=": (
