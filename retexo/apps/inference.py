@@ -31,7 +31,7 @@ from retexo.settings.run_settings import ModelSettings, Settings
 from retexo.sites.tls import make_security
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
-from retexo.worker.process import check_devices
+from retexo.worker.process import check_machine
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def prepare(
 ) -> Prepared:
     """Open checkpoint and partitions; InputError if they do not fit or output exists."""
     check_unused(run_dir, outputs)
-    check_devices(settings.train.cluster)
+    check_machine(settings.train.cluster)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings, predict=predict)

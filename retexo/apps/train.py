@@ -44,7 +44,7 @@ from retexo.settings.run_settings import Settings
 from retexo.sites.tls import make_security
 from retexo.trainers.registry import check
 from retexo.worker.compatibility import check_continues
-from retexo.worker.process import check_devices, num_threads
+from retexo.worker.process import check_machine, num_threads
 from retexo.worker.train import TrainJob, main
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         source = settings.train.resume
     cluster = settings.train.cluster
     resume.check_place(source, run_dir, cluster.local_ranks)
-    check_devices(cluster)
+    check_machine(cluster)
     directory = open_local(settings)
     description = {
         "partitions": directory.content_digest(cluster.local_ranks),

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from partitioning.directory.read_directory import PartitionDirectory
@@ -29,6 +30,9 @@ from retexo.launch.heartbeat import ParentPipe, Progress
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.disclosure import Disclosure, write_disclosure
+
+LEAST_MEMORY = 64 << 20
+"""Bytes that a worker takes at the least; PyTorch alone takes some 200 MiB."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +131,15 @@ def num_threads(cluster: ClusterSettings) -> int:
     return cluster.threads_of(usable_cores())
 
 
-def check_devices(cluster: ClusterSettings) -> None:
-    """Raise InputError unless this node has the GPUs that its workers need."""
+def check_machine(cluster: ClusterSettings) -> None:
+    """Raise InputError unless this node has the GPUs and the memory that its workers need."""
+    needed, there = cluster.num_local_workers * LEAST_MEMORY, psutil.virtual_memory().total
+    if needed > there:
+        raise InputError(
+            f"num_partitions={cluster.num_partitions}: {cluster.num_local_workers:,} workers on"
+            f" this node need more than {needed >> 30:,} GiB, and it has {there >> 30:,} GiB; use"
+            " fewer partitions, or more nodes (parts_per_node)"
+        )
     choose_device(cluster.device, 0)
     if cluster.backend != "nccl":
         return

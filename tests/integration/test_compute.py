@@ -40,9 +40,17 @@ def test_nccl_needs_a_build_with_it_and_a_gpu_for_each_worker(
     for has_nccl, words in ((False, "lacks NCCL"), (True, r"2 workers and 1 GPU\(s\)")):
         monkeypatch.setattr(process, "has_nccl", lambda has_nccl=has_nccl: has_nccl)
         with pytest.raises(InputError, match=words):
-            process.check_devices(cluster)
+            process.check_machine(cluster)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    process.check_devices(cluster)
+    process.check_machine(cluster)
+
+
+def test_more_workers_than_the_memory_holds_are_refused() -> None:
+    """Thousands of processes would take minutes to fill it, and then the kernel ends the run."""
+    here = compose(["num_partitions=90000"]).train.cluster
+    with pytest.raises(InputError, match=r"num_partitions=90000: 90,000 workers on this node need"):
+        process.check_machine(here)
+    process.check_machine(compose(["num_partitions=90000", "parts_per_node=1"]).train.cluster)
 
 
 def settings(folder: Path, parts: int, *overrides: str) -> Settings:
