@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[*METHODS, "PyG"])
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--partition-method", default="random")
+    parser.add_argument("--searched", help='no search, but the settings found for parts "4 random"')
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
@@ -115,9 +116,9 @@ def run_method(
     args: Any, kept: dict[tuple[str, ...], Run], name: str, method: str, folder: str
 ) -> None:
     """Search on the first split, then train on each; finished runs are taken from `kept`."""
+    place = f"{args.parts} {args.partition_method}"
 
     def found(split: int, search: str) -> Run:
-        place = f"{args.parts} {args.partition_method}"
         about: Run = dict(zip(FIELDS, (name, place, method, split, search), strict=False))
         if key(about) not in kept:
             run = about | train(args, name, method, split, search, folder)
@@ -125,10 +126,14 @@ def run_method(
             kept[key(about)] = run
         return kept[key(about)]
 
-    searched = [""] if method == "PyG" else SEARCH
-    best = max((found(0, each) for each in searched), key=lambda run: float(run["validation"] or 0))
-    for split in range(1, args.seeds):
-        found(split, best["search"])
+    if args.searched:
+        best = choose(kept.values())[name, args.searched, method][0]["search"]
+    else:
+        searched = [""] if method == "PyG" else SEARCH
+        runs = [found(0, search) for search in searched]
+        best = max(runs, key=lambda run: float(run["validation"] or 0))["search"]
+    for split in range(args.seeds):
+        found(split, best)
 
 
 def train(args: Any, name: str, method: str, split: int, search: str, folder: str) -> Run:
