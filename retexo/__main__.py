@@ -4,27 +4,21 @@ Exit status: 0 done; 2 invalid input, found before any process is started; 1 fai
 129, 130 and 143 on SIGHUP, Ctrl-C and SIGTERM.
 """
 
-import logging
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from partitioning.errors import InputError
-from retexo import apps
-from retexo.apps.job_log import JobLog
-from retexo.errors import TrainingError
+from retexo.apps.job import JobLog, run_job
 from retexo.launch.standard_streams import keep_standard_streams
 from retexo.settings.command_line import options_first
-from retexo.settings.compose import BASE, check_sweeper, load_job, remove_if_unused
-from retexo.settings.messages import REFUSALS, explain, explain_command, is_wrong_path
+from retexo.settings.compose import BASE, check_sweeper, remove_if_unused
+from retexo.settings.messages import REFUSALS, explain_command
 from retexo.settings.schema import CONFIG_DIR
-from retexo.settings.search import find_objective
 
 
 def main() -> int:
@@ -51,9 +45,9 @@ def run_jobs() -> int:
             check_sweeper(config)
             status, value = 1, None
             try:
-                status, value = run_job(config)
+                status, value = run_job(config, HydraConfig.get().runtime.output_dir)
             finally:
-                jobs.add(status, HydraConfig.get().job.override_dirname)
+                jobs.add(status, value, HydraConfig.get())
                 remove_if_unused(started)
             return value  # to a sweeper
 
@@ -66,26 +60,9 @@ def run_jobs() -> int:
             if isinstance(error, REFUSALS) or not jobs.read():
                 print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
                 return 2
-            if not all(status for status, _ in jobs.read()):
+            if not all(job.status for job in jobs.read()):
                 raise
-        ended = jobs.read()
-    failed = [name for status, name in ended if status]
-    if len(ended) > 1 and failed:
-        print(f"{len(failed)} of {len(ended)} jobs failed:", *failed, sep="\n  ")
-    return max((status for status, _ in ended), default=0)  # none: --help, --cfg
-
-
-def run_job(config: DictConfig) -> tuple[int, Any]:
-    """Run the app; return the exit status and the number for a sweeper."""
-    app, name = config.get("app"), config.get("dataset_name")
-    logging.getLogger("retexo").info("app=%s dataset_name=%s", app, name)
-    try:
-        settings = load_job(config)
-        result = apps.run(settings, Path(HydraConfig.get().runtime.output_dir))
-        return 0, find_objective(result, settings.objective)
-    except (InputError, TrainingError, OSError, MemoryError) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
-        return (2 if isinstance(error, InputError) or is_wrong_path(error) else 1), None
+        return jobs.report()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def test_optuna_finds_the_best_run_and_continues(place: Path) -> None:
     assert len(losses) == 3
     assert found["best_value"] == min(losses.values())
     assert losses[found["best_params"]["dropout"]] == found["best_value"]
+    best = re.search(r"best of 3 jobs: \S+ in (.+)", again.stdout)
+    assert best is not None
+    summary = json.loads(Path(best[1], "summary.json").read_text(encoding="utf-8"))
+    assert summary["val"]["log_loss"] == found["best_value"]
     assert len(list(place.glob("data/partitions/*/toy-random-vol-2"))) == 1
 
 
@@ -89,7 +94,7 @@ def test_a_callback_prunes_a_trial_of_optuna(place: Path, monkeypatch: pytest.Mo
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED"]
     assert layers == [0, 1]
     assert sorted(study.trials[0].intermediate_values) == [0, 1, 2, 1000, 1001, 1002]
-    summary = json.loads((place / "trial1" / "summary.json").read_text())
+    summary = json.loads((place / "trial1" / "summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "failed"
     assert summary["error"] == "TrialPruned; raised by the callback Prune, which ended the run"
     assert not [each for each in multiprocessing.active_children() if "rank" in each.name]

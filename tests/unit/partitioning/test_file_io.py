@@ -34,7 +34,7 @@ OWN = {
     "retexo/launch/handshake.py",
     "retexo/launch/cores.py",  # of the system
     "retexo/launch/heartbeat.py",
-    "retexo/apps/job_log.py",  # in a temporary directory of the program
+    "retexo/apps/job.py",  # in a temporary directory of the program
     "retexo/results/callbacks.py",  # rounds that the program itself writes
 }
 

@@ -1,0 +1,100 @@
+"""Jobs of a command (--multirun has several): run one; tell at the end how all ended."""
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from partitioning.errors import InputError
+from retexo import apps
+from retexo.errors import TrainingError
+from retexo.settings.compose import load_job
+from retexo.settings.messages import explain, is_wrong_path
+from retexo.settings.search import find_objective
+
+
+def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
+    """Run the app of composed settings; return the exit status and the number for a sweeper."""
+    app, name = config.get("app"), config.get("dataset_name")
+    logging.getLogger("retexo").info("app=%s dataset_name=%s", app, name)
+    try:
+        settings = load_job(config)
+        result = apps.run(settings, Path(output_dir))
+        return 0, find_objective(result, settings.objective)
+    except (InputError, TrainingError, OSError, MemoryError) as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return (2 if isinstance(error, InputError) or is_wrong_path(error) else 1), None
+
+
+class EndedJob(NamedTuple):
+    """How a job of a command ended."""
+
+    status: int
+    overrides: str
+    """The settings that distinguish it from the other jobs."""
+    folder: str
+    value: Any
+    """The number for a sweeper, or several, or None."""
+    direction: str
+    """What the sweeper searches for: minimize or maximize; else empty."""
+
+
+class JobLog:
+    """A file with a line per job, because launchers such as joblib start processes of their own.
+
+    A launcher that starts jobs on other machines leaves no lines here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Use a JSON lines file, which the first job creates."""
+        self._path = path
+
+    @classmethod
+    @contextmanager
+    def temporary(cls) -> Iterator[Self]:
+        """A log in a temporary folder, removed at the end; a job that ends later is not noted."""
+        with tempfile.TemporaryDirectory(prefix="retexo-jobs-") as folder:
+            yield cls(Path(folder, "jobs.jsonl"))
+
+    def add(self, status: int, value: Any, hydra: Any) -> None:
+        """Note a job by its exit status, number for the sweeper, and Hydra's own configuration."""
+        wanted = hydra.sweeper.get("direction")
+        direction = getattr(wanted, "name", wanted)
+        job = EndedJob(
+            status,
+            hydra.job.override_dirname,
+            hydra.runtime.output_dir,
+            value,
+            direction if isinstance(direction, str) else "",
+        )
+        if self._path.parent.is_dir():
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(job) + "\n")
+
+    def read(self) -> list[EndedJob]:
+        """The jobs that have ended."""
+        if not self._path.exists():
+            return []
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        return [EndedJob(*json.loads(line)) for line in lines]
+
+    def report(self) -> int:
+        """Print which of several jobs failed, and which a search found best.
+
+        Returns:
+            The largest exit status; 0 if there was no job, as with --help.
+        """
+        ended = self.read()
+        failed = [job.overrides for job in ended if job.status]
+        if len(ended) > 1 and failed:
+            print(f"{len(failed)} of {len(ended)} jobs failed:", *failed, sep="\n  ")
+        found = [job for job in ended if job.direction and isinstance(job.value, float)]
+        if found:
+            choose = min if found[0].direction == "minimize" else max
+            best = choose(found, key=lambda job: job.value)
+            print(f"best of {len(found)} jobs: {best.value:.4f} in {best.folder}")
+        return max((job.status for job in ended), default=0)
