@@ -32,7 +32,7 @@ from retexo.settings.app_settings import (
     ServeSettings,
 )
 from retexo.settings.cluster_settings import ClusterSettings, seconds
-from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
+from retexo.settings.communication_settings import NETWORK, ExchangeSettings, GradientSettings
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
@@ -292,6 +292,16 @@ class TrainSettings(Checked):
         "workers and 8,192 validation nodes per round",
         number_or("auto", 1),
     )
+    network: str = setting(
+        "network",
+        "wan",
+        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients), lan (cheap: no compression) "
+        "or the bandwidth of a worker, such as 100Mbit or 10Gbit (by predicted bytes and seconds, "
+        "which are printed); decides exchange.precision, gradient.precision and "
+        "gradient.compression unless another setting, +experiment or trainer does",
+        NETWORK,
+        compared=False,
+    )
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
@@ -478,6 +488,8 @@ class Settings(Checked):
     """The command line: --config-name, --config-dir if given, then the overrides."""
     given: frozenset[str]
     """Names of the settings on the command line."""
+    left_to_network: frozenset[str]
+    """Names of the settings that only `network` decides."""
     resolved: dict[str, Any]
     """All settings as nested JSON values."""
     started: float
