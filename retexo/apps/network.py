@@ -7,7 +7,6 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.apps.find_partitions import open_directory
 from retexo.plan.precision import Candidate, choose, gradient_candidates, row_candidates
-from retexo.settings.communication_settings import bandwidth_of
 from retexo.settings.flatten import with_values
 from retexo.settings.run_settings import Settings
 
@@ -23,8 +22,8 @@ def with_chosen_precision(settings: Settings) -> tuple[Settings, dict[str, Any]]
     Raises:
         InputError: The sizes of the partitions are not known.
     """
-    network, free = settings.train.network, settings.left_to_network
-    bandwidth = bandwidth_of(network)
+    network, free = settings.train.network.cost, settings.train.network.decides
+    bandwidth = settings.train.network.bandwidth
     if network != "wan" and not free:
         logger.info(
             "network=%s changes nothing: other settings, such as trainer or +experiment, decide"

@@ -31,7 +31,6 @@ from retexo.plan.traffic import (
 )
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
-from retexo.settings.communication_settings import bandwidth_of
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
 from retexo.trainers.registry import check
 from retexo.worker.graph import Part, check_directory, read_part, without_ledger
@@ -106,7 +105,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         ),  # the fewest bytes first
         **_of_formulas(settings.train, directory, partitions, plain, rounds),
         "network_seconds": {
-            name: network_seconds(predicted, len(partitions), number, settings.train.network)
+            name: network_seconds(
+                predicted, len(partitions), number, settings.train.network.bandwidth
+            )
             for name, number in rounds.items()
         },
     }
@@ -204,12 +205,12 @@ def bytes_by_peer(
 
 
 def network_seconds(
-    predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int], network: str
+    predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int], bandwidth: float | None
 ) -> float:
-    """Return the time in which the busiest link carries its bytes at the bandwidth of `network`."""
+    """Return the time in which the busiest link carries its bytes; bandwidth: bytes per second."""
     table = bytes_by_peer(predicted, num_workers, rounds)
     busiest = max(table.sum(axis=0).max(), table.sum(axis=1).max())
-    return float(busiest / (bandwidth_of(network) or STANDARD_BANDWIDTH))
+    return float(busiest / (bandwidth or STANDARD_BANDWIDTH))
 
 
 def _smoothing(
@@ -323,7 +324,7 @@ def _print(
             f" {min(memory):,.0f} MiB at least"
         )
     seconds = list(result["network_seconds"].values())[-1]
-    link = train.network if bandwidth_of(train.network) else "1 Gbit/s"
+    link = train.network.cost if train.network.bandwidth else "1 Gbit/s"
     print(f"seconds to send this at {link} a worker, at least: {seconds:,.3g}")
     print(f"bytes by peer in {run_dir / 'plan.json'}")
 

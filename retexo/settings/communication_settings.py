@@ -36,13 +36,7 @@ def bandwidth_of(network: str) -> float | None:
     return found and float(found[1]) * {"M": 1e6, "G": 1e9}[found[2].upper()] / 8
 
 
-NETWORK = Check(
-    lambda value: value in ("wan", "lan") or bool(bandwidth_of(value)),
-    "choose wan, lan or a bandwidth with its unit, such as 100Mbit or 10Gbit",
-)
-
-
-def left_to_network(values: Mapping[str, Any]) -> frozenset[str]:
+def decided_by_network(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the settings of BY_NETWORK that nothing else sets, of values by dotted name."""
     return frozenset(name for name in BY_NETWORK if values[name] in (AUTO, [AUTO]))
 
@@ -58,6 +52,33 @@ def chosen_by_network(
     if values["exchange.mode"] == "plain" and "exchange.precision" in found:
         found["exchange.precision"] = ["fp32"]
     return found
+
+
+@settings_dataclass
+class NetworkSettings(Checked):
+    """What the network costs."""
+
+    cost: str = setting(
+        "network",
+        "wan",
+        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients), lan (cheap: no compression) "
+        "or the bandwidth of a worker, such as 100Mbit or 10Gbit (by predicted bytes and seconds, "
+        "which are printed); decides exchange.precision, gradient.precision and "
+        "gradient.compression unless another setting, +experiment or trainer does",
+        Check(
+            lambda value: value in ("wan", "lan") or bool(bandwidth_of(value)),
+            "must be wan, lan or a bandwidth with its unit, such as 100Mbit or 10Gbit",
+        ),
+        compared=False,
+    )
+
+    decides: frozenset[str]
+    """Settings of BY_NETWORK that nothing else sets."""
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second; None where no bandwidth is given."""
+        return bandwidth_of(self.cost)
 
 
 @settings_dataclass

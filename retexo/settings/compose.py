@@ -26,7 +26,7 @@ from partitioning.setting_fields import check
 from retexo.settings.aliases import rename_override, rename_settings
 from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.command_line import check_overrides
-from retexo.settings.communication_settings import chosen_by_network, left_to_network
+from retexo.settings.communication_settings import chosen_by_network, decided_by_network
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.flatten import with_values
 from retexo.settings.launcher_env import LauncherEnv, detect
@@ -202,7 +202,7 @@ def load(
         raise InputError(f"{name}: {reason}") from error
     check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
     check(DEFINED["network"][0], values["network"])  # before the settings that it decides
-    names = left_to_network(values)
+    names = decided_by_network(values)
     chosen = chosen_by_network(values, names)
     values |= chosen
     launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
@@ -214,7 +214,7 @@ def load(
         "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
         "arguments": (f"--config-name={config_name}", *own, *overrides),
         "given": given,
-        "left_to_network": names,
+        "decides": names,
         "resolved": with_values(resolved, chosen),
         "options": options,
         "started": started,

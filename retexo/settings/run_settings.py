@@ -31,8 +31,12 @@ from retexo.settings.app_settings import (
     ReportSettings,
     ServeSettings,
 )
-from retexo.settings.cluster_settings import ClusterSettings, seconds
-from retexo.settings.communication_settings import NETWORK, ExchangeSettings, GradientSettings
+from retexo.settings.cluster_settings import ClusterSettings, ComputeSettings, seconds
+from retexo.settings.communication_settings import (
+    ExchangeSettings,
+    GradientSettings,
+    NetworkSettings,
+)
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
@@ -200,18 +204,6 @@ class OptimizerSettings(Checked):
 
 
 @settings_dataclass
-class ComputeSettings(Checked):
-    """Arithmetic of a worker."""
-
-    precision: str = setting(
-        "compute.precision",
-        "fp32",
-        "precision of dense products; bf16 is up to 4 times as fast on CPUs that support it",
-        one_of("fp32", "bf16"),
-    )
-
-
-@settings_dataclass
 class SmoothingSettings(Checked):
     """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
 
@@ -292,16 +284,7 @@ class TrainSettings(Checked):
         "workers and 8,192 validation nodes per round",
         number_or("auto", 1),
     )
-    network: str = setting(
-        "network",
-        "wan",
-        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients), lan (cheap: no compression) "
-        "or the bandwidth of a worker, such as 100Mbit or 10Gbit (by predicted bytes and seconds, "
-        "which are printed); decides exchange.precision, gradient.precision and "
-        "gradient.compression unless another setting, +experiment or trainer does",
-        NETWORK,
-        compared=False,
-    )
+    network: NetworkSettings
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
@@ -488,8 +471,6 @@ class Settings(Checked):
     """The command line: --config-name, --config-dir if given, then the overrides."""
     given: frozenset[str]
     """Names of the settings on the command line."""
-    left_to_network: frozenset[str]
-    """Names of the settings that only `network` decides."""
     resolved: dict[str, Any]
     """All settings as nested JSON values."""
     started: float

@@ -113,7 +113,7 @@ def test_network_decides_what_nothing_else_sets() -> None:
         assert stored["exchange.precision"] in (first, [first])
         assert train.gradient.precision == stored["gradient.precision"]
         gradient = train.gradient.precision, train.gradient.compression
-        return first, *gradient, len(settings.left_to_network)
+        return first, *gradient, len(train.network.decides)
 
     assert found() == found("network=wan") == ("int4", "int6", "powersgd", 3)
     assert found("network=lan") == found("+experiment=fast") == ("fp32", "fp32", "none", 3)
