@@ -87,8 +87,10 @@ def test_experiments_change_what_they_are_for() -> None:
         3,
     ]
     exact = compose(["+experiment=exact"]).train
-    changed = replace(train, exchange=exact.exchange, gradient=exact.gradient, batch_size=None)
-    assert changed == exact
+    network, exchange, gradient = exact.network, exact.exchange, exact.gradient
+    assert exact == replace(
+        train, network=network, exchange=exchange, gradient=gradient, batch_size=None
+    )
     assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == (
         "sync",
         "none",
