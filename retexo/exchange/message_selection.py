@@ -33,6 +33,7 @@ from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import acceptable_ratio, minimum_cover
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, placeholder_rows, sum_rows, to_dense
 
+HOST = torch.device("cpu")
 MAX_CHUNK_VALUES = 1 << 22
 """Maximum number of values that are converted or counted at a time."""
 
@@ -88,16 +89,21 @@ class LocalRows:
     scale: Tensor | None
     """[I] factor of each source in the aggregate (source_scale); None for ones."""
     project: Callable[[Matrix], Tensor]
-    """Multiplies rows by the layer's weights, [n, F] -> [n, D], on the CPU."""
+    """Multiplies rows by the layer's weights, [n, F] -> [n, D]."""
     projected_width: int
     precision: Precision
     exponents: Tensor | None = None
     """int8 [F] by which columns are divided where rows are sent before the weights."""
+    device: torch.device = HOST
+    """Where partial sums are added and messages encoded and decoded. Sparse rows, and messages in
+    the sparse encoding, stay on the host."""
 
     @classmethod
-    def unprojected(cls, rows: Tensor, scale: Tensor | None, precision: Precision) -> Self:
+    def unprojected(
+        cls, rows: Tensor, scale: Tensor | None, precision: Precision, device: torch.device = HOST
+    ) -> Self:
         """Return rows that are only sent before the weights."""
-        return cls(rows, scale, to_dense, rows.shape[1], precision)
+        return cls(rows, scale, to_dense, rows.shape[1], precision, device=device)
 
     def unprojected_format(self, *, sparse: bool) -> MessageFormat:
         """Return the format of rows that are sent before the weights."""
@@ -138,6 +144,7 @@ class LocalRows:
         assert self.sparse is None
         assert len(self.projected) == len(self.sparse_sizes)  # computed now if they were not before
         self.rows = placeholder_rows(self.rows)
+        self.__dict__.pop("_rows_on_device", None)
 
     def _rows_without_nan(self, place: slice) -> Rows:
         """Return some rows, with NaN replaced by 0 if the precision cannot encode NaN."""
@@ -151,14 +158,20 @@ class LocalRows:
 
     @cached_property
     def projected(self) -> Tensor:
-        """All rows after the weights, [I, D]."""
-        return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
+        """All rows after the weights, [I, D], on the device."""
+        rows = self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
+        return rows.to(self.device)
+
+    @cached_property
+    def _rows_on_device(self) -> Tensor:
+        """All rows before the weights, [I, F]."""
+        return self.rows.to(self.device)
 
     def _all(self, projected: bool) -> Rows:
-        """Return the rows before or after the weights."""
+        """Return the rows before or after the weights, on the device unless they are sparse."""
         if projected:
             return self.projected
-        return self.rows if self.sparse is None else self.sparse
+        return self._rows_on_device if self.sparse is None else self.sparse
 
     def sum_matrix(
         self,
@@ -193,14 +206,15 @@ class LocalRows:
             both: list[sp.csr_array] = [values[nodes], summing @ values]
             return sp.csr_array(sp.vstack(both, format="csr"))
         rows, row_ptr = (
-            torch.from_numpy(each.astype(np.int32, copy=False))
+            torch.from_numpy(each.astype(np.int32, copy=False)).to(self.device)
             for each in (summing.indices, summing.indptr)
         )
-        sums = sum_rows(values, rows, row_ptr, torch.from_numpy(summing.data))
+        sums = sum_rows(values, rows, row_ptr, torch.from_numpy(summing.data).to(self.device))
         if not len(nodes):
             return sums
         result = values.new_empty(len(nodes) + len(sums), values.shape[1])
-        torch.index_select(values, 0, torch.from_numpy(nodes), out=result[: len(nodes)])
+        index = torch.from_numpy(nodes).to(self.device)
+        torch.index_select(values, 0, index, out=result[: len(nodes)])
         result[len(nodes) :] = sums
         return result
 
@@ -449,7 +463,7 @@ def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
         sums = local.vectors(edges.nodes[:0], summing[first : first + step], projected=False)
-        sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
+        sizes.append(row_sizes(_on_host(sums), SPARSE.row_format(local.precision)))
     return np.concatenate(sizes)
 
 
@@ -517,4 +531,9 @@ class MessageVectors:
         first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))
         nodes = self.nodes[piece.start : piece.stop]
         vectors = self.local.vectors(nodes, self.sum_matrix[first:end], self.format.projected)
-        return encode(vectors, self.format.row_format(self.local.precision))
+        vectors = _on_host(vectors) if self.format.sparse else vectors
+        return encode(vectors, self.format.row_format(self.local.precision)).cpu()
+
+
+def _on_host(rows: Rows) -> Rows:
+    return rows.cpu() if isinstance(rows, Tensor) else rows

@@ -232,7 +232,9 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     """The exchange of one layer's input."""
     rows, scale = given.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
-    unprojected = LocalRows.unprojected(rows, scale, precision)
+    # Blocks of convolutions that need their neighbours' rows are cut on the host.
+    device = context.device if isinstance(stage.conv, LinearConvolution) else torch.device("cpu")
+    unprojected = LocalRows.unprojected(rows, scale, precision, device)
     if layer == 0 and context.halo_features is not None:
         return KnownHaloExchange(
             context.plan, layer, unprojected, context.comm, context.halo_features
@@ -246,9 +248,10 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
         # Sparse products are supported on the CPU only.
         return stage.conv.project(
             rows if context.device.type == "cpu" else to_dense(rows).to(context.device)
-        ).cpu()
+        )
 
-    local = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
+    width = stage.conv.projected_width
+    local = LocalRows(rows, scale, project, width, precision, device=device)
     return LayerExchange(context.plan, layer, local, context.comm)
 
 
