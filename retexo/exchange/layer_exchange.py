@@ -28,12 +28,9 @@ from retexo.exchange.coding.columns import choose_exponents, decode_scaled
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import ExchangePlan
+from retexo.exchange.local_rows import DENSE, HOST, LocalRows, MessageFormat
 from retexo.exchange.message_selection import (
-    DENSE,
-    HOST,
     CutEdges,
-    LocalRows,
-    MessageFormat,
     MessageVectors,
     Piece,
     Selection,

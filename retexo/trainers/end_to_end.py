@@ -16,7 +16,7 @@ from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Sources
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix

@@ -18,7 +18,7 @@ from torch import Tensor
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Convolution, Inputs
 from retexo.models.hetero_stage import PLAIN_NODE

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.exchange import layer_exchange, message_selection
+from retexo.exchange import layer_exchange, local_rows, message_selection
 from retexo.exchange.coding.rows import RowFormat
 from retexo.models.hetero_stage import build_network
 from retexo.rounds.graph_info import agree_on_graph_info
@@ -45,7 +45,7 @@ def note_devices(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     def is_dense(*arguments: Any) -> bool:
         return any(isinstance(each, RowFormat) and each.encoding == "dense" for each in arguments)
 
-    note(message_selection, "sum_rows", lambda *arguments: True)
+    note(local_rows, "sum_rows", lambda *arguments: True)
     note(message_selection, "encode", is_dense)
     note(layer_exchange, "decode", is_dense)
     note(layer_exchange, "decode_scaled", is_dense)
