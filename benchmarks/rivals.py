@@ -15,9 +15,9 @@ Graphs NAME_planetoid have Planetoid's split (20 training nodes of each class); 
 is the setting in which FedGraph reports FedGCN: Cora .792 with 584 MB, PubMed .745 with 664 MB.
 
 A finished run is a line of the csv file; it is not repeated. The table is made of that file: mean
-and deviation of the test score over splits, MB of all workers, median seconds of training, and the
-MB after which the validation score of a round reached the least best score of the graph's methods
-(before the choice of layers and label propagation). `--figure` draws score against MB.
+and deviation of the test score over splits; MB of rows + of all else; and the MB after which the
+validation score of a round reached the least best score of the graph's methods (before the choice
+of layers and label propagation). `--figure` draws score against MB.
 """
 
 import csv
@@ -243,27 +243,34 @@ def totals(runs: list[Run]) -> list[float]:
 
 
 def print_table(chosen: dict[tuple[str, ...], list[Run]]) -> None:
-    """A line for each graph, kind of parts and method."""
-    print(
-        "|graph, parts, score|method|test|MB of rows, gradients, rest|MB to the common score|"
-        "seconds|"
-    )
-    print("|---|---|---|---|---|---|")
+    """A line for each graph and kind of parts, a column for each method."""
+    columns = [name for name in (*METHODS, "PyG") if any(name == about[2] for about in chosen)]
+    print(f"|graph, parts, score|{'|'.join(columns)}|")
+    print("|---" * (len(columns) + 1) + "|")
     for place in dict.fromkeys(about[:2] for about in chosen):
         methods = {about[2]: runs for about, runs in chosen.items() if about[:2] == place}
         reached = mb_to_common_score(methods)
-        for name, runs in methods.items():
-            tests = [float(run["test"]) for run in runs]
-            spread = f"±{np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
-            sent = ", ".join(map(_digits, totals(runs))) if name != "PyG" else ""
-            cells = [", ".join([*place, runs[0]["metric"]]), name, f"{np.mean(tests):.3f}{spread}"]
-            cells += [sent, _digits(reached[name]) if name in reached else ""]
-            seconds = np.median([float(run["seconds"] or 0) for run in runs])
-            print(f"|{'|'.join(cells)}|{seconds:.1f}|", flush=True)
+        metric = next(iter(methods.values()))[0]["metric"]
+        cells = [_cell(methods.get(name, []), reached.get(name)) for name in columns]
+        print(f"|{', '.join([*place, metric])}|{'|'.join(cells)}|")
+
+
+def _cell(runs: list[Run], reached: float | None) -> str:
+    """Test score, MB of rows + the rest, and MB to the common score."""
+    if not runs:
+        return ""
+    tests = [float(run["test"]) for run in runs]
+    cell = f"{np.mean(tests):.3f}".lstrip("0")
+    if len(tests) > 1:
+        cell += f"±{np.std(tests, ddof=1):.3f}".replace("±0", "±")
+    rows, gradients, rest = totals(runs)
+    if rows + gradients + rest > 0:
+        cell += f", {_digits(rows)}+{_digits(gradients + rest)}"
+    return cell if reached is None else f"{cell}, {_digits(reached)}"
 
 
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def draw(chosen: dict[tuple[str, ...], list[Run]], path: Path) -> None:
