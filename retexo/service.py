@@ -143,6 +143,9 @@ class ModelStore:
         self._ended = threading.Event()
 
     def _signature(self) -> tuple[int, ...] | None:
+        """Return time, size and inode of the model's description, which differ for another model;
+        None without the file.
+        """
         try:
             found = self._file.stat()
         except OSError:

@@ -69,6 +69,7 @@ def make(run_dir: Path, *folders: Path) -> Path:
 
 
 def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
+    """Write report.html, report.md, the csv files and the figures of several runs."""
     (out / "figures").mkdir()
     sections = [
         Section(

@@ -171,14 +171,17 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; the summary."""
         if not self.is_observed:
-            return self._run()
+            return self._run_with_restarts()
         try:
             self.observers.start(self.settings.resolved)
-            return self._run()
+            return self._run_with_restarts()
         finally:
             self.observers.end(self.summary)
 
-    def _run(self) -> dict[str, Any]:
+    def _run_with_restarts(self) -> dict[str, Any]:
+        """Run until an attempt succeeds, again after each curable failure; write a failure to the
+        summary.
+        """
         try:
             while True:
                 try:
@@ -191,10 +194,13 @@ class Training:
         except BaseException as error:
             if self.summary:
                 with suppress(TrainingError):  # with a full disk the first error is enough
-                    self._write_summary(status="failed", error=_reason(error))
+                    self._write_summary(status="failed", error=_describe_error(error))
             raise
 
     def _attempt(self) -> dict[str, Any]:
+        """Connect the nodes, run the workers once, and return the summary, which is written before
+        and after.
+        """
         with ExitStack() as stack:
             node = self._connect(stack)
             self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -306,7 +312,8 @@ def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
     return {"restarts": f"{count} (summary.json has the causes)"} if count else {}
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
+    """Return the text of an error, or of the signal that ended the run."""
     if isinstance(error, SystemExit):
         return f"terminated ({start_workers.signal_name(error)})"
     notes = getattr(error, "__notes__", [])  # of callbacks

@@ -118,7 +118,7 @@ def process_group(
         dist.init_process_group(
             "gloo" if gpu is None else "cpu:gloo,cuda:nccl",
             device_id=gpu,  # connects all GPUs now: two workers alone could not later
-            store=_store(rendezvous),
+            store=_open_store(rendezvous),
             rank=rank,
             world_size=rendezvous.world_size,
             timeout=timedelta(seconds=rendezvous.timeout),
@@ -230,7 +230,10 @@ def _is_network_error(error: RuntimeError) -> bool:
     )
 
 
-def _store(rendezvous: Rendezvous) -> Store:
+def _open_store(rendezvous: Rendezvous) -> Store:
+    """Open the key-value store in which the workers of gloo find each other: a file, or node 0's
+    TCP store.
+    """
     if rendezvous.file is not None:
         store: Store = FileStore(str(rendezvous.file), rendezvous.world_size)
     else:
@@ -265,21 +268,22 @@ class LauncherStore:
     def __init__(self, address: str, port: int, timeout: float) -> None:
         self._where = f"the store of torchrun at {address}:{port}"
         with self._named_errors():
-            self._store = TCPStore(
+            self._open_store = TCPStore(
                 address, port, is_master=False, timeout=timedelta(seconds=timeout)
             )
 
     def put(self, key: str, value: str) -> None:
         with self._named_errors():
-            self._store.set(key, value)
+            self._open_store.set(key, value)
 
     def get(self, key: str) -> str:
         """The value; waits until it is there."""
         with self._named_errors():
-            return str(self._store.get(key).decode())
+            return str(self._open_store.get(key).decode())
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
+        """Turn errors of the store within the block into a TrainingError that names the store."""
         try:
             yield
         except RuntimeError as error:  # the base of torch.distributed's errors

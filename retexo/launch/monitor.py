@@ -141,6 +141,9 @@ class NodeMonitor:
         }
 
     def _look(self) -> None:
+        """Call `look` with the phase of the first worker and the bytes sent by all workers here,
+        unless a failure is known.
+        """
         if self._call_look is not None and not self._failures:
             first = next(iter(self._workers.values()))
             self._call_look(first.phase, sum(each.bytes_sent for each in self._workers.values()))
@@ -199,6 +202,9 @@ class NodeMonitor:
             self._handle(other, message)
 
     def _handle(self, other: int, message: dict[str, Any]) -> None:
+        """Process a message of another node: its phase, end or failure, or the decision of
+        node 0.
+        """
         if "beat" in message:
             self._phases[other] = make_printable(message["beat"])
         if "done" in message:

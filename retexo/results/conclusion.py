@@ -69,6 +69,7 @@ def _describe_score(summary: Mapping[str, Any], name: str) -> str:
 
 
 def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | None]:
+    """Return what the baseline without a network is, in words, and its score."""
     of_links = summary.get("baselines")
     if of_links:
         best = max(of_links, key=lambda each: of_links[each].get(name, -math.inf))
@@ -135,6 +136,9 @@ def _describe_bytes(counted: Mapping[str, Any]) -> str:
 
 
 def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
+    """Return sentences of advice: layers that reached num_rounds, a gap between training and test,
+    other seeds, app=report.
+    """
     settings = flatten(summary.get("settings", {}))
     limits = settings.get("num_rounds") or []
     limits = limits if isinstance(limits, list) else [limits]

@@ -114,6 +114,7 @@ def _split_data_and_method(settings: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def _key(settings: Mapping[str, Any]) -> str:
+    """Return settings as one text, equal for equal settings."""
     return json.dumps(settings, sort_keys=True, default=str)
 
 

@@ -60,6 +60,7 @@ def _scores(run: Run) -> Table:
 
 
 def _error_of(run: Run, name: str) -> float | None:
+    """Return the standard error of a score on test; None where the run does not have that score."""
     value = _mapping(run.summary.get("test")).get(name)
     return standard_error(run.summary, name) if isinstance(value, int | float) else None
 
@@ -115,6 +116,7 @@ def _settings(run: Run) -> Table:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return the value if it is a dictionary, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 

@@ -133,6 +133,9 @@ class LocalSGD:
         return losses[0]
 
     def _step(self) -> float:
+        """Take one step on the mean loss of this worker's training nodes; return the summed loss
+        before it.
+        """
         loss = self.local.backward()
         self.local.flat.gradient /= max(1, self.local.objective.num_train)
         self.local.step()

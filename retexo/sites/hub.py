@@ -194,6 +194,9 @@ class HubServer:
                     end.close()
 
     def _answer(self, channel: Channel, message: dict[str, Any]) -> None:
+        """Handle a message: of a connection with a token, of a node that waits, or of one that
+        wants to reach another.
+        """
         token = message.get("token")
         if isinstance(token, str) and token in self._tokens:
             self._join(channel, *self._tokens.pop(token))
@@ -201,11 +204,14 @@ class HubServer:
             self._waiting[channel.node] = channel
             logger.info("node %d waits for connections", channel.node)
         elif channel.node is not None and type(message.get("reach")) is int:
-            self._reach(channel, channel.node, message["reach"])
+            self._send_tokens(channel, channel.node, message["reach"])
         else:
             self._accepted.reject(channel, "not a node of this hub")
 
-    def _reach(self, channel: Channel, node: int, other: int) -> None:
+    def _send_tokens(self, channel: Channel, node: int, other: int) -> None:
+        """Send the two nodes of a wanted connection a token each, with which they connect to be
+        joined.
+        """
         pair, tokens = (
             Pair((node, other), time.monotonic() + TOKEN_SECONDS),
             [secrets.token_hex(16) for _ in range(2)],
@@ -224,9 +230,13 @@ class HubServer:
         channel.close()
 
     def _is_for_own(self, pair: Pair) -> bool:
+        """Return whether a connection goes to node 0, which runs this hub."""
         return self._deliver is not None and pair.nodes[1] == 0
 
     def _join(self, channel: Channel, pair: Pair, index: int) -> None:
+        """Add a connection to its pair; forward bytes between the two ends once both are
+        connected.
+        """
         pair.ends[index] = channel
         try:
             stream = channel.detach()
