@@ -38,7 +38,7 @@ from retexo.worker.graph import (
     task_of_checkpoint,
 )
 from retexo.worker.link_predictions import score_own_pairs
-from retexo.worker.make_context import task_of
+from retexo.worker.make_context import link_task
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class PartitionedRun:
     ) -> tuple[Any, InferenceResult]:
         """Run the network over one partition; return its context and the result."""
         info = agree_on_graph_info(
-            comm, graph.partition, directory, training=False, task=task_of(settings)
+            comm, graph.partition, directory, training=False, task=link_task(settings)
         )
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()

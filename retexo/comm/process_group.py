@@ -138,7 +138,9 @@ class GlooTransport:
     world_size: int
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap. A message that is received in one piece is not copied."""
+        """Send a message to each peer and receive one from each through gloo (Transport.swap). A
+        message that is received in one piece is not copied.
+        """
         buffers = [
             pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8)
             for pieces in incoming
@@ -181,7 +183,9 @@ class NcclTransport:
         return self.gloo.world_size
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap."""
+        """Send a message to each peer and receive one from each: long ones from GPU to GPU, others
+        through gloo (Transport.swap).
+        """
         sent = {peer: pieces for peer, pieces in enumerate(outgoing) if _is_long(pieces)}
         taken = {peer: pieces for peer, pieces in enumerate(incoming) if _is_long(pieces)}
         buffers = {

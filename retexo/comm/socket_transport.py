@@ -59,7 +59,9 @@ class SocketTransport:
             stream.setblocking(True)
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap. The messages are not copied."""
+        """Send a message to each peer and receive one from each over sockets, without copies
+        (Transport.swap).
+        """
         transfers = [
             _make_transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))
             for peer, stream in self._streams.items()
@@ -181,7 +183,7 @@ class _Transfer:
 
 
 class _TlsTransfer(_Transfer):
-    """The same over TLS, whose sockets take one buffer at a time."""
+    """One message to a peer and one from it over TLS, whose sockets take one buffer at a time."""
 
     def __init__(
         self,

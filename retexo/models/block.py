@@ -346,7 +346,9 @@ class NumberedEdges:
     """float [I + n + m] by number."""
 
     def cut_block(self, nodes: Tensor) -> Block:
-        """See InEdges.cut_block."""
+        """Return the block of the in-edges of some inner nodes, int64 [N_dst], ascending and
+        distinct (InEdges.cut_block).
+        """
         edge, row_ptr = self.edges.in_edges(nodes)
         dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, self.edges.src.index_select(0, edge))

@@ -46,7 +46,7 @@ class RowTable:
     values: NDArray[np.floating[Any]] | sp.csr_array
 
     def take(self, places: IntArray) -> Tensor:
-        """[m, F] some rows, dense."""
+        """Return some rows as a dense tensor, [m, F]."""
         rows = self.values[places]
         return torch.from_numpy(rows.toarray() if sp.issparse(rows) else np.ascontiguousarray(rows))
 
@@ -142,7 +142,7 @@ class StateWriter:
 
     @property
     def num_bytes(self) -> int:
-        """Of the arrays written so far."""
+        """Return the bytes of the arrays written so far."""
         return sum(each["bytes"] for each in self._files.values())
 
     def add(self, name: str, array: Any) -> None:

@@ -43,7 +43,7 @@ class Summation(Protocol):
         """Return an update as the other workers receive it."""
 
     def buffers(self) -> list[Tensor]:
-        """See GradientReduction.buffers."""
+        """Return the tensors that persist between rounds (GradientReduction.buffers)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,13 +38,15 @@ class PairwiseMasks:
         self._number = 0
 
     def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
-        """See SumMasks.hide."""
+        """Return copies of this worker's shares of one message as integers, with its
+        masks added.
+        """
         words = [to_words(share) for share in shares]
         self.add_to(words)
         return words
 
     def reveal(self, total: Tensor, dtype: torch.dtype) -> Tensor:
-        """See SumMasks.reveal."""
+        """Convert a sum of masked shares, in which the masks cancel, to the type of the shares."""
         return from_words(total, dtype)
 
     def add_to(self, shares: list[Tensor]) -> None:

@@ -148,7 +148,9 @@ class LinkSeeds:
 
 
 def _renumber(pairs: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The nodes of both, ascending; then both by their positions among these."""
+    """Return the distinct nodes of pairs and others, ascending, then `pairs` and `others` as
+    positions among these.
+    """
     nodes, place = torch.unique(torch.cat((pairs.flatten(), others)), return_inverse=True)
     return nodes, place[: pairs.numel()].view(-1, 2), place[pairs.numel() :]
 

@@ -28,7 +28,7 @@ from retexo.tasks.round_metrics import (
     NodeMetric,
     RankingMetric,
     choose_metric_name,
-    needs_weights,
+    needs_balancing,
 )
 
 
@@ -252,6 +252,7 @@ class NodeClassification:
         return self._margin(logits), labels == self.positive
 
     def _margin(self, logits: Tensor) -> Tensor:
+        """Return the difference of the logits of the positive and the negative class, [n]."""
         return logits[:, self.positive] - logits[:, 1 - self.positive]
 
     def count_by_class(self, predicted: Tensor, labels: Tensor) -> Tensor:
@@ -322,7 +323,7 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
     """
     kind = task.class_weights
     if kind == "none" or (
-        kind == "auto" and not needs_weights(class_counts, multilabel=info.multilabel)
+        kind == "auto" and not needs_balancing(class_counts, multilabel=info.multilabel)
     ):
         return None
     # Of one class per node only the first row counts.

@@ -70,7 +70,7 @@ class LabelPropagation:
         return first
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """See `propagate`."""
+        """Yield V_0 ... V_K, [I, C] each, of label propagation with K = `steps` (`propagate`)."""
         return propagate(self.context, start, steps)
 
     def counting_apart(self) -> AbstractContextManager[None]:
@@ -79,7 +79,9 @@ class LabelPropagation:
 
 
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """V_0 ... V_K, [I, C] each; NaN where V_0 is, and where no later one needs the value."""
+    """Yield V_0 = `start` and the results V_1 ... V_K of K steps of label propagation, [I, C] each;
+    NaN where V_0 is, and where no later step needs the value.
+    """
     if context.is_heterogeneous:
         return propagate_along_paths(context, start, steps)
     return _propagate_plain(context, start, steps)
@@ -88,7 +90,9 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
 def _propagate_plain(
     context: Context, start: Tensor, steps: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """As `propagate`; targets: bool [I] nodes that a single step is for."""
+    """Yield V_0 ... V_K, [I, C] each, of label propagation on a plain graph; targets: bool [I]
+    nodes that a single step is for.
+    """
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
     computed = context.computed
     reaches_hops = context.settings.smoothing.hops > 0
@@ -104,7 +108,7 @@ def _propagate_plain(
                 else _plan_from_sources(context, sources, targets)
             )
         elif reaches_hops:
-            plan = _plan_hops(context)
+            plan = _plan_for_steps(context)
         elif _plan_has_all_edges(context):
             plan = context.plan.merge_phases()
         else:
@@ -143,8 +147,10 @@ def _plan_has_all_edges(context: Context) -> bool:
     return options.all_nodes and options.use != "nothing" and context.plan.partial_sums
 
 
-def _plan_hops(context: Context) -> ExchangePlan:
-    """The network's plan, which goes on for K layers; one with partial sums where that has none."""
+def _plan_for_steps(context: Context) -> ExchangePlan:
+    """Return the exchange plan of the steps: the network's plan if it may send partial sums, else a
+    new one.
+    """
     plan, first = context.plan, context.settings.model.depth
     if plan.partial_sums or plan.all_halo_rows:
         return plan.merge_phases()

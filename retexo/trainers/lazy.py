@@ -60,7 +60,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             )
 
     # Without enumerate, which would keep the output before.
-    for output in each_layer(context, stages, fit, heads=context.settings.output_heads):
+    for output in run_layers(context, stages, fit, heads=context.settings.output_heads):
         context.release_features()  # later layers read them from the first layer's input
         depth = len(results)
         context.save_layer(depth - 1, stages[depth - 1])
@@ -74,15 +74,16 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     return TrainResult([each.num_rounds for each in results], logits)
 
 
-def each_layer(
+def run_layers(
     context: Context,
     stages: Sequence[Stage],
     fit: Fit = lambda objective: None,
     *,
     heads: str = "validation",
 ) -> Iterator[Any]:
-    """The outputs of the stages, one after the other; heads="last" computes the last one's logits
-    only."""
+    """Run the stages one after the other, each trained by `fit`, and yield their outputs;
+    heads="last" computes the logits of the last one only.
+    """
     given = first_input(context, stages)
     for layer, stage in enumerate(stages):
         output = run_layer(
@@ -128,7 +129,7 @@ def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> Inferenc
         logits, read = network_pass.infer_by_type(context, stages, received)
         return InferenceResult(apply_heads([logits], replace(heads, stages=(0,)), smooth), read)
     rows, by_head = context.features, []
-    for output in each_layer(context, stages):
+    for output in run_layers(context, stages):
         inputs, rows = rows, output.rows
         by_head.append(output.logits)
     read = output.hidden if context.is_heterogeneous else inputs

@@ -116,5 +116,6 @@ def _find_destinations(
 
 
 def _id_columns(src: NDArray[Any], dst: NDArray[Any], *, named: bool) -> Columns:
+    """Return the columns `id` and `partner` of a file of predictions."""
     kind: Any = np.str_ if named else np.int64
     return {"id": src.astype(kind), "partner": dst.astype(kind)}
