@@ -307,11 +307,12 @@ def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
 
 
 def _take_lock(file: IO[str], lock: Path, where: str) -> None:
+    """Lock an open file; InputError if another process holds it or has just removed it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(
-            f"{where}: in use by {_owner(lock)}; wait for its end, or choose another"
+            f"{where}: in use by {_describe_owner(lock)}; wait for its end, or choose another"
         ) from None
     except OSError as error:
         log.warning(
@@ -323,7 +324,8 @@ def _take_lock(file: IO[str], lock: Path, where: str) -> None:
         raise InputError(f"{where}: another process has just left it; try again")
 
 
-def _owner(lock: Path) -> str:
+def _describe_owner(lock: Path) -> str:
+    """Return process, host and start of the holder of a lock, for a message."""
     try:
         owner = json.loads(read_text(lock))
         host, started = str(owner["host"])[:100], str(owner["started"])[:30]

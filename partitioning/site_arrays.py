@@ -352,6 +352,7 @@ def _sort_edges(
 
 
 def _take_rows(arrays: Mapping[str, Array], order: Ints) -> dict[str, Any]:
+    """Return arrays as tensors, with the rows in this order."""
     return {name: torch.from_numpy(array[order]) for name, array in arrays.items()}
 
 

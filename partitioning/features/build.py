@@ -129,6 +129,9 @@ def read_as_fitted(
 def _encode_types(
     graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[HeteroGraphData, States]:
+    """Encode the features of each node type and relation of a heterogeneous graph. rows: the
+    target's training nodes, None: all.
+    """
     states: States = {}
     kinds = kinds_of(settings.kind, list(graph.nodes))
     nodes = {}
@@ -158,6 +161,9 @@ def _encode_types(
 def _encode_plain(
     graph: GraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[GraphData, States]:
+    """Encode the features of nodes and edges of a plain graph. rows: the training nodes,
+    None: all.
+    """
     states: States = {}
     kinds_of_all = tuple(settings.kind)
     features, featured, state = _encode_nodes(

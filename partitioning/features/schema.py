@@ -31,7 +31,7 @@ class Column:
 
     @property
     def columns(self) -> slice:
-        """Its columns of the raw matrix."""
+        """Return which columns of the raw matrix hold this column."""
         return slice(self.first, self.first + self.width)
 
 
@@ -49,9 +49,11 @@ class Schema:
 
     @classmethod
     def of_matrix(cls, path: str, width: int) -> "Schema":
+        """Return the schema of an unnamed matrix of features."""
         return cls(path, (Column("feat", "matrix", 0, width),))
 
     def find(self, name: str) -> Column | None:
+        """Return the column of this name; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
 

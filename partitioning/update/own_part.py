@@ -135,7 +135,7 @@ class OwnPart:
             )
         check_some_stay(int(numbers[self.held.target].bounds[-1]))
         edges = {
-            name: self._edges(name, each, numbers_of, numbers[name[2]])
+            name: self._renumber_edges(name, each, numbers_of, numbers[name[2]])
             for name, each in self.change.edges.items()
         }
         held = replace(self.held, meta=self.meta, types=types, first_part=0)
@@ -153,6 +153,7 @@ class OwnPart:
         return np.unique(np.concatenate(found))
 
     def _is_here(self, name: EdgeType, dst: Ints) -> NDArray[np.bool_]:
+        """Return which destinations are nodes of this partition, bool [n]."""
         bounds, placed = self.held.types[name[2]].bounds, self.placed[name[2]]
         parts = np.searchsorted(bounds, dst, side="right") - 1
         is_new = dst >= bounds[-1]
@@ -167,14 +168,16 @@ class OwnPart:
             ranks[rows] = first_new[self.held.first_part + part] + np.arange(len(rows))
         return ranks
 
-    def _edges(
+    def _renumber_edges(
         self,
         name: EdgeType,
         change: EdgeChange,
         numbers_of: dict[str, Ints],
         numbers: Renumbering,
     ) -> EdgeChange:
-        """The edges of a change that end in the partition, by numbers in the whole graph."""
+        """Return the edges of a change that end in the partition, with the nodes' numbers in the
+        whole graph.
+        """
 
         def renumber(edges: Edges) -> Edges:
             here = edges.take(self._is_here(name, edges.dst))

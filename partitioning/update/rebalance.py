@@ -64,7 +64,7 @@ def read_graph(held: HeldDirectory) -> HeldGraph:
             for folder in folders:
                 of_part = Names.read(node_folder(folder, name))
                 assert of_part is not None
-                names = names.followed_by(of_part)
+                names = names.concatenate(of_part)
         tables[name] = NodeTable(join("feat", name), each.ids, names)
     relations = {name: _read_relation(held, name) for name in held.relations}
     masks = {name: join(name) for name in MASKS}
@@ -214,6 +214,7 @@ class _Moves:
         return best, float(near[best] - near[own])
 
     def _move(self, node: int, part: int) -> None:
+        """Move a node to another partition, and keep the counts up to date."""
         if part < 0:
             return
         kind = self.type[node]
