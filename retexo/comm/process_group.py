@@ -272,18 +272,18 @@ class LauncherStore:
     def __init__(self, address: str, port: int, timeout: float) -> None:
         self._where = f"the store of torchrun at {address}:{port}"
         with self._named_errors():
-            self._open_store = TCPStore(
+            self._store = TCPStore(
                 address, port, is_master=False, timeout=timedelta(seconds=timeout)
             )
 
     def put(self, key: str, value: str) -> None:
         with self._named_errors():
-            self._open_store.set(key, value)
+            self._store.set(key, value)
 
     def get(self, key: str) -> str:
         """The value; waits until it is there."""
         with self._named_errors():
-            return str(self._open_store.get(key).decode())
+            return str(self._store.get(key).decode())
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
