@@ -20,7 +20,7 @@ from hetero_support import (
     write_hetero_sites,
 )
 from support import random_graph, thirds, write_partitions
-from test_resume import assert_same_run, dies_at
+from test_resume import dies_at
 
 from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
@@ -112,17 +112,6 @@ def test_what_was_sent_is_what_was_planned(
             assert count <= planned[place]
         else:
             assert count == planned[place]
-
-
-def test_a_death_changes_nothing(
-    parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 36))
-        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
-            train.run(settings(parts, "train", *EXACT), tmp_path / "died")
-    train.run(settings(parts, "train", *EXACT, "resume=auto"), tmp_path / "died")
-    assert_same_run(tmp_path / "died", trained(*EXACT)[0])
 
 
 def test_inference(parts: Path, trained: Any, tmp_path: Path) -> None:
