@@ -9,8 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from retexo.results.runs import Run, identity
-from retexo.settings.flatten import flatten
-from retexo.settings.schema import DATA, defaults, keys
+from retexo.settings.schema import DATA, keys, usual_values
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
@@ -145,7 +144,7 @@ def name_methods(
     names = []
     for own, settings in zip(titles, all_settings, strict=True):
         others = [other for name, other in zip(titles, all_settings, strict=True) if name == own]
-        usual = identity({**flatten(defaults()), "dataset_name": settings.get("dataset_name")})
+        usual = identity({**usual_values(), "dataset_name": settings.get("dataset_name")})
         departures = [
             f"{GROUP_NAMES.get(name, name)}={_format_value(value)}"
             for name, value in sorted(settings.items())

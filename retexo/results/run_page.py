@@ -8,8 +8,7 @@ from retexo.results.conclusion import standard_error
 from retexo.results.page import Picture, Section
 from retexo.results.runs import CLASS_SCORES, Run
 from retexo.results.tables import NO_VALUE, Table, format_bytes, format_memory
-from retexo.settings.flatten import flatten
-from retexo.settings.schema import defaults
+from retexo.settings.schema import usual_values
 
 SPLITS = {"train": "training", "val": "validation", "test": "test"}
 HIDDEN = ("hydra.", "report.", "partition_dir", "dataset_dir")
@@ -104,7 +103,7 @@ def _seconds(run: Run) -> Table:
 
 
 def _settings(run: Run) -> Table:
-    usual = flatten(defaults())
+    usual = usual_values()
     rows = []
     for name, value in sorted(run.settings.items()):
         standard = usual.get(name)

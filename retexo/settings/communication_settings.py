@@ -1,12 +1,84 @@
-"""Settings of what workers send each other: boundary rows and gradients."""
+"""Settings of what workers send each other: boundary rows and gradients.
 
+`network` decides those of BY_NETWORK that nothing else sets, which are "auto" until then.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
+from partitioning.partition_settings import LINKS
+from partitioning.setting_fields import (
+    Check,
+    Checked,
+    at_least,
+    one_of,
+    setting,
+    settings_dataclass,
+)
 
+AUTO = "auto"
 PRECISIONS = ("fp32", "bf16", "int8", "int4")
 AT_PREDICTION = ("auto", "trained", *PRECISIONS)
+BY_NETWORK = ("exchange.precision", "gradient.precision", "gradient.compression")
+UNCOMPRESSED = dict(zip(BY_NETWORK, (["fp32"], "fp32", "none"), strict=True))
+COMPRESSED = dict(zip(BY_NETWORK, (["int4"], "int6", "powersgd"), strict=True))
+LINKS_COMPRESSED = dict(zip(BY_NETWORK, (["int4"], "int8", "none"), strict=True))
+"""For link prediction, where low-rank compression costs accuracy."""
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)(M|G)bit", re.IGNORECASE)
+
+
+def bandwidth_of(network: str) -> float | None:
+    """Return the bandwidth in bytes per second that `network` states; None for a word."""
+    found = _BANDWIDTH.fullmatch(network)
+    return found and float(found[1]) * {"M": 1e6, "G": 1e9}[found[2].upper()] / 8
+
+
+def decided_by_network(values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the settings of BY_NETWORK that nothing else sets, of values by dotted name."""
+    return frozenset(name for name in BY_NETWORK if values[name] in (AUTO, [AUTO]))
+
+
+def chosen_by_network(
+    values: Mapping[str, Any], names: Iterable[str] = BY_NETWORK
+) -> dict[str, Any]:
+    """Return what `network` says for these settings; a bandwidth as wan, until sizes are known."""
+    chosen = LINKS_COMPRESSED if values["task._target_"] == LINKS else COMPRESSED
+    if values["network"] == "lan":
+        chosen = UNCOMPRESSED
+    found = {name: chosen[name] for name in names}
+    if values["exchange.mode"] == "plain" and "exchange.precision" in found:
+        found["exchange.precision"] = ["fp32"]
+    return found
+
+
+@settings_dataclass
+class NetworkSettings(Checked):
+    """What the network costs."""
+
+    cost: str = setting(
+        "network",
+        "wan",
+        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients), lan (cheap: no compression) "
+        "or the bandwidth of a worker, such as 100Mbit or 10Gbit (by predicted bytes and seconds, "
+        "which are printed); decides exchange.precision, gradient.precision and "
+        "gradient.compression unless another setting, +experiment or trainer does",
+        Check(
+            lambda value: value in ("wan", "lan") or bool(bandwidth_of(value)),
+            "must be wan, lan or a bandwidth with its unit, such as 100Mbit or 10Gbit",
+        ),
+        compared=False,
+    )
+
+    decides: frozenset[str]
+    """Settings of BY_NETWORK that nothing else sets."""
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second; None where no bandwidth is given."""
+        return bandwidth_of(self.cost)
 
 
 @settings_dataclass
@@ -26,16 +98,18 @@ class GradientSettings(Checked):
     )
     precision: str = setting(
         "gradient.precision",
-        "int6",
-        "precision of gradients on the network; int8 and int6 have one scale per 128 values",
-        one_of("fp32", "bf16", "int8", "int6"),
+        AUTO,
+        "precision of gradients on the network; int8 and int6 have one scale per 128 values; "
+        "auto: by network, int6 for wan (links: int8)",
+        one_of(AUTO, "fp32", "bf16", "int8", "int6"),
         earlier="fp32",
     )
     compression: str = setting(
         "gradient.compression",
-        "powersgd",
-        "powersgd: low-rank compression with error feedback",
-        one_of("none", "powersgd"),
+        AUTO,
+        "powersgd: low-rank compression with error feedback; auto: by network, powersgd for wan "
+        "(links: none)",
+        one_of(AUTO, "none", "powersgd"),
         earlier="none",
     )
     rank: int = setting(
@@ -80,16 +154,21 @@ class ExchangeSettings(Checked):
     )
     precision: tuple[str, ...] = setting(
         "exchange.precision",
-        ["int4"],
+        [AUTO],
         "precision of boundary rows, for all layers or as a list; fp32 is lossless, int8 "
-        "and int4 have one scale per row",
-        one_of(*PRECISIONS),
+        "and int4 have one scale per row; auto: by network, int4 for wan",
+        one_of(AUTO, *PRECISIONS),
         per_layer=True,
         earlier=["fp32"],
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if AUTO in self.precision:
+            raise InputError(
+                f"exchange.precision={list(self.precision)}: auto is for all layers together; name"
+                " the precision of each layer, or of none"
+            )
         if self.mode == "plain" and self.rounded:
             raise InputError(
                 f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=exact"

@@ -26,7 +26,9 @@ from partitioning.setting_fields import check
 from retexo.settings.aliases import rename_override, rename_settings
 from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.command_line import check_overrides
+from retexo.settings.communication_settings import chosen_by_network, decided_by_network
 from retexo.settings.config_files import check_config_dir
+from retexo.settings.flatten import with_values
 from retexo.settings.launcher_env import LauncherEnv, detect
 from retexo.settings.messages import quoted, refusal, setting_names, unknown_setting
 from retexo.settings.optimizer import check_optimizer
@@ -199,6 +201,10 @@ def load(
             reason = "choose one by optimizer._target_=torch.optim.NAME"
         raise InputError(f"{name}: {reason}") from error
     check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
+    check(DEFINED["network"][0], values["network"])  # before the settings that it decides
+    names = decided_by_network(values)
+    chosen = chosen_by_network(values, names)
+    values |= chosen
     launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
     own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
     others = {
@@ -208,7 +214,8 @@ def load(
         "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
         "arguments": (f"--config-name={config_name}", *own, *overrides),
         "given": given,
-        "resolved": resolved,
+        "decides": names,
+        "resolved": with_values(resolved, chosen),
         "options": options,
         "started": started,
         "is_multirun_job": is_command and _is_multirun(),

@@ -27,6 +27,15 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
+def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with other values of GROUP.NAME."""
+    changed = dict(settings)
+    for key, value in values.items():
+        group, name = key.split(".")
+        changed[group] = {**changed[group], name: value}
+    return changed
+
+
 def without(
     settings: Mapping[str, Any], names: Collection[str], prefix: str = ""
 ) -> dict[str, Any]:

@@ -31,8 +31,12 @@ from retexo.settings.app_settings import (
     ReportSettings,
     ServeSettings,
 )
-from retexo.settings.cluster_settings import ClusterSettings, seconds
-from retexo.settings.communication_settings import ExchangeSettings, GradientSettings
+from retexo.settings.cluster_settings import ClusterSettings, ComputeSettings, seconds
+from retexo.settings.communication_settings import (
+    ExchangeSettings,
+    GradientSettings,
+    NetworkSettings,
+)
 from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
@@ -200,18 +204,6 @@ class OptimizerSettings(Checked):
 
 
 @settings_dataclass
-class ComputeSettings(Checked):
-    """Arithmetic of a worker."""
-
-    precision: str = setting(
-        "compute.precision",
-        "fp32",
-        "precision of dense products; bf16 is up to 4 times as fast on CPUs that support it",
-        one_of("fp32", "bf16"),
-    )
-
-
-@settings_dataclass
 class SmoothingSettings(Checked):
     """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
 
@@ -292,6 +284,7 @@ class TrainSettings(Checked):
         "workers and 8,192 validation nodes per round",
         number_or("auto", 1),
     )
+    network: NetworkSettings
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings

@@ -13,7 +13,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from partitioning.errors import InputError
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import Setting, definitions
-from retexo.settings.flatten import nest
+from retexo.settings.communication_settings import chosen_by_network
+from retexo.settings.flatten import flatten, nest
 from retexo.settings.run_settings import AUTO, Settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -62,6 +63,12 @@ def defaults(cls: Any = Settings) -> dict[str, Any]:
             if not defined.key.endswith(REST)
         }
     )
+
+
+def usual_values() -> dict[str, Any]:
+    """Return the defaults as runs store them, by dotted name."""
+    values = flatten(defaults())
+    return values | chosen_by_network(values)
 
 
 def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:

@@ -28,11 +28,7 @@ class DescribeJob(Job):
 
 def main(rank: int, job: DescribeJob, parent: Connection, streams: Streams | None) -> None:
     """Run a worker process, as in retexo.worker.train."""
-    serve(
-        parent,
-        job.settings.cluster.heartbeat_timeout,
-        lambda progress: run(rank, job, streams, progress),
-    )
+    serve(run, rank, job, parent, streams)
 
 
 def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress) -> dict[str, Any]:

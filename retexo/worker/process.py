@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -64,18 +64,26 @@ class Job:
         )
 
 
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
 def serve(
-    parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]
+    run: Callable[[int, AnyJob, Streams | None, Progress], dict[str, Any]],
+    rank: int,
+    job: AnyJob,
+    parent: Connection,
+    streams: Streams | None,
 ) -> None:
-    """Run `work` and send the parent heartbeats, then the result, or the error before exit status
-    1.
+    """Call run(rank, job, streams, progress), and send the parent heartbeats, then the result, or
+    the error before exit status 1.
     """
     # Ctrl-C reaches the whole terminal; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = ParentPipe(parent)
     try:
-        pipe.send({"result": work(pipe.start_heartbeat(heartbeat_timeout))})
+        progress = pipe.start_heartbeat(job.settings.cluster.heartbeat_timeout)
+        pipe.send({"result": run(rank, job, streams, progress)})
     except Exception as error:
         kinds = {
             InputError: "input",

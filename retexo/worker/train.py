@@ -43,8 +43,7 @@ class TrainJob(Job):
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
     """Run a worker process; it sends the parent JSON, a result or an error with its kind."""
-    timeout = job.settings.cluster.heartbeat_timeout
-    serve(parent, timeout, lambda progress: run(rank, job, streams, progress))
+    serve(run, rank, job, parent, streams)
 
 
 def run(

@@ -54,11 +54,7 @@ class UpdateJob(Job):
 
 def main(rank: int, job: UpdateJob, parent: Connection, streams: Streams | None) -> None:
     """Run a worker process, as in retexo.worker.train."""
-    serve(
-        parent,
-        job.settings.cluster.heartbeat_timeout,
-        lambda progress: run(rank, job, streams, progress),
-    )
+    serve(run, rank, job, parent, streams)
 
 
 def run(

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -44,10 +45,13 @@ KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 
 
 def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = None) -> None:
-    process.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
+    cluster = SimpleNamespace(heartbeat_timeout=TIMEOUT)
+    worker: Any = SimpleNamespace(settings=SimpleNamespace(cluster=cluster), what=job[rank])
+    process.serve(act, rank, worker, parent, streams)
 
 
-def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
+def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any]:
+    what = job.what
     progress.set_round(1, 17)
     progress.enter("round")
     if what == "fail":

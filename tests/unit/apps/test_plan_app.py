@@ -25,6 +25,7 @@ from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
 from retexo.plan import baselines
 from retexo.plan.memory import BASE, KEPT, Memory, worker_memory
+from retexo.plan.precision import ROWS
 from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
@@ -95,6 +96,23 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     assert any(line.startswith("memory per worker, private, about:") for line in lines)
     seconds = planned["network_seconds"]["given"]
     assert f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}" in lines
+
+
+def test_training_sends_what_its_bandwidth_asks_for(place: Path) -> None:
+    """The rows of this graph are sent within a second by any link from here on."""
+    given = ("network=10Mbit", "gradient.compression=none")
+    ended = run_main("app=train", *DATA, *SMALL, *given, "hydra.run.dir=slow", cwd=place)
+    assert ended.rc == 0, ended.output
+    summary = json.loads((place / "slow" / "summary.json").read_text())
+    candidates, settings = summary["network"], summary["settings"]
+    assert [each["values"]["exchange.precision"] for each in candidates["rows"]] == [*ROWS]
+    assert settings["exchange"]["precision"] == ["fp32"]
+    assert (
+        settings["gradient"] | {"precision": "fp32", "compression": "none"} == settings["gradient"]
+    )
+    assert "network=10Mbit: rows in fp32; predicted for the busiest worker" in ended.output
+    model = json.loads((place / "slow" / "checkpoint" / "model.json").read_text())
+    assert model["exchange_precision"] == ["fp32", "fp32"]
 
 
 # --- in this process ----------

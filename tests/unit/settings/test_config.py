@@ -87,8 +87,10 @@ def test_experiments_change_what_they_are_for() -> None:
         3,
     ]
     exact = compose(["+experiment=exact"]).train
-    changed = replace(train, exchange=exact.exchange, gradient=exact.gradient, batch_size=None)
-    assert changed == exact
+    network, exchange, gradient = exact.network, exact.exchange, exact.gradient
+    assert exact == replace(
+        train, network=network, exchange=exchange, gradient=gradient, batch_size=None
+    )
     assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == (
         "sync",
         "none",
@@ -103,6 +105,25 @@ def test_experiments_change_what_they_are_for() -> None:
     )
     assert (fast.stopping.patience, fast.stopping.hidden_patience) == (20, 10)
     assert (fast.cluster.backend, fast.checkpoint.keep) == ("sockets", False)
+
+
+def test_network_decides_what_nothing_else_sets() -> None:
+    def found(*overrides: str, name: str = "node_classification_gcn") -> tuple[object, ...]:
+        settings = compose(overrides, name)
+        train, stored = settings.train, flatten(settings.resolved)
+        first = train.exchange.precision[0]
+        assert stored["exchange.precision"] in (first, [first])
+        assert train.gradient.precision == stored["gradient.precision"]
+        gradient = train.gradient.precision, train.gradient.compression
+        return first, *gradient, len(train.network.decides)
+
+    assert found() == found("network=wan") == ("int4", "int6", "powersgd", 3)
+    assert found("network=lan") == found("+experiment=fast") == ("fp32", "fp32", "none", 3)
+    assert found("network=lan", name="link_prediction_gcn") == ("fp32", "fp32", "none", 3)
+    assert found("network=lan", "exchange.precision=int8") == ("int8", "fp32", "none", 2)
+    assert found("network=lan", "+experiment=lean") == ("int4", "int6", "powersgd", 0)
+    assert found("network=100mbit", "+experiment=exact") == ("fp32", "fp32", "none", 0)
+    assert found("exchange.mode=plain") == ("fp32", "int6", "powersgd", 3)
 
 
 def test_groups_have_the_last_word_over_the_task() -> None:
@@ -125,6 +146,9 @@ def test_groups_have_the_last_word_over_the_task() -> None:
     ("override", "words"),
     [
         ("num_rounds=[-1]", ["num_rounds=-1", "at least 0"]),
+        ("network=100", ["network=100: ", "wan, lan", "10Gbit"]),
+        ("network=0Mbit", ["network=0Mbit: ", "with its unit"]),
+        ("exchange.precision=[auto,int8]", ["exchange.precision=['auto', 'int8']", "each layer"]),
         ("num_rounds=[]", ["num_rounds=[]", "at least one"]),
         ("num_rounds=[[1]]", ["num_rounds=[[1]]", "number"]),
         ("learning_rate=[-0.1]", ["learning_rate=-0.1"]),

@@ -11,7 +11,7 @@ from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten, nest, without
-from retexo.settings.schema import DEFINED, default, defaults, keys
+from retexo.settings.schema import DEFINED, default, keys, usual_values
 from retexo.settings.table import help_text, markdown
 
 
@@ -41,7 +41,7 @@ def test_help_has_every_setting_with_its_default() -> None:
 
 def test_a_run_has_the_defaults_of_the_definitions() -> None:
     resolved = flatten(compose().resolved)
-    usual = flatten(defaults())
+    usual = usual_values()
     assert resolved == {
         name: resolved["seed"] if value == "${seed}" else value for name, value in usual.items()
     }
