@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support import dataset_settings, run_main, split_settings
+from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import read_graph
 from partitioning.errors import InputError
-from partitioning.features.build import encode_tables, stored_columns
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe, draw
 
@@ -180,35 +178,6 @@ def test_dates_split_the_nodes(tmp_path: Path) -> None:
     assert (np.diff(graph.node_time) == -86400).all()
 
 
-@pytest.mark.parametrize("labels", [None, ""], ids=["without", "blank"])
-def test_next_months_table_without_labels(tmp_path: Path, labels: str | None) -> None:
-    """New ids, no labels, other values: encoded as the stored state says."""
-    for folder in ("before", "after"):
-        (tmp_path / folder).mkdir()
-    write(tmp_path / "before", NODES.assign(zip=["0100", "0200"] * 6))
-    columns = {"categorical": ("zip",)}
-    asked = dataset_settings(
-        "file", str(tmp_path / "before"), columns=columns, features={"scale": "auto"}
-    )
-    before, states = encode_tables(read_graph(asked), asked.features, None)
-    nodes, edges = with_ids(np.arange(NUM_NODES) + 5000)
-    nodes = nodes.assign(zip="0200").drop(columns="label")
-    write(tmp_path / "after", nodes if labels is None else nodes.assign(label=labels), edges)
-    later = dataset_settings("file", str(tmp_path / "after"))
-    later = replace(
-        later,
-        columns=stored_columns(states, later.columns),
-        split=replace(later.split, kind="none"),
-    )
-    after, _ = encode_tables(read_graph(later), asked.features, None, states)
-    assert isinstance(after, GraphData)
-    assert isinstance(before, GraphData)
-    rows = np.arange(NUM_NODES)
-    assert np.allclose(after.features[rows][:, 0], before.features[rows][:, 0])
-    assert after.features[rows][:, 1:].tolist() == [[0, 1]] * NUM_NODES
-    assert (after.labels == -1).all()
-
-
 def test_an_id_column_of_a_type_is_found(tmp_path: Path) -> None:
     for folder in ("nodes", "edges"):
         (tmp_path / folder).mkdir()
@@ -235,22 +204,3 @@ def test_a_folder_of_types_without_labels(tmp_path: Path) -> None:
     graph = datasets.load_any(replace(asked, split=replace(asked.split, kind="none")))
     assert isinstance(graph, HeteroGraphData)
     assert graph.nodes["film"].features.tolist() == [[1990, 0, 1, 0], [1990, 1, 0, 1]]
-
-
-def test_the_roles_are_printed_and_stored(tmp_path: Path) -> None:
-    (tmp_path / "toy").mkdir()
-    write(tmp_path / "toy", NODES.assign(city=["Rome", "Oslo"] * 6).rename(columns={"id": "key"}))
-    command = [
-        *("app=partition_data", "dataset_name=file", f"dataset_file={tmp_path}/toy"),
-        *("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25"),
-        *("num_partitions=2", f"partition_dir={tmp_path}", f"hydra.run.dir={tmp_path}/run"),
-    ]
-    for number, attempt in enumerate((command, command, [*command, "features.scale=none"])):
-        ended = run_main(*attempt, cwd=tmp_path)
-        if number == 2:
-            assert ended.rc == 2
-            assert "features.scale (auto there, none now)" in ended.output
-        else:
-            assert "nodes: id key; label label\n" in ended.stdout
-            assert "nodes: numeric (standardised): x\n" in ended.stdout
-            assert "nodes: categorical (2 one-hot columns): city (Oslo, Rome)\n" in ended.stdout
