@@ -12,13 +12,9 @@ from torch import Tensor
 from retexo.arrays import IntArray, Mask
 from retexo.exchange.coding.rows import decode, row_sizes
 from retexo.exchange.coding.values import Precision
+from retexo.exchange.local_rows import DENSE, PROJECTED, SPARSE, LocalRows, MessageFormat
 from retexo.exchange.message_selection import (
-    DENSE,
-    PROJECTED,
-    SPARSE,
     CutEdges,
-    LocalRows,
-    MessageFormat,
     MessageVectors,
     Selection,
     VectorBound,
