@@ -184,11 +184,6 @@ class LinkObjective(_PairObjective, LayerObjective):
     from_neighbours: tuple[bool, ...]
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
-    @property
-    def nodes_per_round(self) -> LabelledNodes:
-        """Return the nodes whose inputs the first weights are multiplied with in a round."""
-        return self.available
-
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
         batch = self.seeds.draw_batch()
