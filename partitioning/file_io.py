@@ -68,6 +68,9 @@ def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
 
 
 def _open_regular(path: str, flags: int) -> int:
+    """Open a path by os.open; OSError if it is not a regular file, or a link that would
+    be written.
+    """
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
         descriptor = os.open(
@@ -293,6 +296,7 @@ def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
 
 
 def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
+    """Open and lock a lock file, trying again for `patience` seconds."""
     deadline = time.monotonic() + patience
     while True:
         file: IO[str] = open_regular(lock, "a+")

@@ -171,6 +171,7 @@ def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[st
 
 
 def _mask(num_nodes: int, ids: Ids) -> Mask:
+    """Return a mask that is true at these nodes."""
     mask = np.zeros(num_nodes, dtype=np.bool_)
     mask[ids] = True
     return mask

@@ -186,6 +186,7 @@ def _named_as_given(folder: Path) -> Iterator[None]:
 
 
 def _without_files(message: str, folder: Path) -> str:
+    """Replace names of temporary files in a message by what the user gave."""
     return (
         message.replace(f"dataset_file={folder}", "graph")
         .replace(f"{folder}/", "")

@@ -210,7 +210,7 @@ class Predictor:
             assert isinstance(held, HeldPlainGraph)
             links = HeldLinks(held, self.stages, self.checkpoint.heads)
         else:
-            predictions = self._predictions(ids, held.outputs)
+            predictions = self._make_predictions(ids, held.outputs)
         known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
         return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
@@ -354,9 +354,10 @@ class Predictor:
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
         ids: Any = table.node_ids if table.node_names is None else table.node_names.tolist()
-        return self._predictions(np.array(ids), held.graph.extend(added))
+        return self._make_predictions(np.array(ids), held.graph.extend(added))
 
-    def _predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
+    def _make_predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
+        """Convert a network's outputs to predictions; InputError for NaN or infinite ones."""
         if not bool(outputs.logits.isfinite().all()):
             raise InputError(
                 "graph: some predictions are NaN or infinite; look for very large values in the"

@@ -92,6 +92,9 @@ class _Unpickler(pickle._Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in for a class that a pickle names; UnpicklingError for any
+        other class.
+        """
         module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
         known = _KNOWN.get(f"{module}.{name}")
         if known is None:
@@ -149,6 +152,7 @@ def as_array(kept: Any) -> Array:
 
 
 def _as_csr(kept: _Csr, path: Path) -> sp.csr_array:
+    """Build the CSR matrix that a recorded object describes; InputError if it is damaged."""
     data, indices, indptr = (as_array(kept.state[name]) for name in ("data", "indices", "indptr"))
     shape = kept.state["_shape"]
     if not (isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)):

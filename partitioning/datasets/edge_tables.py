@@ -113,6 +113,7 @@ class _EdgeColumns:
         self.reader = FeatureReader(path, requested)
 
     def schema(self, feat: Array | None) -> Schema:
+        """Return the roles of the table's columns, with the features of edges."""
         roles = {"src": self.ends[:1], "dst": self.ends[1:]}
         roles |= {
             role: [name]

@@ -116,7 +116,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     named = [
         file
         for folder, suffixes in ((path / "nodes", NODES), (path / "edges", EDGES))
-        for file in _tables(folder, suffixes)
+        for file in _list_tables(folder, suffixes)
         if kind_of(file) in ("csv", "parquet")
     ]
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
@@ -129,7 +129,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         )
         for name in _node_types(path / "nodes")
     }
-    files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
+    files = {_edge_type(file): file for file in _list_tables(path / "edges", EDGES)}
     if not files:
         raise InputError(
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
@@ -193,7 +193,8 @@ def _relation_of_arrays(
     return RawRelation(arrays["src"], arrays["dst"], arrays.get("edge_weight"), where, feat, schema)
 
 
-def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def _list_tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files of a folder with these suffixes; InputError for other files."""
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     odd = [file.name for file in files if kind_of(file) not in suffixes]
     if odd:
@@ -207,7 +208,7 @@ def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 def _node_types(folder: Path) -> list[str]:
     """Return the names of the node types that have a file in nodes/."""
-    stems = [stem_of(file).removesuffix(".features") for file in _tables(folder, NODES)]
+    stems = [stem_of(file).removesuffix(".features") for file in _list_tables(folder, NODES)]
     for name in stems:
         check_name(name, f"{folder}/{name}")
     if not stems:

@@ -83,6 +83,7 @@ class _Type:
 
     @property
     def features(self) -> NDArray[np.float32]:
+        """Return the features of the type's nodes, [N_t, F]; F is 0 without any."""
         if not self.rows:
             return np.zeros((self.count, 0), np.float32)
         return check_dense(np.stack(self.rows), self.count, "node.dat")

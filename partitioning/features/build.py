@@ -230,7 +230,9 @@ def _check_edge_tables(stored: States, found: States, graph: str) -> None:
 
 
 def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
-    """The graph with the features of `features.kind`; InputError where there are none to be had."""
+    """Return the graph with the features that `features.kind` names; InputError if a node would
+    have none.
+    """
     made: Any
     if isinstance(graph, HeteroGraphData):
         made = with_features_by_type(graph, settings.kind)

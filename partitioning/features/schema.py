@@ -102,10 +102,13 @@ def _is_column(column: dict[str, Any]) -> bool:
 
 def describe(states: dict[str, Any]) -> list[str]:
     """Lines that say what became of each column, from the fitted states of tables."""
-    return [f"{table}: {line}" for table, state in states.items() for line in _describe(state)]
+    return [
+        f"{table}: {line}" for table, state in states.items() for line in _describe_table(state)
+    ]
 
 
-def _describe(state: dict[str, Any]) -> list[str]:
+def _describe_table(state: dict[str, Any]) -> list[str]:
+    """Return lines on the roles of a table's columns and how they are encoded."""
     lines = []
     roles = "; ".join(f"{role} {', '.join(names)}" for role, names in state["roles"].items())
     if roles:

@@ -141,6 +141,7 @@ def fit_summaries(summaries: Mapping[str, Summary], settings: FeatureSettings) -
 
 
 def _check_same_columns(first_file: str, first: Summary, file: str, other: Summary) -> None:
+    """InputError unless two summaries have columns of the same names, roles and widths."""
     here, there = (
         {each["name"]: (each["role"], each["width"]) for each in summary["columns"]}
         for summary in (first, other)
@@ -161,6 +162,7 @@ def _check_same_columns(first_file: str, first: Summary, file: str, other: Summa
 
 
 def _check_blanks(table: "SummarisedTables", schema: Schema, settings: FeatureSettings) -> None:
+    """InputError for a column with blank cells, if features.missing=error."""
     for column in schema.columns if settings.missing == "error" else ():
         if table.has_blanks(column):
             raise InputError(

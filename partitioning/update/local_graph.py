@@ -35,6 +35,7 @@ class LocalNodes:
 
     @property
     def is_inner(self) -> NDArray[np.bool_]:
+        """Whether each known node is an inner node after the change."""
         first, end = self.new_bounds.tolist()
         return np.asarray((self.new_ids >= first) & (self.new_ids < end))
 

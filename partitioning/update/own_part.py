@@ -61,6 +61,7 @@ class OwnPart:
 
     @property
     def local_part(self) -> int:
+        """The partition's index among those of this machine."""
         return self.part - self.held.first_part
 
     def deleted(self, name: str) -> Ints:
@@ -75,6 +76,7 @@ class OwnPart:
         return np.flatnonzero(self.placed[name] == self.local_part)
 
     def new_ids(self, name: str) -> Ints:
+        """Return the ids of the partition's new nodes, in the order of the table."""
         return self.change.nodes[name].new_ids[self.new_rows(name)]
 
     def find(self, name: str, ids: Ints, first_new: int) -> Ints:

@@ -88,6 +88,7 @@ def grow(known: Nodes, change: NodeChange) -> Nodes:
 
 
 def _read_ids(held: HeldDirectory, each: HeldType, path: Path) -> tuple[Array, str]:
+    """Read the ids of a table of deleted nodes, and what messages call them."""
     if path.suffix == ".npy":
         array = read_npy(path)
         if array.ndim != 1:
@@ -97,6 +98,7 @@ def _read_ids(held: HeldDirectory, each: HeldType, path: Path) -> tuple[Array, s
 
 
 def _ids_of(table: Table) -> tuple[Array, str]:
+    """Return a table's ids and what messages call them; InputError if it has none."""
     if table.ids is None:
         raise InputError(
             f"{table.path}: there is no column of ids; name it as in the graph's, `id`"

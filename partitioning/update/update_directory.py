@@ -180,6 +180,7 @@ def place_new(held: HeldDirectory, change: Change, settings: UpdateSettings) -> 
 def _write_parts(
     held: HeldDirectory, change: Change, numbers: dict[str, Renumbering], folder: Path
 ) -> list[UpdatedPart]:
+    """Write all changed partitions in threads."""
     updater = PartUpdater(held, change, numbers, folder)
     with ThreadPoolExecutor(min(held.num_parts, os.cpu_count() or 1, 4)) as pool:
         parts = list(pool.map(updater.update, range(held.num_parts)))

@@ -99,6 +99,9 @@ class PartUpdater:
         return made
 
     def _local_nodes(self, part: int, name: str) -> LocalNodes:
+        """Number locally the inner and halo nodes before the change, its new nodes, and sources of
+        new edges.
+        """
         numbers = self.numbers[name]
         halo = self.held.load(node_folder(self.held.folder(part), name) / "halo.npy")
         sources = [
@@ -220,6 +223,9 @@ class PartUpdater:
         local: Mapping[str, tuple[NDArray[np.int32], Ints]],
         made: UpdatedPart,
     ) -> None:
+        """Write the edges of a relation with the new local numbers, or link files that did not
+        change.
+        """
         old, new = (
             edge_folder(each, name) for each in (self.held.folder(part), self._new_folder(part))
         )
@@ -254,6 +260,9 @@ class PartUpdater:
     def _write_nodes(
         self, part: int, name: str, nodes: LocalNodes, halo: Ints, made: UpdatedPart
     ) -> None:
+        """Write features, ids, names and halo of a type's nodes, or link files that did
+        not change.
+        """
         old, new = (
             node_folder(each, name) for each in (self.held.folder(part), self._new_folder(part))
         )
@@ -332,6 +341,7 @@ class PartUpdater:
         return array
 
     def _write_names(self, old: Path, new: Path, change: NodeChange, rows: "_RowChanges") -> None:
+        """Write the names of nodes, or link the former files if no node changed."""
         if rows.stays.all() and not len(rows.new_rows):
             for file in NAME_FILES:
                 _link(old / file, new / file)

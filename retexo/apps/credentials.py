@@ -83,6 +83,7 @@ def _formatter() -> Any:
 
 
 def _days(given: str) -> int:
+    """Parse a number of days on the command line."""
     if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= LIST_DAYS:
         raise argparse.ArgumentTypeError(
             f"{given}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's"
@@ -96,7 +97,7 @@ def authority(folder: Path) -> None:
     key = _new_key(folder)
     certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
     _write_pem(folder / "authority.pem", certificate)
-    _write_pem(folder / "revoked.pem", _revocations(key, certificate, 1, ()))
+    _write_pem(folder / "revoked.pem", _make_revocation_list(key, certificate, 1, ()))
     print(f"{folder}: a new authority; who has its key.pem decides who takes part")
 
 
@@ -151,7 +152,7 @@ def members(folder: Path, sites: Sequence[str]) -> None:
         {"name": site, "fingerprint": _fingerprint(_issued(folder, site, issuer))} for site in sites
     ]
     content = json.dumps({"number": number, "members": listed}, indent=1).encode()
-    signature = _signature(key, content)
+    signature = _sign_content(key, content)
     _write_bytes(path, content)
     _write_bytes(folder / "members.sig", signature)
     print(
@@ -167,7 +168,7 @@ def revoke(folder: Path, name: str) -> None:
     before = read_revocations(folder, issuer)
     number = revocation_number(folder / "revoked.pem", before) + 1
     with naming_file(folder / "revoked.pem"):
-        revoked = _revocations(key, issuer, number, (*before, _revoked(certificate)))
+        revoked = _make_revocation_list(key, issuer, number, (*before, _revoked(certificate)))
     _write_pem(folder / "revoked.pem", revoked)
     (folder / "issued" / f"{name}.pem").rename(
         folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked"
@@ -267,7 +268,8 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
     return builder.sign(key, _make_sha256())
 
 
-def _revocations(key: Any, issuer: Any, number: int, revoked: Sequence[Any]) -> Any:
+def _make_revocation_list(key: Any, issuer: Any, number: int, revoked: Sequence[Any]) -> Any:
+    """Make and sign the authority's list of revoked certificates, with a number that grows."""
     x509, now = import_x509(), datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder(
         issuer.subject, now, now + timedelta(days=LIST_DAYS), revoked_certificates=list(revoked)
@@ -332,6 +334,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 
 def _fingerprint(certificate: Any) -> str:
+    """Return the sha256 (hex) of a certificate."""
     return hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
 
 
@@ -344,7 +347,8 @@ def _key_digest(public_key: Any) -> str:
     ]
 
 
-def _signature(key: Any, content: bytes) -> bytes:
+def _sign_content(key: Any, content: bytes) -> bytes:
+    """Return the signature of the SHA-256 of the content, by an elliptic-curve or RSA key."""
     from cryptography.hazmat.primitives.asymmetric import ec, padding
 
     of_curve = isinstance(key, ec.EllipticCurvePrivateKey)
@@ -369,6 +373,7 @@ def _make_sha256() -> Any:
 
 
 def _check_name(name: str) -> None:
+    """InputError unless a site's name has only letters, digits, dots and hyphens."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
         raise InputError(
             f"{name!r}: the name of a site has letters, digits, dots and hyphens, at most 63"

@@ -158,6 +158,9 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> FeatureSettings:
+    """Return the feature settings with the checkpoint's pipeline, unless the command line names
+    one.
+    """
     features = settings.partition.dataset.features
     if not checkpoint.features or "features.spec" in settings.given:
         return features

@@ -375,6 +375,7 @@ def _print_row(name: str, num_bytes: int, remark: str = "") -> None:
 
 
 def _print_options(result: dict[str, Any]) -> None:
+    """Print the bytes that each changed option would send, beside this configuration's."""
     which = list(result["rounds"])[-1]
     own = result["bytes"][which]
     saving = {name: num_bytes for name, num_bytes in result["options"].items() if num_bytes < own}

@@ -124,6 +124,7 @@ def _write_run(out: Path, run: Run, data: DataSet) -> None:
 
 
 def _tables(data: DataSet) -> list[Table]:
+    """Return the tables of a data set that have content."""
     found = [
         tables.results_table(data),
         tables.class_table(data),
@@ -164,6 +165,7 @@ def _rendered(figure: "Figure", suffix: str) -> bytes:
 
 
 def _markdown(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    """Return the tables and figures of all sections as markdown."""
     parts = [f"# {title}\n\n{introduction}\n"]
     for section in sections:
         parts.append(f"## {section.title}\n")

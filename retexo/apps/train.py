@@ -259,6 +259,7 @@ class Training:
                 raise TrainingError(f"{error}; restarted because {self.causes[-1]}") from error
 
     def _run_info(self) -> RunInfo:
+        """Return what all nodes of the run have to agree on."""
         return RunInfo(
             self.shared,
             self.directory.digest(),
@@ -268,6 +269,7 @@ class Training:
         )
 
     def _make_job(self, node: Node) -> TrainJob:
+        """Return what the workers of this node receive; prepare the state to resume from."""
         identity = ""
         if self.keeps_state:
             identity = resume.prepare(
@@ -308,6 +310,7 @@ def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
 
 
 def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
+    """Return the table's row with the number of restarts; none without restarts."""
     count = restarts["count"]
     return {"restarts": f"{count} (summary.json has the causes)"} if count else {}
 

@@ -97,6 +97,7 @@ def _over_sockets(
 
 
 def _tune_for_network(stream: socket.socket) -> None:
+    """Turn off Nagle's delay and enable keep-alive for a TCP stream."""
     if stream.family == socket.AF_UNIX:  # workers of one machine that act as several nodes
         return
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -143,6 +143,7 @@ class ReplayLog:
             last.result()
 
     def _write(self, sent: int, received: Pieces) -> None:
+        """Write a record: its header, then the received message."""
         size = sum(map(len, received))
         header = HEADER.pack(size, checksum(received), sent)
         try:

@@ -38,6 +38,7 @@ class ThreadTransport:
         self._wait()
 
     def _wait(self) -> None:
+        """Wait until all threads are here; PeerLost if another thread has failed."""
         try:
             self._group.barrier.wait()
         except threading.BrokenBarrierError as error:

@@ -205,6 +205,9 @@ class _Message:
 
     @classmethod
     def build(cls, rows: Tensor, nodes: IntArray, is_sent: Mask) -> "_Message":
+        """Encode the rows of `nodes` that are sent to one peer, in the shorter of the two
+        encodings.
+        """
         places = np.flatnonzero(is_sent)
         chosen = rows[torch.from_numpy(nodes[places])]
         sizes = [int(row_sizes(chosen, RowFormat(each)).sum()) for each in ENCODINGS]

@@ -158,6 +158,7 @@ class NodeMonitor:
     # --- receiving ---
 
     def _read(self, timeout: float) -> None:
+        """Wait for messages of workers and nodes, at most `timeout` seconds, and read them."""
         running = [worker for worker in self._workers.values() if worker.outcome is None]
         workers = {worker.receiver: worker for worker in running}
         links: dict[Any, int] = {channel: other for other, channel in self._links.items()}
@@ -217,6 +218,7 @@ class NodeMonitor:
             self._decision = message
 
     def _node_lost(self, other: int, why: str) -> None:
+        """Note that a node's connection is closed or silent, as a failure."""
         self._lost_links.append(self._links.pop(other))
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
         self._add_failure(
@@ -286,6 +288,7 @@ class NodeMonitor:
             self._raise_cause()
 
     def _check_done(self) -> None:
+        """Tell node 0 that the workers here are done; node 0 tells all once every node is."""
         if self._failures or any(worker.outcome is None for worker in self._workers.values()):
             return
         if self._own != 0:

@@ -235,6 +235,7 @@ class Stage(nn.Module):
         return matmul(read, self.head.weight.T, self.head.bias)
 
     def _to_parameter_dtype(self, out: Tensor) -> Tensor:
+        """Convert an output, which may be bfloat16, to the type of the parameters."""
         return out.to(self.conv.neighbour_weight.dtype)
 
     def _autocast(self, inputs: Inputs) -> AbstractContextManager[object]:

@@ -231,6 +231,7 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
 
 
 def _check_layer(path: Path, checksums: dict[str, str]) -> None:
+    """InputError if a layer's file is missing or is not the one whose checksum model.json has."""
     if not path.is_file():
         raise InputError(
             f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it"

@@ -53,6 +53,7 @@ def headline_of(summary: Mapping[str, Any]) -> str:
 
 
 def _describe_score(summary: Mapping[str, Any], name: str) -> str:
+    """Say the test score with its standard error, beside the baseline."""
     value = summary.get("test", {}).get(name)
     if value is None or not math.isfinite(value):
         return "There are no test nodes to judge it by."
@@ -127,6 +128,7 @@ def _redraw_macro_f1(confusion: Sequence[Sequence[int]]) -> float:
 
 
 def _describe_bytes(counted: Mapping[str, Any]) -> str:
+    """Say how many bytes were sent, and of which kinds."""
     total, num_workers = counted["total"], len(counted["by_peer"])
     if not total:
         return "Nothing was sent." if num_workers > 1 else ""

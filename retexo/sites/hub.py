@@ -122,10 +122,12 @@ class OwnHub:
         self._thread.start()
 
     def _serve(self) -> None:
+        """Join connections until the hub is closed; runs in a thread."""
         while not self._ended:
             self._server.step(0.2)
 
     def _deliver(self, stream: socket.socket) -> None:
+        """Hand a connection to node 0, and wake its listener."""
         self._arrived.put(stream)
         self._wake.send(b"\0")
 
@@ -253,6 +255,7 @@ class HubServer:
             raise
 
     def _start_forwarding(self, pair: Pair) -> None:
+        """Start two threads that forward bytes between the ends of a pair."""
         near, far = (pair.ends[index].detach() for index in (0, 1))
         for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
             threading.Thread(target=_forward, args=(source, target, nodes), daemon=True).start()

@@ -62,6 +62,7 @@ class PairwiseMasks:
                 share += mask if self._rank < peer else -mask
 
     def _pseudo_random_bytes(self, key: bytes, count: int) -> bytes:
+        """Return bytes of the ChaCha20 stream of a key, for the next message."""
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 

@@ -147,6 +147,7 @@ class NodeClassification:
         return torch.stack([self._count_labels(partition.labels[mask]) for mask in masks])
 
     def _count_labels(self, labels: Tensor) -> Tensor:
+        """Count labels in and not in each class, int64 [2, C]."""
         if self.multilabel:
             return torch.stack(((labels > 0.5).sum(dim=0), (labels <= 0.5).sum(dim=0)))
         counts = torch.bincount(labels, minlength=self.num_classes)

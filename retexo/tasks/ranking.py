@@ -217,6 +217,9 @@ class EmbeddedNodes:
         return width * self.rows.itemsize
 
     def _encode(self, rows: Tensor) -> Tensor:
+        """Encode rows for a message: int8 codes where exchanged rows are rounded, else as
+        they are.
+        """
         if self.context.settings.exchange.rounded:
             return _encode_rows(rows, len(self.scorers))
         return rows.contiguous().view(-1).view(torch.uint8)

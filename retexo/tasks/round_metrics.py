@@ -169,4 +169,5 @@ def _effective_size(supports: Tensor) -> float:
 
 
 def _binomial_error(value: float, size: float) -> float:
+    """Return the standard error of a share over `size` independent nodes."""
     return math.sqrt(max(0.0, value * (1 - value)) / size)

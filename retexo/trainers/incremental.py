@@ -86,15 +86,16 @@ class FormerPrediction:
         """Return the stored rows of inner nodes, [I, F]; 0 for new nodes. like: empty rows [_, F]
         of the same type.
         """
-        return self._take(name, self.nodes, like)
+        return self._take_rows(name, self.nodes, like)
 
     def take_halo(self, name: str, like: Tensor) -> Tensor:
         """Return the stored rows of halo nodes, [H, F]; 0 where none was stored. like: empty rows
         [_, F] of the same type.
         """
-        return self._take(f"{name}_halo", self.halo, like)
+        return self._take_rows(f"{name}_halo", self.halo, like)
 
-    def _take(self, name: str, places: IntArray, like: Tensor) -> Tensor:
+    def _take_rows(self, name: str, places: IntArray, like: Tensor) -> Tensor:
+        """Return stored rows at former positions, [n, F]; 0 where the position is -1."""
         rows = like.new_zeros(len(places), like.shape[1])
         if self.kept is not None:
             known = np.flatnonzero(places >= 0)
@@ -105,15 +106,18 @@ class FormerPrediction:
         """Return which rows [I, F] of inner nodes differ from the stored ones, or are new, bool
         [I].
         """
-        return self._differing(name, self.nodes, rows)
+        return self._find_differing_at(name, self.nodes, rows)
 
     def find_differing_halo(self, name: str, rows: Tensor) -> Tensor:
         """Return which rows [H, F] of halo nodes differ from the stored ones, or are new,
         bool [H].
         """
-        return self._differing(f"{name}_halo", self.halo, rows)
+        return self._find_differing_at(f"{name}_halo", self.halo, rows)
 
-    def _differing(self, name: str, places: IntArray, rows: Tensor) -> Tensor:
+    def _find_differing_at(self, name: str, places: IntArray, rows: Tensor) -> Tensor:
+        """Return which rows differ from the stored ones at former positions, bool [n]; true where
+        the position is -1.
+        """
         differs = torch.from_numpy(places < 0)
         if self.kept is None or not rows.shape[1]:
             return differs

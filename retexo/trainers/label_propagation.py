@@ -57,6 +57,9 @@ class LabelPropagation:
 
     @property
     def tries_first(self) -> bool:
+        """Whether one step is tried at the validation nodes, and decides if the others
+        are taken.
+        """
         info, context = self.context.graph_info, self.context
         smoothing = context.settings.smoothing
         if context.is_heterogeneous or context.plan_options.all_halo_rows:

@@ -268,7 +268,8 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
 def labelled_nodes(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
 ) -> LabelledNodes:
-    """Nodes with their inputs, which are made once where that is possible.
+    """Return nodes with their labels and inputs. The inputs are made once where that is possible;
+    attention and pooling over many edges, or in batches, make them in each round.
 
     Attention and pooling over many edges, or in batches, make them in each round.
     """

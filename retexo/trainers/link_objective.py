@@ -108,6 +108,7 @@ def _pool(context: Context) -> Tensor:
 
 
 def _validation_pairs(context: Context) -> Tensor:
+    """Return this worker's share of the validation pairs that score the rounds."""
     num_val = context.graph_info.num_val
     return sample_share(_links(context)["val"], NUM_VALIDATION_PAIRS, num_val, seed=0)
 

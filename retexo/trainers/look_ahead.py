@@ -94,10 +94,12 @@ class LayerPairObjective:
 
     @cached_property
     def _train(self) -> LayerPairInputs:
+        """The inputs of both layers at the training nodes."""
         return self.given.gather_inputs(self.stage, self.following, self.train_nodes)
 
     @cached_property
     def _val(self) -> LayerPairInputs:
+        """The inputs of both layers at the validation nodes."""
         return self.given.gather_inputs(self.stage, self.following, self.val_nodes)
 
     def begin_round(self, number: int) -> None:

@@ -165,6 +165,7 @@ class Graph:
 
 
 def read_part(directory: PartitionDirectory, rank: int) -> Part:
+    """Read one partition of a plain or heterogeneous graph."""
     return directory.read_hetero(rank) if directory.is_hetero else directory.read(rank)
 
 
@@ -255,7 +256,8 @@ def make_inference_context(
     use: Use,
     clock: Clock,
 ) -> Context:
-    """The context for a trained model, whose number of classes counts, also where fewer occur here.
+    """Make the context for a trained model, with the model's number of classes. Where rows are
+    rounded, scores use the two phases of training, because other phases round other partial sums.
 
     Where rows are rounded, scores are computed in the two phases of training, because other partial
     sums are rounded differently.
