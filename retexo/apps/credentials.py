@@ -10,7 +10,7 @@ the members of a run:
     retexo credentials revoke AUTHORITY east                 its certificate is refused from now on
     retexo credentials init FOLDER --sites north east south  all steps in one place, for trials
 
-retexo/sites/credentials.py describes a site's folder. Keys and certificates are PEM files, so an
+retexo/sites/certificates.py describes a site's folder. Keys and certificates are PEM files, so an
 existing authority can sign them.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, read_bytes, reading
-from retexo.sites.credentials import (
+from retexo.sites.certificates import (
     import_serialization,
     import_x509,
     naming_file,

@@ -19,7 +19,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import SETUP
-from retexo.sites.credentials import import_x509
+from retexo.sites.certificates import import_x509
 
 FRACTION_BITS = 20
 """Bits after the binary point of a float in a sum."""

@@ -1,4 +1,4 @@
-"""A node's credentials, from its folder, and the TLS 1.3 context they give.
+"""A node's certificates: reads and checks its folder of credentials, and makes the TLS 1.3 context.
 
     key.pem            this site's private key, readable only by its owner
     certificate.pem    the site's certificate, signed by the authority
