@@ -74,10 +74,10 @@ class SplitSettings(Checked):
     kind: str = setting(
         "split.kind",
         "default",
-        "default: published split of the data set; given: masks in the data; per_class: a "
-        "number of nodes per class; fraction: shares of the labelled nodes; time: the same, the "
-        "oldest nodes for training (columns.time); files: files of node indices; none: a graph to "
-        "predict, whose labels and masks are not read",
+        "default: published split; given: masks in the data; per_class: a number of nodes per "
+        "class; fraction: shares of the labelled nodes; time: the same, the oldest nodes for "
+        "training (columns.time); files: files of node indices; none: a graph to predict, "
+        "without labels",
         one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
@@ -105,7 +105,7 @@ class SplitSettings(Checked):
     train: Any = setting(
         "split.train",
         None,
-        "training nodes; fraction, time: share in [0, 1]; files: file of node indices (npy, csv)",
+        "training nodes: share (fraction, time), or file of node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
@@ -236,9 +236,7 @@ class FeatureSettings(Checked):
     kind: Any = setting(
         "features.kind",
         "given",
-        "node features, one kind or a list of kinds that are concatenated: given (in the "
-        "data), degree, random (drawn from the node's id, never sent), positional, "
-        "neighbours (given, or the mean of the neighbours'); {TYPE: ...} for heterogeneous "
+        "node features, one kind or a list to concatenate; {TYPE: ...} for heterogeneous "
         "graphs (docs/data.md)",
         KINDS,
         earlier=["given"],
@@ -247,9 +245,9 @@ class FeatureSettings(Checked):
     scale: str = setting(
         "features.scale",
         "auto",
-        "scaling of numeric columns of tables; auto: standard, embeddings only if their "
-        "scales differ; standard: mean 0 and deviation 1; robust: by median and quartiles; "
-        "log: standard scaling of logarithms",
+        "scaling of numeric columns; auto: standard, embeddings only if their scales differ; "
+        "standard: mean 0 and deviation 1; robust: by median and quartiles; log: standard "
+        "scaling of logarithms",
         one_of("auto", "standard", "robust", "log", "none"),
         earlier="none",
         of_partitioner=True,
@@ -281,9 +279,8 @@ class FeatureSettings(Checked):
     spec: tuple[str, ...] | None = setting(
         "features.spec",
         None,
-        "fitted feature pipeline to apply: a run directory, or files of app=describe, to which "
-        "one pipeline is fitted; app=describe: columns.json, to which sites fit one by sums; null: "
-        "fit a pipeline to the table",
+        "fitted feature pipeline to apply: a run directory, or files of app=describe; null: "
+        "fit one to the table",
         per_node=True,
         of_partitioner=True,
     )
@@ -341,16 +338,16 @@ class DatasetSettings(Checked):
     duplicates: str = setting(
         "duplicates",
         "keep",
-        "with dataset_name=file: edges that are listed several times; keep counts each copy, "
-        "merge counts one with the sum of the weights",
+        "with dataset_name=file: repeated edges; keep counts each copy, merge one with the sum "
+        "of the weights",
         one_of("keep", "merge"),
         of_partitioner=True,
     )
     unknown: str = setting(
         "edges.unknown",
         "refuse",
-        "with dataset_name=file: edges with an id that belongs to no node; refuse ends with an "
-        "error, drop leaves them out and counts them",
+        "with dataset_name=file: edges with an id that belongs to no node; drop leaves them "
+        "out and counts them",
         one_of("refuse", "drop"),
         earlier="refuse",
         of_partitioner=True,

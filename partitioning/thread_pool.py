@@ -41,6 +41,8 @@ def in_blocks(function: Callable[[slice], T], count: int, size: int) -> list[T]:
     """Call a function in threads for slices of `size` that cover 0 ... count - 1; return the
     results in order.
     """
+    if 0 < count <= size:  # with 64 partitions a tenth of the time of a dry run went into blocks
+        return [function(slice(0, count))]
     return in_threads(function, blocks(count, size), at_most=MAX_THREADS)
 
 

@@ -17,42 +17,42 @@ class UpdateSettings(Checked):
     new_nodes: str | None = setting(
         "update.new_nodes",
         None,
-        "app=update: table of new nodes (docs/updates.md)",
+        "table of new nodes",
         per_node=True,
         compared=False,
     )
     changed_nodes: str | None = setting(
         "update.changed_nodes",
         None,
-        "app=update: table of changed nodes",
+        "table of changed nodes",
         per_node=True,
         compared=False,
     )
     deleted_nodes: str | None = setting(
         "update.deleted_nodes",
         None,
-        "app=update: table of deleted nodes",
+        "table of deleted nodes",
         per_node=True,
         compared=False,
     )
     new_edges: str | None = setting(
         "update.new_edges",
         None,
-        "app=update: table of new edges",
+        "table of new edges",
         per_node=True,
         compared=False,
     )
     changed_edges: str | None = setting(
         "update.changed_edges",
         None,
-        "app=update: table of changed edges",
+        "table of changed edges",
         per_node=True,
         compared=False,
     )
     deleted_edges: str | None = setting(
         "update.deleted_edges",
         None,
-        "app=update: table of deleted edges",
+        "table of deleted edges",
         per_node=True,
         compared=False,
     )
@@ -68,22 +68,20 @@ class UpdateSettings(Checked):
     again: bool = setting(
         "update.again",
         False,
-        "app=update: apply a change that was applied before",
+        "apply a change that was applied before",
         compared=False,
     )
     source: str | None = setting(
         "partition.source",
         None,
-        "app=partition_data: partition directory to rebalance in place, moving few nodes; other"
-        " settings of the partitioner are not used",
+        "app=partition_data: partition directory to rebalance in place, moving few nodes",
         per_node=True,
         compared=False,
     )
     max_moved: float = setting(
         "partition.max_moved",
         0.05,
-        "partition.source: share of the nodes that may move to cut fewer edges, besides those that"
-        " leave partitions that are too large",
+        "partition.source: share of the nodes that may move to cut fewer edges",
         within(0, 1),
         compared=False,
     )

@@ -28,11 +28,9 @@ from retexo.exchange.coding.columns import choose_exponents, decode_scaled
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import ExchangePlan
+from retexo.exchange.local_rows import DENSE, HOST, LocalRows, MessageFormat
 from retexo.exchange.message_selection import (
-    DENSE,
     CutEdges,
-    LocalRows,
-    MessageFormat,
     MessageVectors,
     Piece,
     Selection,
@@ -126,8 +124,10 @@ class LayerExchange:
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
         self._no_sources = Sources(
-            HaloRows.empty(plan.num_halo, local.rows.shape[1], local.rows.dtype),
-            HaloRows.empty(plan.num_halo, local.projected_width, local.rows.dtype),
+            *(
+                HaloRows.empty(plan.num_halo, width, local.rows.dtype, local.device)
+                for width in (local.rows.shape[1], local.projected_width)
+            )
         )
         self._sources = self._no_sources
 
@@ -380,7 +380,18 @@ class LayerExchange:
             width = self.local.projected_width if projected else self.local.rows.shape[1]
             shape, dtype = (count, width), self.local.rows.dtype
             decode_message = decode_scaled if selection.format.scaled else decode
-            read = partial(_decode_from, peer, decode_message, message, shape, dtype, row_format)
+            if not selection.format.sparse:
+                message = message.to(self.local.device)
+            read = partial(
+                _decode_from,
+                peer,
+                decode_message,
+                message,
+                shape,
+                dtype,
+                row_format,
+                self.local.device,
+            )
             received_messages.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return received_messages
@@ -407,11 +418,12 @@ def _decode_from(
     shape: tuple[int, int],
     dtype: torch.dtype,
     row_format: RowFormat,
+    device: torch.device = HOST,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Decode a message. Raises TrainingError, naming the peer, for an invalid message."""
+    """Decode a message to a device. Raises TrainingError, naming the peer, for an invalid one."""
     with reading_from(peer, "block of rows"):
-        return decode_message(message, shape, dtype, row_format, out)
+        return decode_message(message, shape, dtype, row_format, out).to(device)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:

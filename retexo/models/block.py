@@ -46,7 +46,7 @@ class HaloRows:
     """Received rows of halo nodes and partial sums, in one matrix in order of arrival."""
 
     values: Tensor
-    """[n, F]"""
+    """[n, F], on the device if sums are added there; the other fields are on the host."""
     halo: Tensor
     """int64 [H] index in `values` of each halo node's row, -1 if it was not received."""
     sums: Tensor
@@ -55,12 +55,13 @@ class HaloRows:
     """int64 [S] the inner node of each partial sum."""
 
     @classmethod
-    def empty(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
-        """Return an empty HaloRows."""
+    def empty(
+        cls, num_halo: int, width: int, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Self:
+        """Return an empty HaloRows, with its values on a device."""
         nothing = torch.zeros(0, dtype=torch.int64)
-        return cls(
-            torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing
-        )
+        values = torch.zeros(0, width, dtype=dtype, device=device)
+        return cls(values, torch.full((num_halo,), -1), nothing, nothing)
 
     @classmethod
     def of_all(cls, values: Tensor) -> Self:
@@ -101,7 +102,8 @@ class HaloRows:
         halo = (self.halo >= 0).nonzero()[:, 0]
         place = torch.full_like(self.halo, -1)
         place[halo] = torch.arange(len(halo))
-        return HaloRows(self.values[self.halo[halo]], place, self.sums[:0], self.sum_dst[:0])
+        kept = self.halo[halo].to(self.values.device)
+        return HaloRows(self.values[kept], place, self.sums[:0], self.sum_dst[:0])
 
 
 @dataclass(frozen=True, eq=False)

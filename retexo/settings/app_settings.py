@@ -81,8 +81,8 @@ class PredictSettings(Checked):
     state: str | None = setting(
         "predict.state",
         None,
-        "folder that keeps the inputs of every layer, on each machine; the next prediction with it "
-        "computes and sends only what changed in the graph; rows are fp32",
+        "folder that keeps the inputs of every layer; the next prediction computes and sends "
+        "only what changed, in fp32",
         compared=False,
     )
 
@@ -107,7 +107,7 @@ class ServeSettings(Checked):
     host: str = setting(
         "serve.host",
         "127.0.0.1",
-        "address to listen on; 0.0.0.0: all of this machine's",
+        "address to listen on",
         compared=False,
     )
     port: int = setting(
@@ -150,7 +150,7 @@ class ServeSettings(Checked):
     reload: float = setting(
         "serve.reload",
         2.0,
-        "seconds between looks at the checkpoint; a new one is loaded; 0: never",
+        "seconds between looks for a new checkpoint; 0: never",
         at_least(0),
         FINITE,
         compared=False,
@@ -158,8 +158,8 @@ class ServeSettings(Checked):
     drift: float = setting(
         "serve.drift",
         0.1,
-        "share of new nodes with an unknown category, or a number beyond 4 deviations of the "
-        "training nodes, from which on a warning is given",
+        "share of new nodes with an unknown category, or a number beyond 4 deviations, that "
+        "gives a warning",
         within(0, 1),
         compared=False,
     )
@@ -207,8 +207,7 @@ class DisplaySettings(Checked):
     logger: tuple[str, ...] | None = setting(
         "logger",
         None,
-        "trackers that get the metrics of a run besides metrics.jsonl, one or a list; mlflow and "
-        "wandb read their own environment variables (docs/experiments.md)",
+        "trackers that get the metrics besides metrics.jsonl, one or a list (docs/experiments.md)",
         one_of("csv", "tensorboard", "mlflow", "wandb"),
         per_node=True,
         compared=False,
@@ -216,8 +215,7 @@ class DisplaySettings(Checked):
     progress: str = setting(
         "progress",
         "auto",
-        "how rounds are shown: a bar, lines, or none of them; auto: a bar on a terminal and in "
-        "notebooks, lines elsewhere",
+        "how rounds are shown; auto: a bar on a terminal and in notebooks, lines elsewhere",
         one_of("auto", "bar", "lines", "none"),
         per_node=True,
         compared=False,

@@ -66,9 +66,8 @@ class ClusterSettings(Checked):
     backend: str = setting(
         "distributed.backend",
         "gloo",
-        "transport of messages: PyTorch's gloo; sockets with optional encryption; nccl for long "
-        "messages between GPUs and gloo for others (with device=cuda and a GPU for each worker; "
-        "not yet tried on GPUs)",
+        "transport: PyTorch's gloo; sockets with optional encryption; nccl: gloo, with NCCL "
+        "for long messages between GPUs (docs/cluster.md)",
         one_of("gloo", "sockets", "nccl"),
         per_node=True,
         compared=False,
@@ -91,9 +90,8 @@ class ClusterSettings(Checked):
     hub: str | None = setting(
         "distributed.hub",
         None,
-        "ADDRESS:PORT of the hub (app=hub or node 0), which forwards the messages of nodes "
-        "without distributed.inbound_port; null: the hub of members.json, if any; the same on "
-        "all nodes",
+        "hub (app=hub or node 0) that forwards the messages of nodes without "
+        "distributed.inbound_port; null: the hub of members.json, if any",
         Check(
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
             "must be ADDRESS:PORT, with an IPv4 address or a host name",
@@ -151,8 +149,7 @@ class ClusterSettings(Checked):
     heartbeat_timeout: float = setting(
         "distributed.heartbeat_timeout",
         15,
-        "seconds without a heartbeat after which a worker or node counts as dead; slow "
-        "workers still send heartbeats",
+        "seconds without a heartbeat after which a worker or node counts as dead",
         *seconds(1),
         per_node=True,
         compared=False,
@@ -252,9 +249,6 @@ class ClusterSettings(Checked):
     def ranks_of(self, node: int) -> range:
         first = node * self.parts_per_node
         return range(first, min(first + self.parts_per_node, self.num_partitions))
-
-    def node_of(self, rank: int) -> int:
-        return rank // self.parts_per_node
 
     @property
     def one_machine(self) -> bool:

@@ -54,16 +54,14 @@ class TaskSettings(Checked):
     inductive: bool = setting(
         "split.inductive",
         False,
-        "hide validation and test nodes with their edges while training; summary.json has their "
-        "scores as nodes that join alone, and beside them in the whole graph (transductive)",
+        "hide validation and test nodes with their edges while training (docs/inference.md)",
         earlier=False,
     )
     loss: str = setting(
         "task.loss",
         "cross_entropy",
-        "node classification: cross-entropy, or focal loss, which gives less weight to nodes that "
-        "are classified well already; node regression: squared (mse), absolute (mae) or Huber "
-        "error",
+        "node classification: cross-entropy or focal loss; node regression: squared (mse), "
+        "absolute (mae) or Huber error",
         one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
     focal_gamma: float = setting(
@@ -79,16 +77,15 @@ class TaskSettings(Checked):
     label_smoothing: float = setting(
         "task.label_smoothing",
         0.0,
-        "node classification: label smoothing, the share of the target that is spread evenly over"
-        " all classes",
+        "node classification: share of the target that is spread evenly over all classes",
         BELOW_ONE,
     )
     class_weights: Any = setting(
         "task.class_weights",
         "auto",
-        "node classification: weight of each class in the loss; none: 1; balanced: the same total "
-        "for each class; auto: balanced where a class is very rare (docs/training.md); or a list "
-        "of numbers. Predicted probabilities are corrected for the weights",
+        "node classification: weight of each class in the loss; none: 1; balanced: the same "
+        "total for each class; auto: balanced where a class is very rare. Predicted "
+        "probabilities are corrected for them (docs/training.md)",
         Check(_is_class_weight, "must be auto, none, balanced, or a list of positive numbers"),
         earlier="none",
     )
@@ -124,8 +121,7 @@ class TaskSettings(Checked):
     cut_edges: str = setting(
         "task.cut_edges",
         "train",
-        "link prediction: train on edges between two partitions, whose other endpoint is sent "
-        "once per layer, or skip them",
+        "link prediction: train on edges between two partitions, or skip them",
         one_of("train", "skip"),
     )
     neighbour_dropout: float = setting(
@@ -183,10 +179,8 @@ class StoppingSettings(Checked):
     metric: str = setting(
         "stopping.metric",
         "auto",
-        "validation metric that chooses the best round and the output heads; auto: accuracy, but "
-        "ROC AUC for two classes of which one is rare, macro-F1 if one of several classes "
-        "dominates, average precision for multi-label nodes, MRR for links, loss for regression "
-        "(docs/training.md)",
+        "validation metric that chooses the best round and the output heads; auto: by the "
+        "labels (docs/training.md)",
         one_of(*METRICS),
         earlier="micro_f1",
     )

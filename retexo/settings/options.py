@@ -31,8 +31,8 @@ class GATOptions(Checked):
     head_merge: str = setting(
         "model.head_merge",
         "mean",
-        "how hidden layers merge heads; mean (as published) gives embeddings of width "
-        "hidden_dim / heads; the last layer always takes the mean",
+        "how hidden layers merge heads; mean gives embeddings of width hidden_dim / heads; the "
+        "last layer takes the mean",
         one_of("mean", "concat"),
     )
     self_loops: bool = setting(
@@ -50,8 +50,7 @@ class RGCNOptions(Checked):
     num_bases: int = setting(
         "model.num_bases",
         8,
-        "number of basis matrices for the relations with the same source type; no bases for "
-        "fewer relations",
+        "number of basis matrices for the relations with the same source type",
         at_least(1),
     )
 

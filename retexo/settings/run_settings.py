@@ -66,8 +66,8 @@ class ModelSettings(Checked):
     num_layers: int | str = setting(
         "num_layers",
         2,
-        "number of layers; auto: layers are added until two in a row have not improved validation, "
-        "at most max_layers; the default of model=rgcn, rgat and hetero_sage is auto",
+        "number of layers; auto (default for rgcn, rgat and hetero_sage): layers are added "
+        "until two in a row have not improved validation",
         number_or(AUTO, 1, MAX_LAYERS),
     )
     max_layers: int = setting(
@@ -137,9 +137,8 @@ class ModelSettings(Checked):
     lookahead: int = setting(
         "model.lookahead",
         0,
-        "1: train each layer together with the next one, whose output head validates both; sends "
-        "aggregates of boundary nodes once per layer and sets model.output=activation; 0: train "
-        "each layer alone",
+        "1: train each layer together with the next one; sends aggregates of boundary nodes "
+        "once per layer and sets model.output=activation; 0: train each layer alone",
         within(0, 1),
         earlier=0,
     )
@@ -175,9 +174,9 @@ class OptimizerSettings(Checked):
     scheduler: str = setting(
         "scheduler",
         "none",
-        "learning rate over a layer's rounds; none: constant; cosine: falls to 0 at num_rounds; "
-        "step: multiplied by scheduler_factor every scheduler_rounds; plateau: the same after "
-        "scheduler_rounds without a better validation metric or loss",
+        "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: "
+        "multiplied by scheduler_factor every scheduler_rounds; plateau: the same after "
+        "scheduler_rounds without improvement",
         one_of(*SCHEDULERS),
         earlier="none",
     )
@@ -217,8 +216,8 @@ class SmoothingSettings(Checked):
     reach: str = setting(
         "smoothing.reach",
         "hops",
-        "label propagation starts from: all nodes within smoothing.steps hops of a split (hops), "
-        "or only nodes in a split (computed), so that predictions depend on the split",
+        "label propagation starts from all nodes within smoothing.steps hops of a split (hops) "
+        "or only nodes in a split (computed)",
         one_of(*REACHES),
         earlier="computed",
     )
@@ -279,9 +278,8 @@ class TrainSettings(Checked):
     batch_size: int | str | None = setting(
         "batch_size",
         "auto",
-        "training nodes per step and worker, drawn anew for each step; null: full batch; auto: "
-        "full batch, or with at least 131,072 training nodes 32,768 nodes per step over all "
-        "workers and 8,192 validation nodes per round",
+        "training nodes per step and worker; null: full batch; auto: full batch below 131,072 "
+        "training nodes, else 32,768 per step over all workers (docs/training.md)",
         number_or("auto", 1),
     )
     network: NetworkSettings
@@ -291,8 +289,8 @@ class TrainSettings(Checked):
     output_heads: str = setting(
         "output_heads",
         "validation",
-        "output head that predicts; last: that of the last layer; validation: that of the layer, "
-        "or the mean of several layers, with the best validation metric",
+        "output heads that predict; last: that of the last layer; validation: one, or the mean "
+        "of several, with the best validation metric",
         one_of("last", "validation"),
         earlier="last",
     )
@@ -300,8 +298,7 @@ class TrainSettings(Checked):
     temperature: str = setting(
         "temperature",
         "auto",
-        "temperature scaling of the final logits; auto: by the temperature with the lowest log "
-        "loss on validation; none: off",
+        "temperature scaling of the final logits by validation log loss; none: off",
         one_of("auto", "none"),
         earlier="none",
     )
@@ -309,8 +306,8 @@ class TrainSettings(Checked):
         "threshold",
         "auto",
         "probability from which the positive class, or a label of a multi-label node, is "
-        "predicted; auto: the threshold with the best F1 on validation, or 0.5 if stopping.metric"
-        " is accuracy or loss",
+        "predicted; auto: the best F1 on validation, or 0.5 if stopping.metric is accuracy or "
+        "loss",
         Check(
             lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
             "must be between 0 and 1, or auto",
@@ -320,8 +317,8 @@ class TrainSettings(Checked):
     histogram_bins: int = setting(
         "histogram_bins",
         512,
-        "bins of the histograms from which the final ROC AUC, average precision and threshold are "
-        "computed; fewer bins disclose less about single nodes to other sites",
+        "bins of the histograms for the final ROC AUC, average precision and threshold; fewer "
+        "bins disclose less to other sites",
         at_least(8),
         at_most(1 << 20),
     )
@@ -338,8 +335,8 @@ class TrainSettings(Checked):
     share_aggregates: bool = setting(
         "sites.share_aggregates",
         False,
-        "allow model.lookahead with dataset_name=parts: sites send each other aggregates of "
-        "boundary nodes, which contain rows of nodes that no other site needs",
+        "allow model.lookahead with dataset_name=parts, which sends aggregates that contain "
+        "rows of nodes that no other site needs",
         compared=False,
     )
     resume: str | None = setting(
@@ -441,8 +438,8 @@ class Settings(Checked):
     objective: tuple[str, ...] | None = setting(
         "objective",
         None,
-        "number of summary.json that a run returns to a sweeper of Hydra, such as val.roc_auc, or "
-        "a list of numbers; null: the validation metric that stopping looks at, R2 for regression",
+        "numbers of summary.json that a run returns to a Hydra sweeper, such as val.roc_auc; "
+        "null: the validation metric of stopping, R2 for regression",
         compared=False,
     )
     plan_rounds: tuple[int, ...] | None = setting(

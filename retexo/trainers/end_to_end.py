@@ -16,7 +16,7 @@ from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Sources
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix
@@ -190,14 +190,17 @@ def exchange_rows(
     scale: Tensor | None,
     kind: str = "features",
     traffic_layer: int | None = None,
+    device: torch.device | None = None,
 ) -> Sources:
-    """Send rows [I, F] once, outside the rounds; never projected."""
+    """Send rows [I, F] once, outside the rounds; never projected. device: of the received ones."""
     of_layer = context.settings.exchange.precision
     precision = of_layer[0]
     if kind == "predictions":
         # With few classes, four bits beside the scale would save little, and sums are too coarse.
         precision = "int8" if of_layer[-1] == "int4" else of_layer[-1]
-    local = LocalRows.unprojected(rows, scale, layerwise.PRECISIONS[precision])
+    local = LocalRows.unprojected(
+        rows, scale, layerwise.PRECISIONS[precision], device or torch.device("cpu")
+    )
     exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
     with context.phase("exchange"):
         exchange.run(TRAIN_PHASE)

@@ -128,14 +128,14 @@ def _smooth_once(
     )[:, None]
     sent = rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
     scale = context.source_scale(gcn)
-    received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
+    received = exchange_rows(
+        context, plan, layer, sent, scale, "predictions", WHOLE_RUN, context.device
+    )
     with context.phase("aggregate"):
-        accumulator = AggregateAccumulator(
-            gcn, context.edges, nodes, sent, None, torch.device("cpu")
-        )
+        accumulator = AggregateAccumulator(gcn, context.edges, nodes, sent, None, context.device)
         accumulator.add(received)
         after = torch.full_like(rows, torch.nan)
-        after[nodes] = to_dense(accumulator.inputs().matrices[0])
+        after[nodes] = to_dense(accumulator.inputs().matrices[0]).cpu()
         after[alone] += own_scale * rows[alone]
     return after
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Convolution, Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
@@ -233,7 +233,9 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     """The exchange of one layer's input."""
     rows, scale = given.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
-    unprojected = LocalRows.unprojected(rows, scale, precision)
+    # Blocks of convolutions that need their neighbours' rows are cut on the host.
+    device = context.device if isinstance(stage.conv, LinearConvolution) else torch.device("cpu")
+    unprojected = LocalRows.unprojected(rows, scale, precision, device)
     if layer == 0 and context.halo_features is not None:
         return KnownHaloExchange(
             context.plan, layer, unprojected, context.comm, context.halo_features
@@ -247,9 +249,10 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
         # Sparse products are supported on the CPU only.
         return stage.conv.project(
             rows if context.device.type == "cpu" else to_dense(rows).to(context.device)
-        ).cpu()
+        )
 
-    local = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
+    width = stage.conv.projected_width
+    local = LocalRows(rows, scale, project, width, precision, device=device)
     return LayerExchange(context.plan, layer, local, context.comm)
 
 

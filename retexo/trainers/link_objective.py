@@ -18,7 +18,7 @@ from retexo.exchange.boundary import TRAIN_PHASE
 from retexo.exchange.differentiable_exchange import make_halo_exchange
 from retexo.exchange.exchange_plan import ExchangePlan, make_plan_from_required_layers
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Sources
 from retexo.models.convolution import Inputs
 from retexo.models.linear import LinearConvolution
@@ -179,10 +179,6 @@ class LinkObjective(_PairObjective, LayerObjective):
     """Rate at which a node of a step trains as if it had no neighbours."""
     from_neighbours: tuple[bool, ...]
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
-
-    @property
-    def read(self) -> LabelledNodes:
-        return self.available
 
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()

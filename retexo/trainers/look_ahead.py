@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Block, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE

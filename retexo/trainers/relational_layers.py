@@ -19,7 +19,7 @@ from torch import Tensor
 
 from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import projected_width, projections

@@ -47,7 +47,7 @@ def divide_columns(rows: Rows, exponents: torch.Tensor) -> Rows:
     """Divide each column by its power of two; a tensor is changed in place."""
     factors = torch.ldexp(torch.ones(len(exponents)), -exponents)
     if isinstance(rows, torch.Tensor):
-        return rows.mul_(factors.to(rows.dtype))
+        return rows.mul_(factors.to(rows))
     return csr_array(
         (rows.data * factors.numpy()[rows.indices].astype(rows.dtype), rows.indices, rows.indptr),
         rows.shape,
@@ -70,4 +70,5 @@ def decode_scaled(
     width = shape[1]
     exponents = ByteReader(block).take(width, torch.int8)
     rows = decode(block[width:], shape, dtype, row_format, out)
-    return rows.mul_(torch.ldexp(torch.ones(width, dtype=dtype), exponents))
+    factors = torch.ldexp(torch.ones(width, dtype=dtype, device=exponents.device), exponents)
+    return rows.mul_(factors.to(rows.device))

@@ -88,7 +88,7 @@ def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
 
 
 def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
-    """Encode rows as uint8 [sum of row_sizes].
+    """Encode rows as uint8 [sum of row_sizes], where the rows are ("sparse": on the host).
 
     Args:
         rows: float32 or float64 [R, D], tensor or CSR (converted to dense a few million values
@@ -102,7 +102,7 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
         _check(rows)
         return as_bytes(rows.detach().contiguous())
     parts = [write(chunk, row_format.precision) for chunk in _chunks(rows)]
-    return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
 
 
 def decode(
@@ -115,7 +115,8 @@ def decode(
     """Decode the rows that `encode` wrote, dtype [R, D].
 
     Args:
-        buffer: uint8 [B], untrusted. Without `out` the result may share its memory.
+        buffer: uint8 [B], untrusted, on the device of the result ("sparse": on the host). Without
+            `out` the result may share its memory.
         shape: (R, D)
         dtype: of the encoded rows.
         out: tensor for the result.
@@ -132,7 +133,8 @@ def decode(
             .view(shape)
         )
         return as_rows if out is None else out.copy_(as_rows)
-    rows, start = torch.empty(shape, dtype=dtype) if out is None else out, 0
+    rows = torch.empty(shape, dtype=dtype, device=buffer.device) if out is None else out
+    start = 0
     for chunk in _decode_chunks(buffer, shape, dtype, row_format):
         rows[start : start + len(chunk)] = chunk
         start += len(chunk)

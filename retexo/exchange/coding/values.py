@@ -44,7 +44,8 @@ def quantize(
     Raises ValueError for values that "int8" or "int4" cannot represent.
     """
     if precision not in MAX_CODES:
-        return rows.to(code_dtype(rows.dtype, precision)), torch.empty(0)
+        no_scales = rows.new_empty(0, dtype=torch.float32)
+        return rows.to(code_dtype(rows.dtype, precision)), no_scales
     codes, scales = to_int8(rows, MAX_CODES[precision], at_random=at_random)
     if not bool(torch.isfinite(scales).all()):
         raise ValueError(
@@ -58,7 +59,8 @@ def encode_values(
 ) -> torch.Tensor:
     """Encode scales [R] and codes [sum of counts] as uint8 [B]; int4 fills low halves first."""
     if precision == "int4":
-        halves = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
+        num_halves = 2 * int(((counts + 1) // 2).sum())
+        halves = torch.zeros(num_halves, dtype=torch.uint8, device=codes.device)
         halves[_half_byte_positions(counts)] = codes.view(torch.uint8) & 15
         codes = halves[::2] | halves[1::2] << 4
     return torch.cat([as_bytes(scales), as_bytes(codes)])

@@ -35,7 +35,7 @@ from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.message_selection import LocalRows
+from retexo.exchange.local_rows import LocalRows
 from retexo.models import streaming_aggregate
 from retexo.models.block import InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT

@@ -12,13 +12,9 @@ from torch import Tensor
 from retexo.arrays import IntArray, Mask
 from retexo.exchange.coding.rows import decode, row_sizes
 from retexo.exchange.coding.values import Precision
+from retexo.exchange.local_rows import DENSE, PROJECTED, SPARSE, LocalRows, MessageFormat
 from retexo.exchange.message_selection import (
-    DENSE,
-    PROJECTED,
-    SPARSE,
     CutEdges,
-    LocalRows,
-    MessageFormat,
     MessageVectors,
     Selection,
     VectorBound,
@@ -177,19 +173,6 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     assert_serves_all(case, chosen)
     assert other.weight(chosen) == min(least_weight(other, each) for each in formats(projected))
     assert chosen.sum_sizes is None or (chosen.sum_sizes == other.sizes(chosen.format)[1]).all()
-
-
-@quickly
-@given(cases(), st.booleans())
-def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, projected: bool) -> None:
-    chosen = case.select_vectors(partial_sums=False, projected=projected)
-    assert chosen.rows.all()
-    assert not chosen.sums.any()
-    every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
-    assert case.weight(chosen) == min(
-        case.weight(Selection(each, every, none)) for each in formats(projected)
-    )
-    assert len(case.write(chosen)) == case.weight(chosen)
 
 
 @quickly
