@@ -123,11 +123,6 @@ class ChangedRowsExchange:
         """Rows that this worker sends in a layer where all change."""
         return sum(map(len, self.sent))
 
-    def held(self, num_inner: int, partition: Partition) -> Held:
-        """What both ends hold afterwards."""
-        owner, index = partition.halo_owner.numpy(), partition.halo_index.numpy()
-        return Held(num_inner, self.sent, owner, index)
-
     def run(self, rows: Tensor, changed: Tensor, tag: MessageTag) -> "ReceivedRows":
         """Exchange the rows of one layer.
 

@@ -250,9 +250,6 @@ class ClusterSettings(Checked):
         first = node * self.parts_per_node
         return range(first, min(first + self.parts_per_node, self.num_partitions))
 
-    def node_of(self, rank: int) -> int:
-        return rank // self.parts_per_node
-
     @property
     def one_machine(self) -> bool:
         """Whether all workers run on this machine, so that loopback is enough."""

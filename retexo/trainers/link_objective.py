@@ -180,10 +180,6 @@ class LinkObjective(_PairObjective, LayerObjective):
     from_neighbours: tuple[bool, ...]
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
-    @property
-    def read(self) -> LabelledNodes:
-        return self.available
-
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
         batch = self.seeds.draw_batch()
