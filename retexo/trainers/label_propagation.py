@@ -109,32 +109,35 @@ def _propagate_plain(
             plan = context.plan.merge_phases()
         else:
             plan = _plan_from_sources(context, sources, computed)
-    scale = context.source_scale(gcn)
     rows = start
     yield rows
     for step in range(steps):
         layer = max(0, plan.num_layers - steps + step)  # 0 in a plan for one layer
-        required = plan.required_layers > layer
-        nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
-        own_scale = gcn.self_loop_scale(
-            context.edges.in_degree[alone], context.edges.out_degree[alone]
-        )[:, None]
-        sent = (
-            rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
-        )
-        received = exchange_rows(
-            context, plan, layer, sent, scale, "predictions", WHOLE_RUN, context.device
-        )
-        with context.phase("aggregate"):
-            accumulator = AggregateAccumulator(
-                gcn, context.edges, nodes, sent, None, context.device
-            )
-            accumulator.add(received)
-            after = torch.full_like(rows, torch.nan)
-            after[nodes] = to_dense(accumulator.inputs().matrices[0]).cpu()
-            after[alone] += own_scale * rows[alone]
-        rows = after
+        rows = _smooth_once(context, gcn, plan, layer, rows, sources)
         yield rows
+
+
+def _smooth_once(
+    context: Context, gcn: GCN, plan: ExchangePlan, layer: int, rows: Tensor, sources: Tensor
+) -> Tensor:
+    """Return A V, [I, C]. What it received is freed before the next step; sources: bool [I]."""
+    required = plan.required_layers > layer
+    nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
+    own_scale = gcn.self_loop_scale(
+        context.edges.in_degree[alone], context.edges.out_degree[alone]
+    )[:, None]
+    sent = rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
+    scale = context.source_scale(gcn)
+    received = exchange_rows(
+        context, plan, layer, sent, scale, "predictions", WHOLE_RUN, context.device
+    )
+    with context.phase("aggregate"):
+        accumulator = AggregateAccumulator(gcn, context.edges, nodes, sent, None, context.device)
+        accumulator.add(received)
+        after = torch.full_like(rows, torch.nan)
+        after[nodes] = to_dense(accumulator.inputs().matrices[0]).cpu()
+        after[alone] += own_scale * rows[alone]
+    return after
 
 
 def _plan_has_all_edges(context: Context) -> bool:

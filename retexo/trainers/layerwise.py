@@ -27,7 +27,7 @@ from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
 from retexo.models.stage import Stage
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.objective import LabelledNodes, LayerObjective
-from retexo.trainers.context import Context
+from retexo.trainers.context import Context, return_freed_memory
 
 EDGES_PER_STEP = 1 << 18
 """In-edges of nodes whose neighbours' rows are multiplied with the weights together, in each
@@ -88,6 +88,7 @@ def run_layer(
         objective = given.make_objective(context, layer, stage, received)
     del received
     fit(objective)
+    return_freed_memory()
     return given.embed_nodes(context, objective, exchanges, logits=logits)
 
 
@@ -386,6 +387,7 @@ def _inputs_from_sums(
         with context.phase("embed"):
             accumulator.add(sources)
         del sources  # before the next ones come
+    return_freed_memory()
     places = (
         slice(first, first + NODES_PER_STEP) for first in range(0, len(nodes), NODES_PER_STEP)
     )

@@ -21,7 +21,7 @@ from retexo.rounds.training_loop import RoundsResult, run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import apply_heads
 from retexo.trainers import end_to_end, network_pass
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import Context, TrainResult, return_freed_memory
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import Fit, LayerInput, run_layer
 from retexo.trainers.look_ahead import LookAheadInput
@@ -67,6 +67,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         if output.logits is not None:
             logits.append(output.logits)
         del output
+        return_freed_memory()
         of_layers.is_best(depth, results[-1].metric, results[-1].loss)
         unguided = depth == LAYERS_UNGUIDED and not context.graph_info.num_val
         if grows and (unguided or of_layers.out_of_patience(depth)):

@@ -20,7 +20,7 @@ from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import Scores, choose_and_score, score_nodes
-from retexo.trainers.context import Clock, Context
+from retexo.trainers.context import Clock, Context, return_freed_memory
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
@@ -101,6 +101,7 @@ def run(
                 class_names=job.directory.class_names,
                 hides_held_out=settings.task.inductive,
             )
+        return_freed_memory()
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
