@@ -1,5 +1,6 @@
 """`app=plan`: predicted bytes and memory of a run, beside other methods on the same partitions."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
 from retexo.trainers.registry import check
 from retexo.worker.graph import Part, check_directory, read_part, without_ledger
+
+logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 6
 """Largest number of workers for which bytes by peer are printed."""
@@ -70,6 +73,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
+    logger.info("%s: dry run", directory.path)
     parts = range(directory.num_parts)
     local_copies.fetch_parts(directory.path, directory.meta, parts)
     directory.verify(parts)
