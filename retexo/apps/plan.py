@@ -28,7 +28,7 @@ from retexo.plan.traffic import (
     estimate_by_gradient,
     estimate_prediction,
     estimate_traffic,
-    network_of,
+    find_architecture,
 )
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
@@ -153,7 +153,7 @@ def _estimate_by_formulas(
     """
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if hetero:
-        network: Any = network_of(settings, directory, parts)
+        network: Any = find_architecture(settings, directory, parts)
         baselines = {
             name: hetero_baseline_bytes(plain, hetero, network, number)
             for name, number in rounds.items()

@@ -53,10 +53,14 @@ class Smoother(Protocol):
         """Whether the first step decides if the others are taken."""
 
     def first_step(self, start: Tensor) -> Tensor:
-        """V_1 at the validation nodes, [I, C]."""
+        """Return the predictions after one step of label propagation, [I, C], at the validation
+        nodes. start: the averaged logits V_0, [I, C].
+        """
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """From V_0 and K to V_0 ... V_K."""
+        """Yield the predictions before and after each of `steps` steps of label propagation: V_0 =
+        start, V_1 ... V_K, [I, C] each.
+        """
 
     def counting_apart(self) -> AbstractContextManager[None]:
         """With app=plan, count the bytes sent inside apart: training sends them only if the first
@@ -94,8 +98,8 @@ def choose_heads(
 
 
 def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
-    """Smooth the logits V_0 by label propagation, with alpha chosen by validation; return alpha and
-    Z, [I, C].
+    """Smooth averaged logits by label propagation, with alpha chosen by validation; return alpha
+    and the smoothed logits, [I, C].
     """
     if smoother.tries_first:
         helps = first_step_helps(context, [start, smoother.first_step(start)])
@@ -144,16 +148,16 @@ def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propaga
 
 
 def average_heads(logits: Sequence[Tensor], heads: OutputHeads, num_layers: int) -> Tensor:
-    """Average the logits of the chosen heads: V_0, [I, C]. logits: [I, C], or of some nodes, of the
-    last stages of `num_layers`.
+    """Average the logits of the chosen heads, [I, C]. logits: of the last stages of `num_layers`,
+    [I, C] or of some nodes.
     """
     chosen = [logits[stage - num_layers] for stage in heads.stages]
     return chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(dim=0)
 
 
 def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
-    """Return the smoothed logits Z, [I, C]: the sum of V_0 ... V_K with APPNP's weights for the
-    teleport probability alpha.
+    """Return the smoothed logits, [I, C]: the weighted sum of the results V_0 ... V_K of label
+    propagation, with APPNP's weights for the teleport probability alpha.
     """
     if alpha == 1:
         return powers[0]  # also where the later ones are NaN

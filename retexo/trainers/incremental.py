@@ -346,7 +346,9 @@ class ChangedNodes:
         self.writer.add_rows(f"{name}_halo", halo)
 
     def _propagate(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """V_0 ... V_K, [I, C] each; see retexo.trainers.label_propagation."""
+        """Yield the logits `start`, then the result of each step of label propagation, [I, C] each;
+        only changed nodes are computed again.
+        """
         context, former = self.context, self.former
         gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
         sources = torch.ones(len(start), dtype=torch.bool)

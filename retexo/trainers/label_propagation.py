@@ -68,12 +68,16 @@ class LabelPropagation:
         return few_validate and smoothing.steps > 1 and 1 in smoothing.alphas
 
     def first_step(self, start: Tensor) -> Tensor:
-        """V_1 at the validation nodes, [I, C]; NaN elsewhere."""
+        """Return the predictions after one step of label propagation, [I, C], at the validation
+        nodes; NaN elsewhere.
+        """
         _, first = _propagate_plain(self.context, start, 1, self.context.partition.val_mask)
         return first
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield V_0 ... V_K, [I, C] each, of label propagation with K = `steps` (`propagate`)."""
+        """Yield the predictions `start`, then the result of each of `steps` steps of label
+        propagation, [I, C] each.
+        """
         return propagate(self.context, start, steps)
 
     def counting_apart(self) -> AbstractContextManager[None]:
@@ -82,8 +86,8 @@ class LabelPropagation:
 
 
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """Yield V_0 = `start` and the results V_1 ... V_K of K steps of label propagation, [I, C] each;
-    NaN where V_0 is, and where no later step needs the value.
+    """Yield the predictions `start`, then the result of each of `steps` steps of label propagation,
+    [I, C] each; NaN where `start` is, and where no later step needs the value.
     """
     if context.is_heterogeneous:
         return propagate_along_paths(context, start, steps)
@@ -93,8 +97,8 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
 def _propagate_plain(
     context: Context, start: Tensor, steps: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield V_0 ... V_K, [I, C] each, of label propagation on a plain graph; targets: bool [I]
-    nodes that a single step is for.
+    """Yield the predictions `start`, then the result of each of `steps` steps of label propagation
+    on a plain graph; targets: bool [I] nodes that a single step is for.
     """
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
     computed = context.computed

@@ -25,7 +25,9 @@ class Trainer(Protocol):
 
     @property
     def USE(self) -> Use:
-        """The use that the exchange plan is made for."""
+        """The kind of run that the exchange plan is made for, which decides whose output is
+        computed and in which phases rows are sent.
+        """
 
     @property
     def OWN_MODEL(self) -> bool:
