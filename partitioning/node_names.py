@@ -38,8 +38,8 @@ class Names:
             self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends
         )
 
-    def followed_by(self, other: "Names") -> "Names":
-        """Return these names, then the others."""
+    def concatenate(self, other: "Names") -> "Names":
+        """Return these names, then those of `other`."""
         text = np.concatenate((self.text, other.text))
         return Names(text, np.concatenate((self.ends, other.ends + len(self.text))))
 

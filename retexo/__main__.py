@@ -28,6 +28,9 @@ from retexo.settings.search import find_objective
 
 
 def main() -> int:
+    """Run the command `retexo`: check the command line, let Hydra compose the settings, run the
+    app; return the exit status.
+    """
     keep_standard_streams()
     if sys.argv[1:2] == ["credentials"]:
         from retexo.apps.credentials import main as make_credentials

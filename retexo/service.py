@@ -77,6 +77,7 @@ class Nodes(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Nodes":
+        """ValueError unless a request gives either ids or new nodes with edges."""
         if (self.ids is None) == (self.nodes is None):
             raise ValueError("give ids of nodes of the graph, or nodes (and edges): one of them")
         if self.ids is not None and self.edges is not None:
@@ -143,6 +144,9 @@ class ModelStore:
         self._ended = threading.Event()
 
     def _signature(self) -> tuple[int, ...] | None:
+        """Return time, size and inode of the model's description, which differ for another model;
+        None without the file.
+        """
         try:
             found = self._file.stat()
         except OSError:

@@ -39,6 +39,8 @@ CHUNK = 1 << 23
 
 @dataclass(frozen=True)
 class _Source:
+    """Files and properties of one of OGB's graphs for node classification."""
+
     zip: str
     raw: tuple[str, ...]
     split: str

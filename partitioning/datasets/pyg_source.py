@@ -59,6 +59,7 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def _musae(name: str, path: Path) -> RawGraph:
+    """Read the npz file of Facebook or LastFM Asia: edges, features and classes."""
     with (
         reading(path, "npz file", FETCH_AGAIN),
         open_regular(path) as file,

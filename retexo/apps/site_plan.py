@@ -102,6 +102,7 @@ class _Table:
 
 
 def _make_tables(part: Part) -> list[_Table]:
+    """Count halo nodes, edges between sites and rows for each node type of a site."""
     if isinstance(part, Partition):
         between = part.src >= part.num_inner
         owner = part.halo_owner[part.src[between] - part.num_inner]

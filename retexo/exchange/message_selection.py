@@ -324,6 +324,7 @@ class MessageVectors:
         return self.local.rows.shape[1] if self.format.scaled else 0
 
     def _size_of_vectors(self, piece: range) -> int:
+        """Return the bytes of the vectors of a piece, without exponents."""
         if self.sum_sizes is not None:  # then there are no rows
             return int(self.sum_sizes[piece.start : piece.stop].sum())
         if self.format.sparse:
@@ -340,6 +341,7 @@ class MessageVectors:
         return block if exponents is None else write_exponents(exponents, block)
 
     def _encode(self, piece: range) -> Tensor:
+        """Encode the vectors of a piece, without exponents, as uint8."""
         if not piece:
             return torch.empty(0, dtype=torch.uint8)
         first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))

@@ -90,11 +90,13 @@ class ParentPipe:
         return progress
 
     def _die(self, message: str) -> None:
+        """Send an error to the parent and end this process at once."""
         self.send({"error": {"kind": "death", "message": message, "traceback": ""}})
         os._exit(1)
 
 
 def _beat_forever(progress: Progress, seconds: float) -> None:
+    """Send a heartbeat every `seconds`."""
     while True:
         progress.beat()
         time.sleep(seconds)

@@ -188,6 +188,7 @@ class TypedLayer(nn.Module):
         """The trained modules."""
 
     def by_type(self) -> Iterator[tuple[str, Stage]]:
+        """Yield each computed node type with its stage."""
         return zip(self.types, self.trunk, strict=True)  # type: ignore[arg-type]
 
     @property

@@ -5,8 +5,9 @@
 
 with B the bandwidth in bytes per second, e seconds to encode and decode a value, and p seconds of
 PowerSGD per parameter, P parameters. Bytes are upper bounds: all halo rows, dense, and num_rounds
-rounds. The most precise candidate is chosen whose seconds are at most a second or a tenth above the
-fewest. Sizes come from meta.json, so all nodes and a resumed run choose alike.
+rounds. Predictions, which are sent only where smoothing helps, do not count. The most precise
+candidate is chosen whose seconds are at most a second or a tenth above the fewest. Sizes come from
+meta.json, so all nodes and a resumed run choose alike.
 """
 
 from collections.abc import Sequence

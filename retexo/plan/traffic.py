@@ -48,12 +48,12 @@ from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import (
     NodeTask,
     labelled_nodes_of,
+    link_task,
     make_context,
     schema_of,
-    task_of,
     task_of_model,
 )
-from retexo.worker.measure import measurements
+from retexo.worker.measure import gather_measurements
 
 ROW_KINDS = ("features", "embeddings", "aggregates")
 PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
@@ -243,7 +243,7 @@ def _dry_run(
     logits = list(_dry_run_layers(context, stages, steps))
     smoother = LabelPropagation(context, partial(_counted_apart, comm, smoothing))
     choose_and_score(context, stages, logits, smoother)
-    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())
 
 
@@ -260,7 +260,7 @@ def _dry_run_prediction(
     if settings.smoothing.steps:
         *_, logits = propagate(context, logits, settings.smoothing.steps)
     score_nodes(context, logits, OutputHeads((0,)))
-    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
 def _make_context(
@@ -274,7 +274,7 @@ def _make_context(
 ) -> Context:
     """Send what workers send before the first layer."""
     graph_info = agree_on_graph_info(
-        comm, graph.partition, directory, training=trains, task=task_of(settings)
+        comm, graph.partition, directory, training=trains, task=link_task(settings)
     )
     check_same_parameters(comm, stages)
     if settings.gradient.secure:

@@ -142,7 +142,9 @@ class OutEdges:
     def cut_block_and_rows(
         self, rows: Tensor, edges: NumberedEdges, destinations: Tensor
     ) -> tuple[Block, Tensor]:
-        """The same with the rows of the block's nodes; rows: [I, F] of the inner nodes."""
+        """Return the block of the in-edges of some destinations, int64 [n], and the rows of the
+        block's nodes. rows: [I, F] of the inner nodes.
+        """
         block = self.cut_block(edges, destinations)
         own = block.nodes < len(rows)
         received = edges.sources.unprojected.values[block.nodes[~own] - self.partition.num_inner]

@@ -30,9 +30,9 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.tasks import ranking
 from retexo.trainers import registry
 from retexo.trainers.context import Clock
-from retexo.trainers.lazy import each_layer
+from retexo.trainers.lazy import run_layers
 from retexo.worker.graph import Graph, read_graph
-from retexo.worker.make_context import make_context, task_of
+from retexo.worker.make_context import link_task, make_context
 
 COMMON = (
     "task=link_prediction",
@@ -160,7 +160,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].partition, directory, task=task_of(settings)
+            comm, graphs[comm.rank].partition, directory, task=link_task(settings)
         ),
     )
 
@@ -255,7 +255,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
                 dtype=torch.float32,
                 use="train",
             )
-            list(each_layer(context, stages, fit))
+            list(run_layers(context, stages, fit))
 
         run_threads(1, worker)
         return layers

@@ -273,7 +273,7 @@ def _train(
     trained = lazy.train(context, stages)
     stages = stages[: len(trained.rounds)]
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
-    context = context.at_depth(len(stages))
+    context = context.with_num_layers(len(stages))
     embeddings = noted[comm.rank]
     if not settings.model.grows:  # then the last layer passes on its logits
         np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())

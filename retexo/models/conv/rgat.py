@@ -77,7 +77,9 @@ class RelationalAttention(RelationalConvolution):
             )
         ]
         return (
-            torch.cat([*out, *([self.added(parts, inputs.num_rows)] if self.groups else [])], dim=1)
+            torch.cat(
+                [*out, *([self.sum_parts(parts, inputs.num_rows)] if self.groups else [])], dim=1
+            )
             + self.bias
         )
 
