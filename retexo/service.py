@@ -386,7 +386,7 @@ def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> b
 
 
 def _find(model: Predictor, asked: Nodes, counts: _Counts, *, embeddings: bool) -> Any:
-    """Predictions of the nodes."""
+    """Predict the nodes that a request asks for: known ones by id, or new ones."""
     call = model.embed if embeddings else model.predict
     if asked.ids is not None:
         found = call(node_ids=asked.ids, output="arrays")

@@ -35,7 +35,7 @@ class Nodes:
 
     @property
     def named(self) -> bool:
-        """Whether ids are names."""
+        """Whether nodes are known by names, not by integers."""
         return bool(self._names)
 
     @property

@@ -126,7 +126,7 @@ _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 
 def _read_edges(path: Path) -> tuple[Endpoints, Endpoints]:
-    """Return edge ends."""
+    """Read the sources and destinations of all edges from a csv file."""
     piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for frame in read_frames(path, header=False):
         for column, pile in enumerate(piles):

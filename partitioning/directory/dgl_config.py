@@ -52,7 +52,7 @@ class IdRanges:
 
     @property
     def total(self) -> int:
-        """N"""
+        """The number of ids in all ranges, N."""
         return int(self.size.sum())
 
 

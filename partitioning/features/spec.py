@@ -113,6 +113,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_version(file: Path, found: dict[str, Any], known: int) -> None:
+    """InputError for a fitted pipeline of another version."""
     versions = {state.get("version") for state in found.values()}
     if versions - {known}:
         raise InputError(

@@ -76,7 +76,7 @@ class _Layout:
 
     @property
     def num_entries(self) -> int:
-        """E."""
+        """The number of numeric entries E: the widths of the numeric columns, added up."""
         return sum(each.width for each in self.numbers)
 
     def split(self, counts: Words) -> dict[str, Words]:

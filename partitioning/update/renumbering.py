@@ -49,7 +49,7 @@ class Renumbering:
 
     @property
     def num_old(self) -> int:
-        """N."""
+        """The number of nodes N before the change."""
         return int(self.old_bounds[-1])
 
     def part_of(self, nodes: Ints) -> Ints:

@@ -321,6 +321,7 @@ class _ChunkedSum:
         return self._wire_format is self._values.dtype
 
     def _chunk(self, rank: int) -> Pieces:
+        """Return the encoded values of the chunk that a rank sums."""
         return message_format.chunk(self._encoded, self._wire_format, *self._bounds[rank])
 
     def _num_bytes(self, rank: int) -> int:

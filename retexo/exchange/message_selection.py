@@ -228,7 +228,9 @@ class _FormatSizes:
 
 
 def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None:
-    """Return Selection.sum_sizes."""
+    """Return the bytes of each target's sum if no rows are sent beside the sums; None if
+    some are.
+    """
     return None if rows.any() else chosen.sum_sizes
 
 

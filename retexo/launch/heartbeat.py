@@ -114,7 +114,7 @@ class ProcessMonitor:
         """Seconds without a heartbeat and without CPU time."""
 
     def reset(self) -> None:
-        """Note a heartbeat."""
+        """Note that a heartbeat has come: the silent time begins again at 0."""
         self.idle_seconds = 0.0
 
     def add(self, seconds: float) -> None:

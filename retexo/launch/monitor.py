@@ -170,6 +170,7 @@ class NodeMonitor:
                 self._read_node(links[source])
 
     def _read_worker(self, worker: Worker) -> None:
+        """Read a worker's messages, and tell the other nodes when its phase changes."""
         before = worker.phase
         worker.read()
         if worker.phase.partition(",")[0] != before.partition(",")[0]:
@@ -193,6 +194,7 @@ class NodeMonitor:
         )
 
     def _read_node(self, other: int) -> None:
+        """Read the messages of another node; a closed connection counts as a lost node."""
         try:
             messages = self._links[other].receive()
         except ChannelClosed as error:

@@ -160,7 +160,7 @@ class Stage(nn.Module):
 
     @property
     def trunk(self) -> nn.ModuleList:
-        """Everything but the head."""
+        """The modules of the stage that compute embeddings: all but the head."""
         return nn.ModuleList(
             part for part in (self.conv, self.norm, self.skips) if part is not None
         )

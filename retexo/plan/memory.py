@@ -166,7 +166,9 @@ class LayerWork:
 
     @property
     def boundary_of_peer(self) -> int:
-        """Like `boundary`, for the edges from one peer."""
+        """The edges from one peer into this partition, on average; `boundary` has those from all
+        peers.
+        """
         return self.boundary // self.peers
 
     @classmethod

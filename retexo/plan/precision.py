@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def encoding(self) -> str:
-        """The values as words."""
+        """Return the chosen values as words, such as int6 and powersgd."""
         return " ".join(value for value in self.values.values() if value != "none")
 
     def __str__(self) -> str:

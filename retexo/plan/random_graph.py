@@ -79,7 +79,7 @@ class Case:
 
     @property
     def pairs(self) -> int:
-        """Ordered pairs of workers."""
+        """The number of ordered pairs of workers, W (W - 1)."""
         return self.workers * (self.workers - 1)
 
     @property

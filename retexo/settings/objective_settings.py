@@ -159,7 +159,9 @@ class TaskSettings(Checked):
 
     @property
     def name(self) -> str:
-        """The file conf/task/NAME.yaml."""
+        """The task's name on the command line: node_classification, node_regression or
+        link_prediction.
+        """
         if self.links:
             return "link_prediction"
         return "node_regression" if self.regression else "node_classification"

@@ -56,7 +56,7 @@ class LinkPrediction:
         return MeanReciprocalRank()
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Labels are not read."""
+        """Return the labels unchanged: link prediction does not read them."""
         return labels
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class LinkPrediction:
         return {"metric": MeanReciprocalRank.name}
 
     def describe(self) -> dict[str, Any]:
-        """Fields of a checkpoint."""
+        """Return the task's fields of model.json in a checkpoint."""
         return {"multilabel": False}
 
 

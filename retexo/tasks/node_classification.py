@@ -112,7 +112,7 @@ class NodeClassification:
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
-        """Nodes in each split."""
+        """Return the numbers of training, validation and test nodes of a partition."""
         return count_nodes_in_split(partition)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,7 +136,7 @@ class NodeClassification:
         return chosen
 
     def describe(self) -> dict[str, Any]:
-        """Fields of a checkpoint."""
+        """Return the task's fields of model.json in a checkpoint."""
         return {"multilabel": self.multilabel}
 
     def count_labels(self, partition: Partition) -> Tensor:

@@ -73,6 +73,7 @@ class NetworkObjective:
         return weights, [matrices] if matrices else []
 
     def losses(self) -> Iterator[Tensor]:
+        """Yield the loss summed over this worker's training nodes."""
         self.module.train()
         logits, zero = self.train()
         yield self.task.loss_sum(logits, self.train_labels) + zero

@@ -99,7 +99,9 @@ class OutEdges:
 
     @property
     def num_pairs(self) -> int:
-        """R; 0 in a plain graph."""
+        """The number R of pairs of a relation and a destination node, which have local ids of their
+        own; 0 in a plain graph.
+        """
         return self.partition.num_inner - self.num_nodes
 
     def required_destinations(

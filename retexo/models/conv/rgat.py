@@ -27,6 +27,7 @@ from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
+    """Build the attention of one layer; InputError if hidden_dim is no multiple of heads."""
     heads = 1 if layer.is_last else layer.model.heads
     if layer.num_out % heads:
         raise InputError(
