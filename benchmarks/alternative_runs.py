@@ -33,6 +33,10 @@ class Run:
     """Folder of the graph and its partitions."""
     budget: float
     """Seconds of training after which PyG and DGL stop."""
+    device: str = "cpu"
+    """Of PyG and DGL on the whole graph."""
+    epochs: int | None = None
+    """Epochs without early stopping; None for the stopping rule."""
 
 
 def fit(
@@ -40,15 +44,15 @@ def fit(
     epoch: Callable[[], None],
     right: Callable[[str], float],
     start: float,
-    budget: float,
+    run: Run,
 ) -> dict[str, Any]:
-    """Run epochs until the stopping rule or the budget ends them.
+    """Run epochs until the stopping rule, the budget or the number of epochs ends them.
 
     Args:
         right: returns the accuracy on a part of the nodes, without gradients.
     """
     best, best_epoch, kept, curve = -1.0, 0, None, []
-    for number in range(1, EPOCHS + 1):
+    for number in range(1, (run.epochs or EPOCHS) + 1):
         model.train()
         epoch()
         model.eval()
@@ -56,9 +60,9 @@ def fit(
         curve.append((time.perf_counter() - start, accuracy))
         if accuracy > best:
             best, best_epoch, kept = accuracy, number, copy.deepcopy(model.state_dict())
-        elif number - best_epoch >= PATIENCE:
+        elif number - best_epoch >= PATIENCE and run.epochs is None:
             break
-        if curve[-1][0] > budget:
+        if curve[-1][0] > run.budget:
             break
     model.load_state_dict(kept)
     test = right("test")
@@ -81,7 +85,7 @@ def baseline(run: Run) -> dict[str, Any]:
     torch.set_num_threads(THREADS)
     torch.manual_seed(run.seed)
     data = {
-        name: torch.from_numpy(array)
+        name: torch.from_numpy(array).to(run.device)
         for name, array in np.load(Path(run.folder) / "graph.npz").items()
     }
     x, labels, classes = data["x"], data["labels"], int(data["labels"].max()) + 1
@@ -89,7 +93,7 @@ def baseline(run: Run) -> dict[str, Any]:
     convs, whole, batches, call = (pyg if library == "PyG" else dgl_tools)(
         data, kind, (x.shape[1], WIDTH, classes)
     )
-    model = nn.ModuleList(convs)
+    model = nn.ModuleList(convs).to(run.device)
     # Before the clock starts: the first optimiser imports torch._dynamo, which takes a second.
     optimizer = torch.optim.Adam(
         model.parameters(), SAMPLED_RATE if sampled else FULL_RATE, weight_decay=DECAY
@@ -137,7 +141,7 @@ def baseline(run: Run) -> dict[str, Any]:
         if sampled
         else {}
     )
-    return fit(model, epoch, right, start, run.budget)
+    return fit(model, epoch, right, start, run)
 
 
 def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:

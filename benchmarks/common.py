@@ -43,7 +43,7 @@ from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.make_context import make_context
-from retexo.worker.measure import measurements
+from retexo.worker.measure import gather_measurements
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gcn", "sage", "gat")
@@ -169,9 +169,9 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.train.model.grows:
-            context = context.at_depth(len(trained.rounds))
+            context = context.with_num_layers(len(trained.rounds))
         _, scores = choose_and_score(context, stages, trained.logits, LabelPropagation(context))
-        measured = measurements(
+        measured = gather_measurements(
             comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.depth
         )
         return {

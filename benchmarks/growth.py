@@ -40,7 +40,7 @@ ROWS = ("features", "embeddings", "predictions")
 DRAWN = {
     "all": "MB sent by all workers",
     "worker": "MB sent per worker",
-    "memory": "MiB of memory, largest worker",
+    "memory": "MiB, largest worker (232 without data)",
     "edges": "in-edges, largest worker",
 }
 
@@ -135,7 +135,7 @@ def draw(rows: dict[Case, Figures], path: Path) -> None:
     mpl.rcParams |= {"svg.hashsalt": "retexo", "svg.fonttype": "none", "font.size": 10}
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(2, 2, figsize=(8, 6.4))
+    figure, panels = plt.subplots(2, 2, figsize=(8, 6.4), sharex=True)
     lines: dict[Case, dict[int, Figures]] = defaultdict(dict)
     largest = max((case.nodes for case in rows if not case.weak), default=0)
     for case, row in rows.items():
@@ -158,7 +158,12 @@ def draw(rows: dict[Case, Figures], path: Path) -> None:
                 label=f"{line.nodes:,} nodes{' per part' * line.weak}, "
                 f"{'METIS' if line.method == 'metis' else line.method} parts",
             )
-        panel.set(xscale="log", yscale="log", title=title)
+        panel.set(xscale="log", title=title)
+        if column == "memory":  # most of it is a worker without data
+            panel.set_ylim(0, None)
+        else:
+            panel.set_yscale("log")
+            panel.yaxis.set_major_formatter("{x:,.10g}")
         parts = sorted({count for by_parts in lines.values() for count in by_parts})
         panel.set_xticks(parts, [str(count) for count in parts])
         panel.xaxis.minorticks_off()

@@ -36,7 +36,7 @@ from retexo.models.convolution import Inputs
 from retexo.models.stage import Architecture, build_stages
 from retexo.rounds.round_message import RoundMessage
 from retexo.settings.compose import compose
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 from retexo.sites.tls import StreamTls
 
 ROUNDS = 200

@@ -76,6 +76,7 @@ def _number_types(graph: AnyGraph) -> NDArray[np.int64]:
 
 
 def _split_by_type(graph: AnyGraph, parts: Assignment) -> dict[str, Assignment]:
+    """Split an assignment of all nodes, numbered together, by node type."""
     first = first_nodes(graph)
     return {
         name: parts[first[name] : first[name] + table.num_nodes]
@@ -211,6 +212,7 @@ def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
 
 
 def _read_integers(path: Path) -> NDArray[np.int64]:
+    """Read the integers of an npy or csv file."""
     with reading(path, "npy or csv of integers", where=f"partition_file={path}"):
         if path.suffix == ".npy":
             values = load_npy(path)

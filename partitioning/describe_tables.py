@@ -98,7 +98,7 @@ def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, S
     """
     path = find_site_table(site)
     if path is None:
-        raise _no_table(site)
+        raise _missing_table_error(site)
     return {"nodes": summarise(*_read_to_fit(site, path, columns, fit))}
 
 
@@ -120,7 +120,7 @@ def _share_of_site(
     if path is None:
         ids, _ = read_ids_and_masks(site)
         if len(ids):
-            raise _no_table(site)
+            raise _missing_table_error(site)
         return share_nothing(agreed, features)
     roles = [{"name": each.name, "role": each.role} for each in agreed]
     columns = stored_columns({"nodes": {"columns": roles, "ignored": {}, "roles": {}}}, columns)
@@ -135,7 +135,8 @@ def _share_of_site(
     return compute_share(rows, schema, used, agreed, features)
 
 
-def _no_table(site: Site) -> InputError:
+def _missing_table_error(site: Site) -> InputError:
+    """Return the error for a site without a table of features."""
     return InputError(
         f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS} are"
         " taken as they are"

@@ -44,6 +44,7 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
 
 
 def _probe_by_program(files: Sequence[Path], seconds: float) -> int:
+    """Read the files in a new Python process; return its exit status."""
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-P", "-m", "partitioning.dgl_probe", *map(str, files)]
     nowhere = subprocess.DEVNULL
@@ -54,6 +55,7 @@ def _probe_by_program(files: Sequence[Path], seconds: float) -> int:
 
 
 def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:
+    """Read the files in a process of the fork server; return its exit status."""
     child = get_context("forkserver").Process(target=_read_silently, args=(files,), daemon=True)
     child.start()
     child.join(seconds)
@@ -65,6 +67,7 @@ def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:
 
 
 def _read_silently(files: Sequence[Path]) -> None:
+    """Read the files without output."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):
         os.dup2(nowhere, number)

@@ -68,6 +68,9 @@ def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
 
 
 def _open_regular(path: str, flags: int) -> int:
+    """Open a path by os.open; OSError if it is not a regular file, or a link that would
+    be written.
+    """
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
         descriptor = os.open(
@@ -293,6 +296,7 @@ def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
 
 
 def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
+    """Open and lock a lock file, trying again for `patience` seconds."""
     deadline = time.monotonic() + patience
     while True:
         file: IO[str] = open_regular(lock, "a+")
@@ -307,11 +311,12 @@ def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
 
 
 def _take_lock(file: IO[str], lock: Path, where: str) -> None:
+    """Lock an open file; InputError if another process holds it or has just removed it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(
-            f"{where}: in use by {_owner(lock)}; wait for its end, or choose another"
+            f"{where}: in use by {_describe_owner(lock)}; wait for its end, or choose another"
         ) from None
     except OSError as error:
         log.warning(
@@ -323,7 +328,8 @@ def _take_lock(file: IO[str], lock: Path, where: str) -> None:
         raise InputError(f"{where}: another process has just left it; try again")
 
 
-def _owner(lock: Path) -> str:
+def _describe_owner(lock: Path) -> str:
+    """Return process, host and start of the holder of a lock, for a message."""
     try:
         owner = json.loads(read_text(lock))
         host, started = str(owner["host"])[:100], str(owner["started"])[:30]

@@ -187,6 +187,7 @@ def _new_edges(
     known: Mapping[str, Nodes],
     grown: Mapping[str, Nodes],
 ) -> Relation:
+    """Read the new edges of a relation; ends become positions in the grown graph."""
     relation, what = (
         held.encoded.relations[each],
         f"new edges{each[1] and f' {SEPARATOR.join(each)}'}",
@@ -279,6 +280,7 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
 
 
 def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
+    """Append new nodes to those of a type."""
     if more is None:
         return table
     features: Any
@@ -294,6 +296,7 @@ def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
 
 
 def _join_edges(relation: Relation, more: Relation | None) -> Relation:
+    """Append new edges to those of a relation."""
     if more is None:
         return relation
     joined: Any = {

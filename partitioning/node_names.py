@@ -30,9 +30,6 @@ class Names:
         ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
         return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
 
-    def __len__(self) -> int:
-        return len(self.ends)
-
     def take(self, rows: NDArray[np.int64]) -> "Names":
         """Return the names of some nodes, int64 [n]."""
         sizes = np.diff(self.ends, prepend=0)[rows]
@@ -41,8 +38,8 @@ class Names:
             self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends
         )
 
-    def followed_by(self, other: "Names") -> "Names":
-        """Return these names, then the others."""
+    def concatenate(self, other: "Names") -> "Names":
+        """Return these names, then those of `other`."""
         text = np.concatenate((self.text, other.text))
         return Names(text, np.concatenate((self.ends, other.ends + len(self.text))))
 

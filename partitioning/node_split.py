@@ -171,6 +171,7 @@ def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[st
 
 
 def _mask(num_nodes: int, ids: Ids) -> Mask:
+    """Return a mask that is true at these nodes."""
     mask = np.zeros(num_nodes, dtype=np.bool_)
     mask[ids] = True
     return mask
@@ -223,6 +224,7 @@ def _draw_per_class(
 
 
 def _share(name: str, value: Any) -> float:
+    """Return a setting as a share in [0, 1]; InputError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InputError(
             f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in"
@@ -256,6 +258,7 @@ def _nodes_in_order(
 
 
 def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
+    """Return the times of nodes, float64 [n]; InputError where one is unknown."""
     if graph.node_time is None:
         raise InputError(
             f"split=time: {graph.name} has no times of nodes; set columns.time to the column of"

@@ -105,7 +105,7 @@ class Place:
                 if "bucket does not exist" in str(error):
                     raise
                 return None
-            return _entry(info) if info["type"] == "file" else None
+            return _make_entry(info) if info["type"] == "file" else None
 
     def objects(self) -> dict[str, Entry]:
         """Return all objects below the address, by their path from there."""
@@ -113,7 +113,7 @@ class Place:
         with self._explain("list"):
             root = self._path.rstrip("/")
             found = self._filesystem().find(root, detail=True)
-        names = {path.removeprefix(f"{root}/"): _entry(info) for path, info in found.items()}
+        names = {path.removeprefix(f"{root}/"): _make_entry(info) for path, info in found.items()}
         for name in names:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise InputError(f"{self}: has an object {name!a}, which is no path below it")
@@ -174,10 +174,12 @@ class Place:
             self._filesystem().rm_file(self._path)
 
     def _check_listable(self, reason: str) -> None:
+        """InputError for a place that can only be read, such as https."""
         if not self.can_list:
             raise InputError(f"{self}: {reason}")
 
     def _filesystem(self) -> Any:
+        """Return fsspec's file system for the address; InputError if a package is missing."""
         package = PACKAGES[self.scheme]
         try:
             import fsspec
@@ -212,6 +214,9 @@ class Place:
                 raise OSError(f"{received} of {held.size} bytes arrived")
 
     def _ask_head(self) -> Entry | None:
+        """Ask for size and version of an https object by a HEAD request; None if it does
+        not exist.
+        """
         request = urllib.request.Request(self.url, method="HEAD")
         opener = urllib.request.build_opener(download.SecureRedirects())
         try:
@@ -248,7 +253,8 @@ class Place:
             raise InputError(f"{self}: cannot {action} ({cause}); {remedy}") from None
 
 
-def _entry(info: dict[str, Any]) -> Entry:
+def _make_entry(info: dict[str, Any]) -> Entry:
+    """Return size and version from what fsspec says of an object."""
     version = (
         info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("updated")
     )

@@ -84,7 +84,7 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     """
     try:
         graph = read_as_fitted(
-            lambda columns: _read(given, replace(settings, columns=columns)),
+            lambda columns: _read_given(given, replace(settings, columns=columns)),
             settings.columns,
             stored,
         )
@@ -100,18 +100,20 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     encoded: Any
     encoded, _ = encode_tables(graph, settings.features, None, stored)
     if not settings.links:
-        encoded = _dense(encoded)
+        encoded = _encode_all(encoded)
         return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)
     if isinstance(encoded, HeteroGraphData):
         encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.relation))
-    encoded = _dense(encoded)
+    encoded = _encode_all(encoded)
     links = split_links(encoded, settings.split, settings.spectral, paths=settings.paths)
     made = add_kinds(links.graph, settings.features)
     return PredictionGraph(made, encoded, settings, stored, links)
 
 
-def _dense(graph: Any) -> Any:
-    """Features as arrays instead of EncodedFeatures."""
+def _encode_all(graph: Any) -> Any:
+    """Return a plain graph whose features are encoded arrays, not EncodedFeatures that encode on
+    access.
+    """
     if isinstance(graph, HeteroGraphData):
         return graph
     made = {name: getattr(graph, name) for name in ("features", "edge_feat")}
@@ -123,7 +125,8 @@ def _dense(graph: Any) -> Any:
     )
 
 
-def _read(given: Any, settings: DatasetSettings) -> AnyGraph:
+def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
+    """Read a graph from a path, data frames, or an object of PyG, DGL or networkx."""
     name = type(given).__name__
     if isinstance(given, DatasetSettings):
         return datasets.read_graph(settings)
@@ -162,6 +165,7 @@ def _read(given: Any, settings: DatasetSettings) -> AnyGraph:
 
 
 def _has_types(given: Any) -> bool:
+    """Return whether a given object is a graph with several node types."""
     if isinstance(given, str | Path):
         return hetero_tables.is_folder(Path(given))
     is_pair_of_types = isinstance(given, tuple | list) and all(
@@ -182,6 +186,7 @@ def _named_as_given(folder: Path) -> Iterator[None]:
 
 
 def _without_files(message: str, folder: Path) -> str:
+    """Replace names of temporary files in a message by what the user gave."""
     return (
         message.replace(f"dataset_file={folder}", "graph")
         .replace(f"{folder}/", "")

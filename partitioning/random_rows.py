@@ -25,6 +25,7 @@ def random_rows(ids: NDArray[np.int64], width: int) -> NDArray[np.float32]:
 
 
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64's mix of each 64-bit integer."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

@@ -64,5 +64,6 @@ def _find_reverse(graph: HeteroGraphData, each: EdgeType) -> EdgeType | None:
 def _sort_pairs(
     graph: HeteroGraphData, each: EdgeType, src: NDArray[np.int64], dst: NDArray[np.int64]
 ) -> NDArray[np.int64]:
+    """Return the edges as sorted numbers, to compare them with those of another relation."""
     number = max(graph.nodes[each[0]].num_nodes, graph.nodes[each[2]].num_nodes)
     return np.sort(src.astype(np.int64) * number + dst)

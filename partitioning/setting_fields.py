@@ -30,14 +30,17 @@ class Check:
 
 
 def one_of(*choices: str) -> Check:
+    """Return the check that a value is one of these words."""
     return Check(lambda value: value in choices, f"choose one of {', '.join(choices)}", choices)
 
 
 def at_least(least: float) -> Check:
+    """Return the check that a value is at least `least`."""
     return Check(lambda value: value >= least, f"must be at least {least}")
 
 
 def number_or(word: str, least: float, most: float = math.inf) -> Check:
+    """Return the check that a value is this word, or a number within limits."""
     limits = f"at least {least}" if most == math.inf else f"in [{least}, {most}]"
     return Check(
         lambda value: value == word if isinstance(value, str) else least <= value <= most,
@@ -46,10 +49,12 @@ def number_or(word: str, least: float, most: float = math.inf) -> Check:
 
 
 def at_most(most: float) -> Check:
+    """Return the check that a value is at most `most`."""
     return Check(lambda value: value <= most, f"must be at most {most:,}")
 
 
 def within(least: float, most: float) -> Check:
+    """Return the check that a value is in [least, most]."""
     return Check(lambda value: least <= value <= most, f"must be in [{least}, {most}]")
 
 

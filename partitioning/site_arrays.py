@@ -190,6 +190,7 @@ def _check_names(arrays: Mapping[str, Array], known: Sequence[str], path: Path |
 
 
 def _require_integers(arrays: Mapping[str, Array], name: str, path: Path | str) -> Ints:
+    """Return an array as integers; InputError if it is missing or has other values."""
     if name not in arrays:
         raise InputError(
             f"{path}: there is no array `{name}`; found {', '.join(sorted(arrays)) or 'nothing'}"
@@ -207,6 +208,7 @@ def _read_ids(arrays: Mapping[str, Array], path: Path | str) -> Ints:
 
 
 def _read_type_ids(name: str, arrays: Mapping[str, Array], types: SiteTypes, where: str) -> Ints:
+    """Return the ids of a node type, after a check of the names of its arrays."""
     target_arrays = TARGET_ARRAYS if name == types.target else ()
     _check_names(arrays, ("node_id", *FEATURE_ARRAYS, *target_arrays), where)
     return _read_ids(arrays, where) if arrays else np.empty(0, np.int64)
@@ -352,6 +354,7 @@ def _sort_edges(
 
 
 def _take_rows(arrays: Mapping[str, Array], order: Ints) -> dict[str, Any]:
+    """Return arrays as tensors, with the rows in this order."""
     return {name: torch.from_numpy(array[order]) for name, array in arrays.items()}
 
 
@@ -410,6 +413,7 @@ def _read_type_features(
 def _check_num_rows(
     arrays: Mapping[str, Array], names: Sequence[str], num_nodes: int, path: Path | str
 ) -> None:
+    """InputError unless each named array has one row per node."""
     for name in names:
         if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != num_nodes):
             raise InputError(

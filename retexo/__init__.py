@@ -102,33 +102,36 @@ def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Predictor"
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:
     """Write a torch_geometric Data or HeteroData for dataset_name=file; return the path
     (docs/data.md)."""
-    return str(_objects().from_pyg(data, path, **options))
+    return str(_import_converters().from_pyg(data, path, **options))
 
 
 def from_dgl(g: Any, path: str | Path = "graph.npz", **options: Any) -> str:
     """Write a DGLGraph; see `from_pyg`."""
-    return str(_objects().from_dgl(g, path, **options))
+    return str(_import_converters().from_dgl(g, path, **options))
 
 
 def from_networkx(G: Any, path: str | Path = "graph.npz", **options: Any) -> str:
     """Write a NetworkX graph whose node attributes `label` and `feat` are named; see `from_pyg`."""
-    return str(_objects().from_networkx(G, path, **options))
+    return str(_import_converters().from_networkx(G, path, **options))
 
 
 def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", **options: Any) -> str:
     """Write a sparse adjacency matrix [N, N] (source by destination), features and labels; see
     `from_pyg`."""
-    return str(_objects().from_scipy(A, x, y, path, **options))
+    return str(_import_converters().from_scipy(A, x, y, path, **options))
 
 
 def from_pandas(nodes: Any, edges: Any, path: str | Path = "graph", **options: Any) -> str:
     """Write two pandas data frames as tables for dataset_name=file, and return the path of their
     folder.
     """
-    return str(_objects().from_pandas(nodes, edges, path, **options))
+    return str(_import_converters().from_pandas(nodes, edges, path, **options))
 
 
-def _objects() -> Any:
+def _import_converters() -> Any:
+    """Return the module that writes graphs of other libraries as files, imported when first
+    needed.
+    """
     from retexo.apps import partition_data
 
     return partition_data.objects

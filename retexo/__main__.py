@@ -22,6 +22,9 @@ from retexo.settings.schema import CONFIG_DIR
 
 
 def main() -> int:
+    """Run the command `retexo`: check the command line, let Hydra compose the settings, run the
+    app; return the exit status.
+    """
     keep_standard_streams()
     if sys.argv[1:2] == ["credentials"]:
         from retexo.apps.credentials import main as make_credentials

@@ -29,9 +29,9 @@ class DriftMonitor:
             if self.num_nodes > 2 * self.WINDOW:  # forget half
                 self.num_nodes /= 2
                 self._counts = {name: count / 2 for name, count in self._counts.items()}
-            passed = self._passed()
+            passed = self._find_drifted()
             for name in passed.keys() - self._named:
-                logger.warning("%s", self._text(name, passed[name]))
+                logger.warning("%s", self._describe(name, passed[name]))
             self._named = set(passed)
 
     def shares(self) -> dict[str, float]:
@@ -42,15 +42,19 @@ class DriftMonitor:
     def warnings(self) -> list[str]:
         """A sentence for each column beyond the limit."""
         with self._lock:
-            return [self._text(*each) for each in self._passed().items()]
+            return [self._describe(*each) for each in self._find_drifted().items()]
 
-    def _passed(self) -> dict[str, float]:
+    def _find_drifted(self) -> dict[str, float]:
+        """Return the columns whose share of unusual nodes exceeds the limit; none before LEAST
+        nodes.
+        """
         if self.num_nodes < self.LEAST:
             return {}
         shares = {name: count / self.num_nodes for name, count in self._counts.items()}
         return {name: share for name, share in shares.items() if share > self.limit}
 
-    def _text(self, name: str, share: float) -> str:
+    def _describe(self, name: str, share: float) -> str:
+        """Return the warning for a column and its share of unusual nodes."""
         return (
             f"column `{name}`: {share:.0%} of the last {self.num_nodes:.0f} new nodes have an"
             " unknown category or a number far from those of training; train again on newer data"

@@ -66,6 +66,9 @@ def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> Non
 
 
 def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) -> None:
+    """Write a module as ONNX, after onnxruntime has computed the same logits; InputError if a
+    package is missing.
+    """
     try:
         import onnxruntime
         import onnxscript  # noqa: F401

@@ -171,6 +171,7 @@ class Overlay:
 
     @classmethod
     def of(cls, kept: Tensor, num_nodes: int, nodes: Tensor, values: Tensor) -> "Overlay":
+        """Return a table of num_nodes rows in which `values` stand for the rows of `nodes`."""
         place = torch.full((num_nodes,), -1)
         place[nodes] = torch.arange(len(nodes))
         return cls(kept, place, values)

@@ -88,7 +88,7 @@ def _context(held: HeldPlainGraph, stages: Sequence[Stage]) -> TaskContext:
     )
     return TaskContext(
         settings=settings,
-        partition=_partition(held, graph, arrays),
+        partition=_make_partition(held, graph, arrays),
         labels=torch.zeros(0),
         graph_info=info,
         task=LinkPrediction(width),
@@ -96,7 +96,8 @@ def _context(held: HeldPlainGraph, stages: Sequence[Stage]) -> TaskContext:
     )
 
 
-def _partition(held: HeldPlainGraph, graph: GraphData, links: dict[str, Any]) -> Partition:
+def _make_partition(held: HeldPlainGraph, graph: GraphData, links: dict[str, Any]) -> Partition:
+    """Return the whole graph as the only partition, with the arrays `links` of link prediction."""
     count, none = graph.num_nodes, torch.zeros(0, dtype=torch.int64)
     everything = torch.ones(count, dtype=torch.bool)
     return Partition(

@@ -38,7 +38,7 @@ from retexo.worker.graph import (
     task_of_checkpoint,
 )
 from retexo.worker.link_predictions import score_own_pairs
-from retexo.worker.make_context import task_of
+from retexo.worker.make_context import link_task
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,9 @@ class PartitionedRun:
         settings = self._settings(directory.num_parts)  # Hydra composes in one thread only
 
         def worker(comm: Communicator) -> InferenceResult:
-            graph = graphs[comm.rank] if asked is None else _ask_for(graphs[comm.rank], asked)
+            graph = (
+                graphs[comm.rank] if asked is None else _with_test_nodes(graphs[comm.rank], asked)
+            )
             use: Use = "predict" if asked is None else "evaluate"
             return self._inferred(comm, settings, directory, graph, use)[1]
 
@@ -183,7 +185,7 @@ class PartitionedRun:
     ) -> tuple[Any, InferenceResult]:
         """Run the network over one partition; return its context and the result."""
         info = agree_on_graph_info(
-            comm, graph.partition, directory, training=False, task=task_of(settings)
+            comm, graph.partition, directory, training=False, task=link_task(settings)
         )
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
@@ -211,8 +213,10 @@ def compose_train(*overrides: str) -> TrainSettings:
     return compose(list(overrides)).train
 
 
-def _ask_for(graph: Graph, asked: Tensor) -> Graph:
-    """Return the graph with the requested nodes as its only test nodes."""
+def _with_test_nodes(graph: Graph, asked: Tensor) -> Graph:
+    """Return the graph with the nodes of these stored ids as its only test nodes and no other
+    split.
+    """
     nodes = graph.partition
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
     test_mask = torch.isin(nodes.node_ids, asked)
@@ -225,11 +229,14 @@ def check_ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
     if ids.dtype.kind == "i" and not named:
         return ids.astype(np.int64)
     dtype = np.str_ if named else np.int64
-    flat = [_id(value, argument, named=named) for value in ids.reshape(-1).tolist()]
+    flat = [_parse_id(value, argument, named=named) for value in ids.reshape(-1).tolist()]
     return np.array(flat, dtype=dtype).reshape(ids.shape)
 
 
-def _id(value: Any, argument: str, *, named: bool) -> int | str:
+def _parse_id(value: Any, argument: str, *, named: bool) -> int | str:
+    """Return an id as text if nodes are named, else as an integer below 2**63; InputError
+    otherwise.
+    """
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float | np.number):
             raise TypeError

@@ -78,12 +78,13 @@ def load(
     checkpoint = open_checkpoint(Path(run_dir))
     composed = compose([*settings, f"task={checkpoint.task_name}"])
     dataset = dataset_like_training(
-        checkpoint, composed.partition.dataset, composed.given | {*_names(settings)}
+        checkpoint, composed.partition.dataset, composed.given | {*_setting_names(settings)}
     )
     return Predictor(checkpoint, checkpoint.stages(), precision, output, dataset)
 
 
-def _names(settings: Sequence[str]) -> list[str]:
+def _setting_names(settings: Sequence[str]) -> list[str]:
+    """Return the names of settings written as NAME=VALUE."""
     return [each.partition("=")[0].lstrip("+~") for each in settings]
 
 
@@ -110,8 +111,10 @@ def dataset_like_training(
 
 
 @dataclass(eq=False)
-class _Held:
-    """A graph that was read, its outputs, and the predictions of all its nodes."""
+class _ReadGraph:
+    """A graph that was read for prediction, with its outputs and the predictions of all its
+    nodes.
+    """
 
     graph: HeldPlainGraph | HeldTypedGraph
     ids: NDArray[Any]
@@ -154,7 +157,7 @@ class Predictor:
             checkpoint, stages, checkpoint.exchange.at_prediction(precision)
         )
         self._module = make_module(checkpoint.architecture, stages, checkpoint.heads)
-        self._held: _Held | None = None
+        self._held: _ReadGraph | None = None
         self.drift = DriftMonitor(limit=0.1)
         """Of new nodes."""
 
@@ -185,10 +188,11 @@ class Predictor:
                 f"graph: {graph}: a partition directory, whose parts are predicted one by one; call"
                 " predict with it, or attach the graph that it was made from"
             )
-        self._held = self._hold(self.dataset if graph is None else graph)
+        self._held = self._read_graph(self.dataset if graph is None else graph)
         return self
 
-    def _hold(self, graph: Any) -> _Held:
+    def _read_graph(self, graph: Any) -> _ReadGraph:
+        """Read a graph, compute all layers on it, and return it with its predictions."""
         read = self._check_fits(
             prediction_graph.read(graph, self.dataset, self.checkpoint.features)
         )
@@ -206,9 +210,9 @@ class Predictor:
             assert isinstance(held, HeldPlainGraph)
             links = HeldLinks(held, self.stages, self.checkpoint.heads)
         else:
-            predictions = self._predictions(ids, held.outputs)
+            predictions = self._make_predictions(ids, held.outputs)
         known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
-        return _Held(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
+        return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
         """The graph, with types and relations in the order of training; InputError where they, or
@@ -249,10 +253,12 @@ class Predictor:
         """The number of nodes of the attached graph that are predicted."""
         return len(self._use(None).ids)
 
-    def _use(self, graph: Any) -> _Held:
-        """The graph of a call: read now, or the held one."""
+    def _use(self, graph: Any) -> _ReadGraph:
+        """Return the given graph, read and computed, or the attached one; InputError if there is
+        neither.
+        """
         if graph is not None:
-            return self._hold(graph)
+            return self._read_graph(graph)
         if self._held is None:
             raise InputError("graph: none is given and none is attached; call attach(graph) first")
         return self._held
@@ -284,7 +290,7 @@ class Predictor:
         Raises:
             InputError: an id is unknown, or the graph is not what the model was trained for.
         """
-        return self._present(self._find(graph, node_ids, new), output, embeddings=False)
+        return self._convert(self._predict_nodes(graph, node_ids, new), output, embeddings=False)
 
     def embed(
         self,
@@ -298,15 +304,18 @@ class Predictor:
         if self.is_of_links:
             held = self._use(graph)
             embeddings = torch.cat(list(held.graph.outputs.by_head), dim=1).numpy()
-            places = self._places(held, node_ids)
+            places = self._find_positions(held, node_ids)
             ids = held.ids[places]
             nothing = np.empty((len(ids), 0), np.float32)
             found = Predictions(ids, nothing, nothing, embeddings[places])
         else:
-            found = self._find(graph, node_ids, new)
-        return self._present(found, output, embeddings=True)
+            found = self._predict_nodes(graph, node_ids, new)
+        return self._convert(found, output, embeddings=True)
 
-    def _find(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
+    def _predict_nodes(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
+        """Return the predictions of known nodes of a graph, a partition directory or the attached
+        graph, or of new nodes.
+        """
         if self.is_of_links:
             raise InputError(
                 f"{self.checkpoint.directory}: its model is for links; call score or top"
@@ -320,16 +329,22 @@ class Predictor:
         if new is not None:
             if node_ids is not None:
                 raise InputError("node_ids, new: give one of them")
-            return self._find_new(held, new)
+            return self._predict_new(held, new)
         assert held.predictions is not None
-        return held.predictions.take(self._places(held, node_ids))
+        return held.predictions.take(self._find_positions(held, node_ids))
 
-    def _places(self, held: _Held, node_ids: Any) -> NDArray[np.int64]:
+    def _find_positions(self, held: _ReadGraph, node_ids: Any) -> NDArray[np.int64]:
+        """Return the positions of the requested nodes in the graph, or without ids of all nodes
+        sorted by id.
+        """
         if node_ids is not None:
             return held.find(node_ids, "node_ids").reshape(-1)
         return held.order
 
-    def _find_new(self, held: _Held, new: tuple[Any, Any]) -> Predictions:
+    def _predict_new(self, held: _ReadGraph, new: tuple[Any, Any]) -> Predictions:
+        """Return the predictions of new nodes, given with their edges, that join a graph in
+        memory.
+        """
         if not isinstance(new, tuple | list) or len(new) != 2:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
         read = held.graph.read
@@ -339,9 +354,10 @@ class Predictor:
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
         ids: Any = table.node_ids if table.node_names is None else table.node_names.tolist()
-        return self._predictions(np.array(ids), held.graph.extend(added))
+        return self._make_predictions(np.array(ids), held.graph.extend(added))
 
-    def _predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
+    def _make_predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
+        """Convert a network's outputs to predictions; InputError for NaN or infinite ones."""
         if not bool(outputs.logits.isfinite().all()):
             raise InputError(
                 "graph: some predictions are NaN or infinite; look for very large values in the"
@@ -353,7 +369,8 @@ class Predictor:
         )
         return replace(found.named(None, self.class_names), ids=ids)
 
-    def _present(self, found: Predictions, output: str | None, *, embeddings: bool) -> Any:
+    def _convert(self, found: Predictions, output: str | None, *, embeddings: bool) -> Any:
+        """Return predictions in the form that `output` names: frame, tensors or arrays."""
         output = self.output if output is None else output
         if output == "arrays":
             return found
@@ -414,7 +431,10 @@ class Predictor:
 
         return pd.DataFrame(columns)
 
-    def _use_links(self, graph: Any) -> _Held:
+    def _use_links(self, graph: Any) -> _ReadGraph:
+        """Return the given or the attached graph, see `_use`; InputError unless the model is for
+        links.
+        """
         if not self.is_of_links:
             raise InputError(
                 f"{self.checkpoint.directory}: its model is for {self.checkpoint.task_name}; call"

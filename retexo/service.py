@@ -77,6 +77,7 @@ class Nodes(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Nodes":
+        """ValueError unless a request gives either ids or new nodes with edges."""
         if (self.ids is None) == (self.nodes is None):
             raise ValueError("give ids of nodes of the graph, or nodes (and edges): one of them")
         if self.ids is not None and self.edges is not None:
@@ -143,6 +144,9 @@ class ModelStore:
         self._ended = threading.Event()
 
     def _signature(self) -> tuple[int, ...] | None:
+        """Return time, size and inode of the model's description, which differ for another model;
+        None without the file.
+        """
         try:
             found = self._file.stat()
         except OSError:
@@ -382,7 +386,7 @@ def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> b
 
 
 def _find(model: Predictor, asked: Nodes, counts: _Counts, *, embeddings: bool) -> Any:
-    """Predictions of the nodes."""
+    """Predict the nodes that a request asks for: known ones by id, or new ones."""
     call = model.embed if embeddings else model.predict
     if asked.ids is not None:
         found = call(node_ids=asked.ids, output="arrays")

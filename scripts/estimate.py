@@ -18,7 +18,7 @@ from typing import Any
 import one_node_a_client
 
 from retexo.plan.memory import peak_memory
-from retexo.plan.random_graph import Case, layer_work, sent
+from retexo.plan.random_graph import Case, count_sent_bytes, layer_work
 
 
 def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], Any]:
@@ -82,7 +82,7 @@ def network_seconds(case: Case, per_node: int, bandwidth: float) -> float:
     if case.workers == per_node:
         return 0.0
     share_leaving = (case.workers - per_node) / (case.workers - 1)
-    node_bytes = sum(sent(case).values()) * per_node / case.workers * share_leaving
+    node_bytes = sum(count_sent_bytes(case).values()) * per_node / case.workers * share_leaving
     return 8 * node_bytes / (bandwidth * 1e9)
 
 
@@ -113,7 +113,7 @@ def main() -> None:
         one_node_a_client.run(parser, options)
         return
     case = read_case(parser, options)
-    kinds = sent(case)
+    kinds = count_sent_bytes(case)
     sizes = {f"bytes, {kind}": count for kind, count in kinds.items()}
     sizes["bytes, in all"] = sum(kinds.values())
     works = [layer_work(case, layer) for layer in range(case.layers)]

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """The loader of a data set, and its split in the published experiments."""
+    """How a data set is loaded and split in the published experiments, and which files it needs."""
 
     load: Callable[[DatasetSettings], GraphData | HeteroGraphData]
     split: SplitRecipe
@@ -65,11 +65,13 @@ class Recipe:
     """What has to be downloaded, by name and dataset_dir."""
 
 
-def _as_list(archive: Callable[[str, str], Archive]) -> Callable[[str, str], list[Archive]]:
+def _in_list(archive: Callable[[str, str], Archive]) -> Callable[[str, str], list[Archive]]:
+    """Turn a function that describes one archive into one that returns a list of archives."""
     return lambda name, folder: [archive(name, folder)]
 
 
 def _refuse_to_load(settings: DatasetSettings) -> GraphData:
+    """InputError for dataset_name=parts, whose graph no process loads."""
     raise InputError(
         "dataset_name=parts: there is nothing to partition, each site's folder is its part; "
         "run app=train with dataset_file=FOLDER at each site"
@@ -81,7 +83,7 @@ _FIRST = SplitRecipe("given", index=0)
 _MUSAE = SplitRecipe(
     "fraction", train=0.201, val=0.099, test=0.7
 )  # 70 % test, then 33 % of the rest validation
-_PYG, _OGB, _DGL = pyg_source.remotes, _as_list(ogb_source.archive), _as_list(dgl_source.archive)
+_PYG, _OGB, _DGL = pyg_source.remotes, _in_list(ogb_source.archive), _in_list(dgl_source.archive)
 _RECIPES = {
     "cora_torch": Recipe(
         bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)
@@ -110,7 +112,7 @@ _RECIPES = {
         for name, split in gnn_benchmark.SPLITS.items()
     },
     "wikics": Recipe(wikics.load, _FIRST, symmetrize=True, files=wikics.remotes),
-    **{name: Recipe(hgb.load, _GIVEN, files=_as_list(hgb.archive)) for name in hgb.FILES},
+    **{name: Recipe(hgb.load, _GIVEN, files=_in_list(hgb.archive)) for name in hgb.FILES},
     "reddit": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "yelp": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "flickr": Recipe(dgl_source.load, _GIVEN, files=_DGL),
@@ -121,9 +123,9 @@ _RECIPES = {
     "ogbn-products": Recipe(ogb_source.load, _GIVEN, files=_OGB),
     "ogbn-proteins": Recipe(ogb_source.load, _GIVEN, files=_OGB),
     "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
-    "ogbn-mag": Recipe(ogb_mag.load, _GIVEN, files=_as_list(ogb_mag.archive)),
+    "ogbn-mag": Recipe(ogb_mag.load, _GIVEN, files=_in_list(ogb_mag.archive)),
     **{
-        name: Recipe(ogb_links.load, _GIVEN, files=_as_list(ogb_links.archive))
+        name: Recipe(ogb_links.load, _GIVEN, files=_in_list(ogb_links.archive))
         for name in ogb_links.SOURCES
     },
     "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),

@@ -20,8 +20,8 @@ from partitioning.file_io import open_regular, reading
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
-class _Kept:
-    """Stores the arguments and the state that a pickle gives to build an object."""
+class _Recorded:
+    """Stands for an object in a pickle: records the arguments and the state that would build it."""
 
     arguments: tuple[Any, ...] = ()
     state: Any = None
@@ -33,15 +33,15 @@ class _Kept:
         self.state = state
 
 
-class _Array(_Kept):
+class _Array(_Recorded):
     """Stands for numpy.ndarray. State: version, shape, dtype, is column-major, values."""
 
 
-class _Dtype(_Kept):
+class _Dtype(_Recorded):
     """Stands for numpy.dtype. First argument: kind and size. State: version, byte order, ..."""
 
 
-class _Csr(_Kept):
+class _Csr(_Recorded):
     """Stands for scipy.sparse.csr_matrix. State: data, indices, indptr and _shape."""
 
 
@@ -61,13 +61,13 @@ class _Reconstructed:
     """
 
     def __new__(cls, kind: Any, *_: Any) -> Any:
-        return _Csr() if kind is _Csr else _Kept()
+        return _Csr() if kind is _Csr else _Recorded()
 
 
-NUMPY: dict[str, type[_Kept]] = {
+NUMPY: dict[str, type[_Recorded]] = {
     "numpy.core.multiarray._reconstruct": _Array,
     "numpy._core.multiarray._reconstruct": _Array,
-    "numpy.ndarray": _Kept,
+    "numpy.ndarray": _Recorded,
     "numpy.dtype": _Dtype,
 }
 """Name in a pickle -> what takes its place. Pass the results to `as_array`."""
@@ -76,8 +76,8 @@ _KNOWN: dict[str, type] = {
     "scipy.sparse.csr.csr_matrix": _Csr,
     "scipy.sparse._csr.csr_matrix": _Csr,
     "collections.defaultdict": _Dict,
-    "builtins.list": _Kept,
-    "builtins.object": _Kept,
+    "builtins.list": _Recorded,
+    "builtins.object": _Recorded,
     "copyreg._reconstructor": _Reconstructed,
 }
 
@@ -92,6 +92,9 @@ class _Unpickler(pickle._Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in for a class that a pickle names; UnpicklingError for any
+        other class.
+        """
         module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
         known = _KNOWN.get(f"{module}.{name}")
         if known is None:
@@ -100,7 +103,10 @@ class _Unpickler(pickle._Unpickler):
             )
         return known
 
-    def _with_plain_keys(self, opcode: bytes, keys: slice) -> None:
+    def _set_items(self, opcode: bytes, keys: slice) -> None:
+        """Fill a dict by an opcode of the pickle; UnpicklingError for keys other than numbers and
+        text.
+        """
         stack: list[Any] = self.stack  # type: ignore[attr-defined]
         if not all(isinstance(key, int | str) for key in stack[keys]):
             raise pickle.UnpicklingError("it has a key that is neither a number nor text")
@@ -108,9 +114,9 @@ class _Unpickler(pickle._Unpickler):
 
     dispatch: ClassVar[Any] = {
         **pickle._Unpickler.dispatch,
-        pickle.SETITEM[0]: lambda self: self._with_plain_keys(pickle.SETITEM, slice(-2, -1)),
-        pickle.SETITEMS[0]: lambda self: self._with_plain_keys(pickle.SETITEMS, slice(0, None, 2)),
-        pickle.DICT[0]: lambda self: self._with_plain_keys(pickle.DICT, slice(0, None, 2)),
+        pickle.SETITEM[0]: lambda self: self._set_items(pickle.SETITEM, slice(-2, -1)),
+        pickle.SETITEMS[0]: lambda self: self._set_items(pickle.SETITEMS, slice(0, None, 2)),
+        pickle.DICT[0]: lambda self: self._set_items(pickle.DICT, slice(0, None, 2)),
     }
     for opcode in (pickle.FROZENSET, pickle.ADDITEMS):
         del dispatch[opcode[0]]
@@ -146,6 +152,7 @@ def as_array(kept: Any) -> Array:
 
 
 def _as_csr(kept: _Csr, path: Path) -> sp.csr_array:
+    """Build the CSR matrix that a recorded object describes; InputError if it is damaged."""
     data, indices, indptr = (as_array(kept.state[name]) for name in ("data", "indices", "indptr"))
     shape = kept.state["_shape"]
     if not (isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)):

@@ -68,7 +68,7 @@ def csv_frames(
     """
     import pandas as pd
 
-    layout = layout_of(path, header)
+    layout = detect_layout(path, header)
     names = layout.names
     rows = max(1, cells // len(names))
     with _open(path) as opened:
@@ -135,7 +135,8 @@ def _read_decimal_commas(
         frame[name] = pd.to_numeric(frame[name].astype("str").str.replace(",", "."))
 
 
-def layout_of(path: Path, header: bool | None) -> Layout:
+def detect_layout(path: Path, header: bool | None) -> Layout:
+    """Detect separator, column names, header and leading comments of a csv file."""
     with _open(path) as file:
         comments: list[str] = []
         line = file.readline()
@@ -164,6 +165,7 @@ def layout_of(path: Path, header: bool | None) -> Layout:
 
 
 def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
+    """Split the lines of a csv file into cells."""
     if separator == r"\s+":
         return (line.split() for line in lines)
     return csv.reader(lines, delimiter=separator)

@@ -76,6 +76,7 @@ class Archive:
             )
 
     def by_hand(self) -> str:
+        """Return the sentence that says where to put the file if it cannot be downloaded."""
         return (
             f"fetch {self.url} and put it at {self.zip}, or unpack it so that"
             f" {self.folder / self.needed[0]} exists"
@@ -91,7 +92,7 @@ class Archive:
                 inside = Path(name) / "inside"
                 with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:
                     archive.extractall(inside)
-                rename_durably(self._top(inside), self.folder)
+                rename_durably(self._find_content(inside), self.folder)
         except InputError:
             raise
         except (*UNREADABLE, lzma.LZMAError) as error:
@@ -99,9 +100,9 @@ class Archive:
                 f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}"
             ) from None
 
-    def _top(self, unpacked: Path) -> Path:
-        """Return the folder in the zip that has the first needed file: the top or a folder in
-        it.
+    def _find_content(self, unpacked: Path) -> Path:
+        """Return the folder of the unpacked zip that has the first needed file: its top, or a
+        folder right below.
         """
         for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
             if (folder / self.needed[0]).is_file():
@@ -138,7 +139,7 @@ def ensure_files(dataset: str, files: list[Remote]) -> None:
 
 
 class Refused(OSError):
-    """What another attempt would not change."""
+    """A download failed in a way that another attempt would not change, such as a wrong address."""
 
 
 class SecureRedirects(urllib.request.HTTPRedirectHandler):
@@ -153,6 +154,7 @@ class SecureRedirects(urllib.request.HTTPRedirectHandler):
         headers: Any,
         newurl: str,
     ) -> urllib.request.Request | None:
+        """Refuse a redirect from https to another protocol."""
         if req.type == "https" and not newurl.lower().startswith("https:"):
             raise Refused(f"it redirects to {newurl}, which is not https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -113,6 +113,7 @@ class _EdgeColumns:
         self.reader = FeatureReader(path, requested)
 
     def schema(self, feat: Array | None) -> Schema:
+        """Return the roles of the table's columns, with the features of edges."""
         roles = {"src": self.ends[:1], "dst": self.ends[1:]}
         roles |= {
             role: [name]
@@ -226,6 +227,7 @@ def _join(
 def _table_edges(
     columns: _EdgeColumns, nodes: tuple[Nodes, Nodes], as_text: Collection[str]
 ) -> Iterator[EdgePiece]:
+    """Yield the edges of a csv or parquet table, a chunk at a time."""
     path, ends = columns.path, columns.ends
     odd = any(held.grows for held in nodes) and frames.has_odd_numbers(path)
     text = {name for name, held in zip(ends, nodes, strict=True) if held.named or odd} | {*as_text}
@@ -245,6 +247,9 @@ def _table_edges(
 def _end_cells(
     frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes, *, as_text: bool
 ) -> Array:
+    """Return one end of each edge of a chunk, as ids or row numbers; TextIds if ids have to be read
+    again as text.
+    """
     if not nodes.named and not nodes.grows:
         expected = UNNAMED if nodes.ids is None else nodes.expected
         return frames.whole_numbers(frame, name, path, expected)
@@ -255,6 +260,7 @@ def _end_cells(
 
 
 def _npy_edges(path: Path) -> Iterator[EdgePiece]:
+    """Yield the edges of an npy array [E, 2]."""
     edges = read_npy(path)
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(
@@ -272,6 +278,7 @@ def _npy_edges(path: Path) -> Iterator[EdgePiece]:
 
 
 def _npz_edges(path: Path, *, with_features: bool) -> Iterator[EdgePiece]:
+    """Yield the edges of an npz with src, dst and, optionally, weight and features."""
     arrays = read_arrays(path)
     if not {"src", "dst"} <= arrays.keys():
         raise InputError(

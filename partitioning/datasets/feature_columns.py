@@ -63,7 +63,8 @@ class _ColumnReader:
         self.places, self.num_cells = {}, 0
 
     def read(self, frame: "pd.DataFrame", text: set[str]) -> NDArray[np.float32] | None:
-        """[rows, width], NaN where blank; None for a column that is left out.
+        """Read the column of a piece of the table as numbers [rows, width], NaN where blank; None
+        for a column that is left out.
 
         Raises:
             ReadAgain: the column has to be read as text, or its width is known only now.
@@ -91,7 +92,7 @@ class _ColumnReader:
             values = _booleans(cells, self.path, self.name, first_row(frame))
         else:
             values = frames.numbers(frame, self.name, self.path, REMEDY.format(name=self.name))
-        return self._narrow(values.reshape(len(cells), self.width), first_row(frame))
+        return self._to_float32(values.reshape(len(cells), self.width), first_row(frame))
 
     def _find_role(self, known: "pd.Series[Any]") -> None:
         """Set the role, and the width of an embedding, by the cells that are not empty."""
@@ -108,6 +109,9 @@ class _ColumnReader:
             self.role = "numeric"
 
     def _read_codes(self, cells: "pd.Series[Any]") -> NDArray[np.float32]:
+        """Return texts as positions in the list of categories met so far, [rows, 1], NaN where
+        blank.
+        """
         import pandas as pd
 
         codes, texts = pd.factorize(cells)
@@ -129,6 +133,9 @@ class _ColumnReader:
             )
 
     def _read_lists(self, frame: "pd.DataFrame") -> Array:
+        """Return cells that are lists of numbers as a matrix [rows, width]; InputError for a list
+        of another length.
+        """
         where, begin = f"{self.path}: column `{self.name}`", first_row(frame)
         cells = frame[self.name]
         blank = np.full(self.width, np.nan)
@@ -148,8 +155,10 @@ class _ColumnReader:
             rows.append(values)
         return np.stack(rows).astype(np.float64) if rows else np.empty((0, self.width))
 
-    def _narrow(self, values: Array, begin: int) -> NDArray[np.float32]:
-        """float32, after the offset is taken off; InputError for what is not finite."""
+    def _to_float32(self, values: Array, begin: int) -> NDArray[np.float32]:
+        """Subtract the column's offset and convert values to float32; InputError for one that is
+        not finite. begin: row of the first value in the file.
+        """
         if self.offset is None:
             known = values[~np.isnan(values)].astype(np.float64)
             if len(known):
@@ -207,11 +216,16 @@ class FeatureReader:
         return {reader.name for reader in self.readers if reader.role == "categorical"}
 
     def restart(self) -> None:
+        """Forget the cells read so far, but not the roles of the columns: the table is
+        read again.
+        """
         for reader in self.readers:
             reader.restart()
 
     def read(self, frame: "pd.DataFrame", text: Iterable[str | None]) -> NDArray[np.float32] | None:
-        """[rows, W] of a piece of the table; None if no column is a feature."""
+        """Read the feature columns of a piece of the table, [rows, W]; None if no column is a
+        feature.
+        """
         as_text = {name for name in text if name is not None}
         pieces = []
         again: list[str | None] = []
@@ -244,6 +258,7 @@ class FeatureReader:
 
 
 def _is_date(cell: Any) -> bool:
+    """Return whether a cell is text in the form of a date."""
     return isinstance(cell, str) and DATE.fullmatch(cell.strip()) is not None
 
 

@@ -118,6 +118,7 @@ def from_arrays(name: str, arrays: Mapping[str, Array], settings: DatasetSetting
 
 
 def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:
+    """Check a graph's arrays and build it, with the options that the settings give."""
     return build(
         raw,
         settings.labels,
@@ -155,6 +156,9 @@ def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
 def _raw_graph(
     path: Path, arrays: Mapping[str, Array], where: Mapping[str, str], *, unlabelled: bool = False
 ) -> RawGraph:
+    """Collect the named arrays of an npz file as a RawGraph; InputError if a required one is
+    missing.
+    """
     needed = ("src", "dst") if unlabelled else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:

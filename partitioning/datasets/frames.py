@@ -82,7 +82,7 @@ def _read_column_names(path: Path, header: bool | None) -> list[str]:
         with open_regular(path) as file:
             schema = pq.read_schema(file)
         return [str(name).strip() for name in (*schema.names, *parquet_files.named_ranges(schema))]
-    return csv_files.layout_of(path, header).names
+    return csv_files.detect_layout(path, header).names
 
 
 def _parts(path: Path) -> list[Path]:
@@ -175,6 +175,7 @@ def has_odd_numbers(path: Path) -> bool:
 
 
 def first_row(frame: "pd.DataFrame") -> int:
+    """Return the row number in the table at which a chunk begins."""
     return int(frame.index[0]) if len(frame) else 0
 
 

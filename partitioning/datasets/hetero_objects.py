@@ -24,7 +24,7 @@ Relations = dict[EdgeType, Arrays]
 
 def as_arrays(given: Mapping[str, Any]) -> Arrays:
     """Return the values that are not None: tensors as arrays, sparse features as CSR arrays."""
-    made = {name: _array(value) for name, value in given.items() if value is not None}
+    made = {name: _to_array(value) for name, value in given.items() if value is not None}
     if sp.issparse(made.get("feat")):
         csr: Any = made.pop("feat").tocsr()
         made |= dict(
@@ -33,7 +33,8 @@ def as_arrays(given: Mapping[str, Any]) -> Arrays:
     return made
 
 
-def _array(value: Any) -> Any:
+def _to_array(value: Any) -> Any:
+    """Convert a tensor to an array; other values stay."""
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks

@@ -116,7 +116,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     named = [
         file
         for folder, suffixes in ((path / "nodes", NODES), (path / "edges", EDGES))
-        for file in _tables(folder, suffixes)
+        for file in _list_tables(folder, suffixes)
         if kind_of(file) in ("csv", "parquet")
     ]
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
@@ -129,7 +129,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         )
         for name in _node_types(path / "nodes")
     }
-    files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
+    files = {_edge_type(file): file for file in _list_tables(path / "edges", EDGES)}
     if not files:
         raise InputError(
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
@@ -171,7 +171,8 @@ def from_arrays(
 ) -> HeteroGraphData:
     """Build the graph from arrays with the names of file.py, form (a); `path` is their file."""
     nodes = {
-        name: _joined(name, [_of_arrays(path / name, arrays)])[1] for name, arrays in types.items()
+        name: _join_tables(name, [_of_arrays(path / name, arrays)])[1]
+        for name, arrays in types.items()
     }
     edges = {
         each: _relation_of_arrays(
@@ -192,7 +193,8 @@ def _relation_of_arrays(
     return RawRelation(arrays["src"], arrays["dst"], arrays.get("edge_weight"), where, feat, schema)
 
 
-def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def _list_tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files of a folder with these suffixes; InputError for other files."""
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     odd = [file.name for file in files if kind_of(file) not in suffixes]
     if odd:
@@ -205,7 +207,8 @@ def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _node_types(folder: Path) -> list[str]:
-    stems = [stem_of(file).removesuffix(".features") for file in _tables(folder, NODES)]
+    """Return the names of the node types that have a file in nodes/."""
+    stems = [stem_of(file).removesuffix(".features") for file in _list_tables(folder, NODES)]
     for name in stems:
         check_name(name, f"{folder}/{name}")
     if not stems:
@@ -217,6 +220,7 @@ def _node_types(folder: Path) -> list[str]:
 
 
 def _edge_type(file: Path) -> EdgeType:
+    """Return (source, relation, destination) from a file name SOURCE__RELATION__DESTINATION."""
     names = stem_of(file).split(SEPARATOR)
     if len(names) != 3:
         raise InputError(
@@ -246,16 +250,17 @@ def check_name(name: str, where: str) -> None:
 def _read_type(
     path: Path, name: str, columns: ColumnSettings, *, regression: bool
 ) -> tuple[Nodes, RawNodes]:
+    """Read and join the tables of one node type."""
     folder = path / "nodes"
     files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
     if columns.id is None:
         named = [file for file in files if kind_of(file) in ("csv", "parquet")]
         columns = find_id_column(named, _find_ends(path / "edges", name), columns)
     try:
-        tables = [_read(file, columns, text=False, regression=regression) for file in files]
+        tables = [_read_file(file, columns, text=False, regression=regression) for file in files]
     except TextIds:
-        tables = [_read(file, columns, text=True, regression=regression) for file in files]
-    return _joined(name, tables)
+        tables = [_read_file(file, columns, text=True, regression=regression) for file in files]
+    return _join_tables(name, tables)
 
 
 def _find_ends(folder: Path, node_type: str) -> Ends:
@@ -271,7 +276,8 @@ def _find_ends(folder: Path, node_type: str) -> Ends:
     return found
 
 
-def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
+def _join_tables(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
+    """Join the tables of one node type by id."""
     values, nodes = find_tables(tables), find_nodes(tables)
     nodes.kind = f"`{name}`"
     raw = RawNodes(
@@ -285,7 +291,8 @@ def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
     return nodes, raw
 
 
-def _read(file: Path, columns: ColumnSettings, *, text: bool, regression: bool) -> Table:
+def _read_file(file: Path, columns: ColumnSettings, *, text: bool, regression: bool) -> Table:
+    """Read one file of nodes: a table, or an npz with arrays or a sparse matrix."""
     if file.suffix == ".npz" and "format" not in (arrays := read_arrays(file)):
         if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
             arrays["label"] = check_targets(arrays["label"], f"{file}: array `label`")
@@ -351,9 +358,11 @@ def build(
             settings.split.index,
         )
     )
-    nodes = {each: _node_table(raw) for each, raw in types.items()}
+    nodes = {each: _check_nodes(raw) for each, raw in types.items()}
     merge = settings.duplicates == "merge"
-    edges = {each: _relation(raw, each, nodes, merge=merge) for each, raw in relations.items()}
+    edges = {
+        each: _check_relation(raw, each, nodes, merge=merge) for each, raw in relations.items()
+    }
     return HeteroGraphData(
         name,
         nodes,
@@ -400,7 +409,8 @@ def _find_target(types: Mapping[str, RawNodes], asked: str | None) -> str:
     return target
 
 
-def _node_table(raw: RawNodes) -> NodeTable:
+def _check_nodes(raw: RawNodes) -> NodeTable:
+    """Check features and ids of the nodes of one type, and return them."""
     where = raw.where.get("feat", "feat")
     features, featured, schema = check_table(
         raw.values.get("feat"), raw.schema, raw.num_nodes, lambda name: f"{where} ({name})"
@@ -410,9 +420,10 @@ def _node_table(raw: RawNodes) -> NodeTable:
     return NodeTable(features, ids, raw.node_names, None if featured.all() else featured, schema)
 
 
-def _relation(
+def _check_relation(
     raw: RawRelation, each: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool
 ) -> Relation:
+    """Check the edges of a relation, merge duplicates on request, and return them."""
     if len(raw.src) != len(raw.dst):
         raise InputError(
             f"{raw.where}: {len(raw.src)} sources, {len(raw.dst)} destinations; expected one of"

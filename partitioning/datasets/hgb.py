@@ -83,6 +83,7 @@ class _Type:
 
     @property
     def features(self) -> NDArray[np.float32]:
+        """Return the features of the type's nodes, [N_t, F]; F is 0 without any."""
         if not self.rows:
             return np.zeros((self.count, 0), np.float32)
         return check_dense(np.stack(self.rows), self.count, "node.dat")
@@ -183,6 +184,9 @@ def _read_labels(path: Path, node_type: Array, position: Array) -> _Labelled:
 
 
 def _make_masks(rows: dict[str, _Labelled], num_nodes: int, seed: int) -> dict[str, Any]:
+    """Make the masks: a fixed share of the benchmark's training nodes, drawn by seed, validates;
+    its test nodes test.
+    """
     train = np.random.default_rng(seed).permutation(rows["train"].nodes)
     num_val = int(len(train) * VALIDATION)
     where = rows["train"].where

@@ -271,6 +271,7 @@ def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
 
 
 def _warn_odd_classes(labels: Labels, where: str) -> None:
+    """Warn of classes without a node, and of labels that are all of one class."""
     counts = np.bincount(labels.values[labels.values >= 0], minlength=labels.num_classes)
     absent = np.flatnonzero(counts == 0)
     if len(absent):

@@ -35,12 +35,12 @@ class Nodes:
 
     @property
     def named(self) -> bool:
-        """Whether ids are names."""
+        """Whether nodes are known by names, not by integers."""
         return bool(self._names)
 
     @property
     def expected(self) -> str:
-        """The end of a message about an unknown id."""
+        """Return the end of an error message about an unknown id: which ids are expected."""
         return f"expected one of the {self.num_nodes} {self.kind} ids"
 
     def _keys(self, ids: Array) -> Ints:
@@ -63,6 +63,7 @@ class Nodes:
         return more
 
     def all_names(self) -> Names | None:
+        """Return the names of all nodes; None where ids are integers."""
         return (
             Names.of(str(name) for piece in self._names for name in piece) if self._names else None
         )

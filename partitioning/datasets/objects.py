@@ -16,8 +16,8 @@ from partitioning.errors import InputError
 from partitioning.graph_data import EDGE_NAMES, MASKS
 
 
-def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
-    """Write the arrays that are not None."""
+def _write_npz(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
+    """Write the arrays that are not None as an npz, and return its path."""
     if Path(path).suffix != ".npz":
         raise InputError(f"path={path}: expected the name of an .npz")
     if Path(path).exists() and not overwrite:
@@ -46,7 +46,7 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
         )
     if hasattr(data, "node_types"):
         return hetero_objects.write(path, overwrite, *hetero_objects.of_pyg(data))
-    return _write(path, overwrite, pyg_arrays(data))
+    return _write_npz(path, overwrite, pyg_arrays(data))
 
 
 def pyg_arrays(data: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     """
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
         return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))
-    return _write(path, overwrite, dgl_arrays(g))
+    return _write_npz(path, overwrite, dgl_arrays(g))
 
 
 def dgl_arrays(g: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def from_networkx(
     attribute weight. Undirected edges are written in both directions. Nodes that are no integers
     are named by their text.
     """
-    return _write(path, overwrite, networkx_arrays(G, label, feat))
+    return _write_npz(path, overwrite, networkx_arrays(G, label, feat))
 
 
 def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[str, Any]:
@@ -200,7 +200,7 @@ def from_scipy(
     matrix = sp.coo_array(A)
     weight = None if (matrix.data == 1).all() else matrix.data
     src, dst = matrix.coords
-    return _write(
+    return _write_npz(
         path, overwrite, {"src": src, "dst": dst, "edge_weight": weight, "feat": x, "label": y}
     )
 

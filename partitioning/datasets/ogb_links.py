@@ -29,6 +29,8 @@ PARTS = {"train": "train", "val": "valid", "test": "test"}
 
 @dataclass(frozen=True)
 class _Source:
+    """Files and properties of one of OGB's graphs for link prediction."""
+
     zip: str
     split: str
     evaluator: str

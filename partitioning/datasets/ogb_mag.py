@@ -52,7 +52,7 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
     with library("ogbn-mag", files.folder):
         (counts,) = read_frames(raw / "num-node-dict.csv.gz", header=True)
         nodes = {
-            str(name): _nodes(raw / "node-feat" / str(name), int(counts[name].iloc[0]))
+            str(name): _read_nodes(raw / "node-feat" / str(name), int(counts[name].iloc[0]))
             for name in counts
         }
         (triplets,) = read_frames(raw / "triplet-type-list.csv.gz", header=False)
@@ -61,7 +61,7 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
             triplets.astype(str).itertuples(index=False, name=None)
         ):
             file = raw / "relations" / "___".join((source, relation, destination)) / "edge.csv.gz"
-            relations[source, relation, destination] = _relation(
+            relations[source, relation, destination] = _read_relation(
                 file, nodes[source], nodes[destination]
             )
         file = raw / "node-label" / _TARGET / "node-label.csv.gz"
@@ -73,7 +73,10 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
     return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)
 
 
-def _nodes(folder: Path, count: int) -> NodeTable:
+def _read_nodes(folder: Path, count: int) -> NodeTable:
+    """Return the nodes of a type with `count` nodes, with features if the type has a file
+    of them.
+    """
     features, file = np.zeros((count, 0), np.float32), folder / "node-feat.csv.gz"
     if file.is_file():
         rows = concatenate(
@@ -83,7 +86,8 @@ def _nodes(folder: Path, count: int) -> NodeTable:
     return NodeTable(features, np.arange(count))
 
 
-def _relation(file: Path, source: NodeTable, destination: NodeTable) -> Relation:
+def _read_relation(file: Path, source: NodeTable, destination: NodeTable) -> Relation:
+    """Read the edges of one relation from a csv file."""
     src, dst = [], []
     for frame in read_frames(file, header=False):
         src.append(narrow_ends(frame["0"].to_numpy(np.int64)))

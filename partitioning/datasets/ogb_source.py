@@ -39,6 +39,8 @@ CHUNK = 1 << 23
 
 @dataclass(frozen=True)
 class _Source:
+    """Files and properties of one of OGB's graphs for node classification."""
+
     zip: str
     raw: tuple[str, ...]
     split: str
@@ -124,7 +126,7 @@ _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 
 def _read_edges(path: Path) -> tuple[Endpoints, Endpoints]:
-    """Return edge ends."""
+    """Read the sources and destinations of all edges from a csv file."""
     piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for frame in read_frames(path, header=False):
         for column, pile in enumerate(piles):

@@ -59,6 +59,7 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def _musae(name: str, path: Path) -> RawGraph:
+    """Read the npz file of Facebook or LastFM Asia: edges, features and classes."""
     with (
         reading(path, "npz file", FETCH_AGAIN),
         open_regular(path) as file,
@@ -107,7 +108,7 @@ def _planetoid(name: str, paths: list[Path]) -> RawGraph:
 
 
 def _read_matrix(path: Path) -> Array:
-    """[rows, columns]"""
+    """Read an array or sparse matrix from a pickle, as a dense matrix [rows, columns]."""
     found = read_pickle(path)
     matrix = found.toarray() if isinstance(found, sp.csr_array) else found
     if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:

@@ -67,6 +67,7 @@ class RawGraph:
     """Array name -> file and array, as in "g.npz: array `src`"."""
 
     def at(self, name: str) -> str:
+        """Return what messages call an array: its file and column."""
         return self.where.get(name, f"{self.name}: array `{name}`")
 
 
@@ -91,7 +92,7 @@ def build(
         regression: Whether labels are numbers to predict.
     """
     if raw.label is None or unlabelled:
-        labels = _no_labels(raw)
+        labels = _make_blank_labels(raw)
     elif regression:
         labels = read_targets(raw.label, raw.at("label"), label_columns(raw.schema), kind)
     else:
@@ -194,7 +195,8 @@ def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.concatenate([*known, np.zeros(0, np.bool_)])
 
 
-def _no_labels(raw: RawGraph) -> Labels:
+def _make_blank_labels(raw: RawGraph) -> Labels:
+    """Return labels of -1 for as many nodes as the other arrays show."""
     ends = (int(end.max(initial=-1)) + 1 for end in (raw.src, raw.dst) if end.dtype.kind in "iu")
     rows = raw.features.shape[0] if isinstance(raw.features, np.ndarray) else 0
     rows = max(rows, 0 if raw.label is None else len(raw.label))

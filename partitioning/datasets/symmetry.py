@@ -30,7 +30,7 @@ def add_reverse_edges(graph: GraphData) -> GraphData:
 
 
 def reverse_too(relation: Relation, num_nodes: int) -> Relation:
-    """Add missing reverse edges to edges between nodes of one type."""
+    """Add to a relation between nodes of one type the reverse of each edge that has none."""
     src, dst, added = _add_reverse(relation.src, relation.dst, relation.edge_data, num_nodes)
     return replace(relation, src=src, dst=dst, **added)
 

@@ -53,6 +53,7 @@ class _Model:
         )
 
     def class_of(self, position: Ints) -> Ints:
+        """Return the class of the node at each position in `order`."""
         return np.searchsorted(self.start, position, side="right") - 1
 
 
@@ -108,7 +109,8 @@ def _features(
     return features
 
 
-def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> _Model:
+def _make_model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> _Model:
+    """Draw a power-law propensity for each node; return the model that edges are drawn from."""
     order = np.argsort(labels, kind="stable")
     tail = (1.0 - rng.random(settings.nodes)) ** (-1.0 / (POWER_LAW - 1.0))
     propensity = np.minimum(
@@ -126,7 +128,7 @@ def _edges(
     settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
 ) -> tuple[Endpoints, Endpoints]:
     """Draw the ends [2 M] of the directed edges; the second half are the reverse edges."""
-    model = _model(settings, labels, rng)
+    model = _make_model(settings, labels, rng)
     sizes = np.diff(model.start)
     inside = round(settings.homophily * settings.edges)
     room_inside = int((sizes * (sizes - 1) // 2).sum())
@@ -206,10 +208,11 @@ def _chunk_of_pairs(
     else:  # the mass outside the class, starting after it and wrapping around
         second = model.find(np.mod(high + rng.random(len(points)) * (total - (high - low)), total))
     keep = (first != second) & ((block == model.class_of(second)) == inside)
-    return _keys(model, first[keep], second[keep])
+    return _number_pairs(model, first[keep], second[keep])
 
 
-def _keys(model: _Model, first: Ints, second: Ints) -> Ints:
+def _number_pairs(model: _Model, first: Ints, second: Ints) -> Ints:
+    """Return the number low * N + high of each pair of nodes, given by positions in `order`."""
     a, b = model.order[first], model.order[second]
     keys: Ints = np.minimum(a, b) * model.num_nodes + np.maximum(a, b)
     return keys
@@ -225,5 +228,5 @@ def _fill(model: _Model, keys: Ints, wanted: int, inside: bool, rng: np.random.G
         )
     first, second = np.triu_indices(model.num_nodes, k=1)
     fits = (model.class_of(first) == model.class_of(second)) == inside
-    rest = np.setdiff1d(_keys(model, first[fits], second[fits]), keys)
+    rest = np.setdiff1d(_number_pairs(model, first[fits], second[fits]), keys)
     return np.concatenate([keys, rng.choice(rest, size=wanted - len(keys), replace=False)])

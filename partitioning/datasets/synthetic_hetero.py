@@ -56,12 +56,12 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     for number, share in enumerate(shares):
         source, destination = _choose_types(number, settings.types)
         each = names[source], f"relation{number}", names[destination]
-        relations[each] = _relation(
+        relations[each] = _draw_relation(
             len(share), classes[source], classes[destination], settings, streams[1]
         )
     nodes = {
         name: NodeTable(
-            _features(settings, number, classes[number], streams[2]), np.arange(sizes[number])
+            _draw_features(settings, number, classes[number], streams[2]), np.arange(sizes[number])
         )
         for number, name in enumerate(names)
     }
@@ -84,13 +84,14 @@ def _choose_types(number: int, num_types: int) -> tuple[int, int]:
     return number // num_types % num_types, number % num_types
 
 
-def _relation(
+def _draw_relation(
     count: int,
     of_source: Ints,
     of_destination: Ints,
     settings: SyntheticSettings,
     rng: np.random.Generator,
 ) -> Relation:
+    """Draw `count` edges of a relation; a share `homophily` of them join nodes of one class."""
     order = np.argsort(of_source, kind="stable").astype(endpoint_dtype(len(of_source)))
     start = np.searchsorted(of_source[order], np.arange(settings.classes + 1))
     dst = rng.integers(len(of_destination), size=count, dtype=endpoint_dtype(len(of_destination)))
@@ -105,10 +106,12 @@ def _relation(
     return Relation(np.concatenate([order[at[:within]], shuffled[at[within:]]]), dst)
 
 
-def _features(
+def _draw_features(
     settings: SyntheticSettings, number: int, classes: Ints, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """[N_t, F / (1, 2 or 3)] unit Gaussian noise around the mean of class and type."""
+    """Draw features, unit Gaussian noise around a mean for class and type, [N_t, width]; the width
+    is synthetic.features divided by 1, 2 or 3.
+    """
     width = max(1, settings.features // (1 + number % 3))
     means = rng.standard_normal((settings.classes, width), dtype=np.float32)
     means *= (TARGET_SIGNAL if number == 0 else CLASS_SIGNAL) / np.linalg.norm(

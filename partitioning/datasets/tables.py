@@ -81,12 +81,12 @@ def read_folder(
     """
     options = {"unlabelled": unlabelled, "drop_unknown": drop_unknown, "regression": regression}
     try:
-        return _read(path, columns, text=False, **options)
+        return _read_tables(path, columns, text=False, **options)
     except TextIds:
-        return _read(path, columns, text=True, **options)
+        return _read_tables(path, columns, text=True, **options)
 
 
-def _read(
+def _read_tables(
     path: Path,
     columns: ColumnSettings,
     *,
@@ -95,6 +95,7 @@ def _read(
     drop_unknown: bool,
     regression: bool,
 ) -> RawGraph:
+    """Read the tables of edges and nodes of a folder, with ids as text or as integers."""
     folder, edges = (
         (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
     )
@@ -317,7 +318,7 @@ def read_table(
         array = read_npy(path)
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
-    roles = _roles(path, columns, kind)
+    roles = _find_roles(path, columns, kind)
     reader = FeatureReader(path, roles.features)
     as_text: set[str | None] = {roles.id} if text else set()
     as_text |= {roles.split} | reader.text
@@ -363,7 +364,8 @@ class _Roles:
         }
 
 
-def _roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
+def _find_roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
+    """Find the role of each column of a table of nodes. kind: nodes, features or label."""
     names = without_index(frames.column_names(path), path)
     id_name = find_column("id", names, columns, path)
     label = find_labels(names, columns, path)

@@ -52,7 +52,7 @@ class IdRanges:
 
     @property
     def total(self) -> int:
-        """N"""
+        """The number of ids in all ranges, N."""
         return int(self.size.sum())
 
 
@@ -160,6 +160,9 @@ def files_of(directory: Path, config: Mapping[str, Any], part: int) -> list[Path
 
 
 def _file_inside(directory: Path, files: Any, key: str) -> Path:
+    """Return the path of a file in the directory; InputError if it is not named, missing or
+    outside.
+    """
     if not isinstance(files, dict) or not isinstance(files.get(key), str):
         raise InputError(f"{directory}: the partition config names no file for '{key}'")
     path = directory / str(files[key])

@@ -89,6 +89,7 @@ def to_partition(found: ForeignPart, bounds: list[int], part: int, where: str) -
 
 
 def _check_ids(ids: Tensor, inner: Tensor, num_nodes: int, where: str) -> None:
+    """InputError unless ids are distinct, in range, and contain the inner nodes."""
     num_inner = len(inner)
     if len(ids) >= 2**31:
         raise InputError(

@@ -147,6 +147,7 @@ def read_edges(folder: Path, source: PartNodes, destination: PartNodes) -> dict[
 
 
 def read_edge_features(folder: Path, num_edges: int) -> Tensor | None:
+    """Read the features of edges; None if the partition has none."""
     path = folder / "edge_feat.npy"
     if not path.exists():
         return None
@@ -198,6 +199,7 @@ def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
 
 
 def write_links(folder: Path, links: Mapping[str, Array]) -> None:
+    """Write the arrays of link prediction, one npy file each."""
     for name in LINKS:
         np.save(folder / f"links_{name}.npy", links[name])
 

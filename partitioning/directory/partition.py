@@ -75,7 +75,9 @@ class UnresolvedHalo:
 
     @property
     def where(self) -> str:
-        """Begin of messages."""
+        """The text that error messages begin with: the site's file and, if there are several, the
+        node type.
+        """
         return f"{self.file}: {self.kind}" if self.kind else str(self.file)
 
 

@@ -89,6 +89,7 @@ class PartitionDirectory:
 
     @property
     def is_of_pyg(self) -> bool:
+        """Whether PyG's Partitioner wrote the directory."""
         return self.config is not None and "is_hetero" in self.config
 
     def files_of(self, part: int) -> list[Path]:
@@ -172,6 +173,7 @@ class PartitionDirectory:
                 )
 
     def _verify_by_reading(self, parts: list[int]) -> None:
+        """Check partitions without checksums by reading them; ids must be distinct."""
         if not self.is_of_pyg:
             check_readable([file for part in parts for file in self.files_of(part)])
         ids: dict[str, list[Tensor]] = {}

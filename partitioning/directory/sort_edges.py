@@ -41,6 +41,7 @@ class Layout:
 
 
 def make_layout(assignment: NDArray[np.int64], num_parts: int) -> Layout:
+    """Number the nodes so that those of a partition are contiguous, in their former order."""
     node_order = np.argsort(assignment, kind="stable")
     new_id = np.empty(len(assignment), endpoint_dtype(len(assignment)))
     new_id[node_order] = np.arange(len(assignment), dtype=new_id.dtype)

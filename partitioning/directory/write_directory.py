@@ -237,6 +237,7 @@ class _PartWriter:
     links: Mapping[str, NDArray[Any]] | None
 
     def write(self, part: int) -> _WrittenPart:
+        """Write the folder of one partition; return its counts."""
         start = time.perf_counter()
         folder = self.directory / f"part{part}"
         folder.mkdir()
@@ -405,6 +406,7 @@ class _PartWriter:
 
 
 def _take_features(table: NodeTable, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the features of some nodes, dense."""
     rows = table.features[nodes]
     return rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows)
 
@@ -444,6 +446,7 @@ def _make_meta(
     provenance: dict[str, Any],
     edges: Mapping[EdgeType, SortedEdges],
 ) -> Meta:
+    """Make the description of the directory from the written partitions."""
     checksums = checksums_of(directory)
     kind: Callable[..., Meta] = Meta
     types: dict[str, Any] = {}

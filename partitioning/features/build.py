@@ -129,6 +129,9 @@ def read_as_fitted(
 def _encode_types(
     graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[HeteroGraphData, States]:
+    """Encode the features of each node type and relation of a heterogeneous graph. rows: the
+    target's training nodes, None: all.
+    """
     states: States = {}
     kinds = kinds_of(settings.kind, list(graph.nodes))
     nodes = {}
@@ -158,6 +161,9 @@ def _encode_types(
 def _encode_plain(
     graph: GraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[GraphData, States]:
+    """Encode the features of nodes and edges of a plain graph. rows: the training nodes,
+    None: all.
+    """
     states: States = {}
     kinds_of_all = tuple(settings.kind)
     features, featured, state = _encode_nodes(
@@ -224,7 +230,9 @@ def _check_edge_tables(stored: States, found: States, graph: str) -> None:
 
 
 def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
-    """The graph with the features of `features.kind`; InputError where there are none to be had."""
+    """Return the graph with the features that `features.kind` names; InputError if a node would
+    have none.
+    """
     made: Any
     if isinstance(graph, HeteroGraphData):
         made = with_features_by_type(graph, settings.kind)

@@ -77,29 +77,35 @@ def fit_columns(table: Statistics, schema: Schema, settings: FeatureSettings) ->
 
 
 def _keep_sparse(schema: Schema, settings: FeatureSettings) -> State:
+    """Return the state of a sparse matrix, which stays as it is; InputError if the settings ask for
+    scaling.
+    """
     if settings.scale not in ("auto", "none"):
         raise InputError(
             f"features.scale={settings.scale}: {schema.path} is a sparse matrix, which stays as it"
             " is; give a dense one, or leave the setting out"
         )
-    return _column_state(schema.columns[0], "none")
+    return _make_column_state(schema.columns[0], "none")
 
 
-def _column_state(column: Column, scale_by: str, **fields: Any) -> State:
-    """The state of a column: without further fields its values stay as they are."""
+def _make_column_state(column: Column, scale_by: str, **fields: Any) -> State:
+    """Return the fitted state of a column as JSON. Without further fields its values stay as they
+    are.
+    """
     nothing = {"center": None, "scale": None, "fill": None, "indicator": False, "num_blank": 0}
     state = {"name": column.name, "role": column.role, "width": column.width, "scale_by": scale_by}
     return state | nothing | fields
 
 
 def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) -> State:
+    """Fit how a column is scaled, filled and encoded; return its state."""
     if column.role == "categorical":
         return _fit_categories(table, column, settings.max_categories)
     moments = table.moments(column)
     scale_by = _choose_scale(column, moments, settings.scale)
     is_matrix = column.role in ("matrix", "embedding")
     if scale_by == "none" and is_matrix and not table.has_blanks(column):
-        return _column_state(column, "none")
+        return _make_column_state(column, "none")
     center = scale = None
     if scale_by == "robust":
         low, center, high = table.quantiles(column, [0.25, 0.5, 0.75])
@@ -112,7 +118,7 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
     else:
         fill = moments.mean if settings.missing == "mean" else table.quantiles(column, [0.5])[0]
     num_blank = int(moments.num_blank.max())
-    return _column_state(
+    return _make_column_state(
         column,
         scale_by,
         center=None if center is None else center.tolist(),
@@ -129,7 +135,7 @@ def _fit_categories(table: Statistics, column: Column, max_categories: int) -> S
     """
     counts, num_blank = table.count_categories(column)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
-    return _column_state(
+    return _make_column_state(
         column,
         "none",
         categories=sorted(ranked[:max_categories]),
@@ -212,10 +218,11 @@ class EncodedFeatures:
 
 def count_columns(state: State) -> int:
     """F: the columns that a fitted pipeline makes."""
-    return sum(_count_values(column) + column["indicator"] for column in state["columns"])
+    return sum(_count_outputs(column) + column["indicator"] for column in state["columns"])
 
 
-def _count_values(column: State) -> int:
+def _count_outputs(column: State) -> int:
+    """Return how many encoded columns a column makes, without the one that marks blank cells."""
     if column["role"] == "categorical":
         return len(column["categories"]) + int(column["rest"])
     return int(column["width"])
@@ -339,7 +346,7 @@ def encode(state: State, raw: Rows, schema: Schema) -> Rows:
     for fitted in state["columns"]:
         column = schema.find(fitted["name"])
         assert column is not None
-        end = first + _count_values(fitted)
+        end = first + _count_outputs(fitted)
         if fitted["role"] == "categorical":
             made[:, first:end] = _one_hot(fitted, column, raw[:, column.first])
         else:
@@ -387,7 +394,7 @@ def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
 def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
     """Return the one-hot rows of codes [n], NaN where blank: a column for each fitted category, and
     one for all others if the column has a rest."""
-    width = _count_values(fitted)
+    width = _count_outputs(fitted)
     places = {name: place for place, name in enumerate(fitted["categories"])}
     rest = width - 1 if fitted["rest"] else -1
     place_of = np.array([*(places.get(name, rest) for name in column.categories), -1])

@@ -64,11 +64,11 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
     none.
     """
     kinds = kinds_of(features, list(graph.nodes))
-    chosen = {name: _resolved(graph, name, each) for name, each in kinds.items()}
+    chosen = {name: _replace_missing(graph, name, each) for name, each in kinds.items()}
     means = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
     made: dict[str, NodeTable] = {}
     for name, each in chosen.items():
-        blocks = [_block(graph, name, kind, means) for kind in each]
+        blocks = [_make_kind(graph, name, kind, means) for kind in each]
         if "given" in kinds[name]:
             blocks += _edge_means(graph, name)
         blocks = [block for block in blocks if block.shape[1]]
@@ -80,13 +80,16 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
                 name,
                 ",".join(each),
             )
-        rows: Features = blocks[0] if len(blocks) == 1 else _beside(blocks)
+        rows: Features = blocks[0] if len(blocks) == 1 else _concatenate(blocks)
         made[name] = replace(graph.nodes[name], features=rows, featured=None)
     relations = {each: replace(held, edge_feat=None) for each, held in graph.relations.items()}
     return replace(graph, nodes=made, relations=relations)
 
 
-def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
+def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
+    """Return the kinds of features of a type: for `given` without features, `neighbours`;
+    InputError if only some nodes have features.
+    """
     table = graph.nodes[name]
     if kinds != ("given",):
         return kinds
@@ -110,13 +113,19 @@ def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
     return kinds
 
 
-def _beside(blocks: list[Features]) -> Features:
+def _concatenate(blocks: list[Features]) -> Features:
+    """Concatenate blocks of features [N_t, F_i] by column; sparse if any block is."""
     if any(isinstance(block, sp.csr_array) for block in blocks):
         return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks]))
     return np.hstack(blocks)  # type: ignore[arg-type]
 
 
-def _block(graph: HeteroGraphData, name: str, kind: str, means: Mapping[str, Features]) -> Features:
+def _make_kind(
+    graph: HeteroGraphData, name: str, kind: str, means: Mapping[str, Features]
+) -> Features:
+    """Make one kind of features for the nodes of a type, [N_t, F]. means: by type, the means of the
+    neighbours' features.
+    """
     table = graph.nodes[name]
     if kind == "given":
         return table.features
@@ -128,6 +137,7 @@ def _block(graph: HeteroGraphData, name: str, kind: str, means: Mapping[str, Fea
 
 
 def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
+    """Return log(1 + in-degree) for each relation into a type, [N_t, relations]."""
     counts = []
     for each, relation in graph.relations.items():
         if each[2] == name:
@@ -138,6 +148,7 @@ def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
 
 
 def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
+    """Return the positional features of a type's nodes in the graph of all types."""
     rows = positional(graph.to_homogeneous())
     first = first_nodes(graph)[name]
     return rows[first : first + graph.nodes[name].num_nodes]
@@ -161,7 +172,7 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
                 blocks = [
                     _mean(graph, each, relation, known[each[0]]) for each, relation in into.items()
                 ]
-                new[name] = _beside(blocks)
+                new[name] = _concatenate(blocks)
         if not new:
             none = {
                 name: np.zeros((table.num_nodes, 0), np.float32)

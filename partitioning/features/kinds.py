@@ -36,7 +36,7 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
     """Return the graph with features of these kinds; InputError if a node gets none."""
     if kinds == ("given",):
         if graph.featured is not None:
-            _refuse(graph)
+            _refuse_missing(graph)
         return graph
     if graph.num_features and not {"given", "neighbours"} & set(kinds):
         log.info(
@@ -46,14 +46,17 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
         )
     blocks = [block for kind in kinds if (block := _MADE[kind](graph)).shape[1]]
     if not blocks:
-        _refuse(graph)
+        _refuse_missing(graph)
     sparse = any(isinstance(block, sp.csr_array) for block in blocks)
     together = sp.csr_array(sp.hstack(list(map(sp.csr_array, blocks))))
     features = together if sparse else together.toarray()
     return replace(graph, features=features, featured=None, features_of_ids=kinds == ("random",))
 
 
-def _refuse(graph: GraphData) -> None:
+def _refuse_missing(graph: GraphData) -> None:
+    """InputError that says how many nodes have no features, and the settings that give
+    them some.
+    """
     assert graph.featured is not None
     number = int((~graph.featured).sum())
     if number == graph.num_nodes:
@@ -77,6 +80,7 @@ def _edges_between(graph: GraphData) -> sp.csr_array:
 
 
 def _degree(graph: GraphData) -> Rows:
+    """Return log(1 + d) of in-degree and out-degree, [N, 2]."""
     between = graph.src != graph.dst
     counts = [
         np.bincount(ends[between], minlength=graph.num_nodes) for ends in (graph.dst, graph.src)
@@ -85,10 +89,14 @@ def _degree(graph: GraphData) -> Rows:
 
 
 def _random(graph: GraphData) -> Rows:
+    """Return random features that depend on the node's id alone, [N, WIDTH]."""
     return random_rows(graph.node_ids, WIDTH)
 
 
 def positional(graph: GraphData) -> Rows:
+    """Return random rows averaged over neighbours, normalised and added up over HOPS hops, [N,
+    WIDTH] (FastRP).
+    """
     edges = _edges_between(graph)
     edges = sp.csr_array(edges + edges.T)
     degree = np.maximum(np.asarray(edges.sum(axis=1)), 1).astype(np.float32)[:, None]
@@ -101,10 +109,14 @@ def positional(graph: GraphData) -> Rows:
 
 
 def _given(graph: GraphData) -> Features:
+    """Return the features of the data."""
     return graph.features
 
 
 def _neighbours(graph: GraphData) -> Features:
+    """Return the features, with the mean of their in-neighbours' for nodes without any,
+    hop by hop.
+    """
     known = np.ones(graph.num_nodes, np.bool_) if graph.featured is None else graph.featured.copy()
     rows, edges = sp.csr_array(graph.features), _edges_between(graph)
     if isinstance(graph.features, sp.csr_array):

@@ -31,7 +31,7 @@ class Column:
 
     @property
     def columns(self) -> slice:
-        """Its columns of the raw matrix."""
+        """Return which columns of the raw matrix hold this column."""
         return slice(self.first, self.first + self.width)
 
 
@@ -49,9 +49,11 @@ class Schema:
 
     @classmethod
     def of_matrix(cls, path: str, width: int) -> "Schema":
+        """Return the schema of an unnamed matrix of features."""
         return cls(path, (Column("feat", "matrix", 0, width),))
 
     def find(self, name: str) -> Column | None:
+        """Return the column of this name; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
 
@@ -100,10 +102,13 @@ def _is_column(column: dict[str, Any]) -> bool:
 
 def describe(states: dict[str, Any]) -> list[str]:
     """Lines that say what became of each column, from the fitted states of tables."""
-    return [f"{table}: {line}" for table, state in states.items() for line in _describe(state)]
+    return [
+        f"{table}: {line}" for table, state in states.items() for line in _describe_table(state)
+    ]
 
 
-def _describe(state: dict[str, Any]) -> list[str]:
+def _describe_table(state: dict[str, Any]) -> list[str]:
+    """Return lines on the roles of a table's columns and how they are encoded."""
     lines = []
     roles = "; ".join(f"{role} {', '.join(names)}" for role, names in state["roles"].items())
     if roles:

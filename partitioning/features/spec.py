@@ -58,7 +58,9 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
     contents = dict(sorted(contents.items(), key=lambda item: json.dumps(item[1], sort_keys=True)))
     fitted = [file for file, content in contents.items() if SUMMARIES not in content]
     if not fitted:
-        return _fit({file: content[SUMMARIES] for file, content in contents.items()}, settings)
+        return _fit_tables(
+            {file: content[SUMMARIES] for file, content in contents.items()}, settings
+        )
     if len(files) > 1:
         raise InputError(
             f"features.spec={fitted[0]}: only files of app=describe can be merged; give this one"
@@ -111,6 +113,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_version(file: Path, found: dict[str, Any], known: int) -> None:
+    """InputError for a fitted pipeline of another version."""
     versions = {state.get("version") for state in found.values()}
     if versions - {known}:
         raise InputError(
@@ -119,7 +122,12 @@ def _check_version(file: Path, found: dict[str, Any], known: int) -> None:
         )
 
 
-def _fit(summaries: dict[str, dict[str, Any]], settings: FeatureSettings) -> dict[str, State]:
+def _fit_tables(
+    summaries: dict[str, dict[str, Any]], settings: FeatureSettings
+) -> dict[str, State]:
+    """Fit one pipeline per table to the summaries of all files; InputError if files describe other
+    tables.
+    """
     tables: Sequence[str] = list(next(iter(summaries.values())))
     for file, of_file in summaries.items():
         if sorted(of_file) != sorted(tables):

@@ -28,6 +28,7 @@ Values = NDArray[np.float64]
 
 
 def signed_log(values: Values) -> Values:
+    """Return sign(v) log(1 + |v|) of each value."""
     logarithm: Values = np.sign(values) * np.log1p(np.abs(values))
     return logarithm
 
@@ -49,6 +50,7 @@ class Moments:
 
     @classmethod
     def of(cls, blocks: Iterable[Values], width: int) -> "Moments":
+        """Compute the statistics of blocks of rows, and merge them."""
         zero, infinite, yes = np.zeros(width), np.full(width, np.inf), np.ones(width, np.bool_)
         return functools.reduce(
             Moments.merge,
@@ -58,6 +60,7 @@ class Moments:
 
     @classmethod
     def of_block(cls, values: Values) -> "Moments":
+        """Compute the statistics of the columns of one block of rows."""
         known = ~np.isnan(values)
         count = known.sum(axis=0).astype(np.float64)
         mean = np.where(known, values, 0).sum(axis=0) / np.maximum(count, 1)
@@ -73,7 +76,7 @@ class Moments:
         )
 
     def merge(self, other: "Moments") -> "Moments":
-        """Those of the rows of both."""
+        """Return the statistics of the rows of both."""
         total, delta = self.count + other.count, other.mean - self.mean
         share = other.count / np.maximum(total, 1)
         return Moments(
@@ -88,7 +91,7 @@ class Moments:
         )
 
     def take(self, column: Column) -> "Moments":
-        """Those of one column."""
+        """Return the statistics of one column of the table."""
         return Moments(*(getattr(self, each.name)[column.columns] for each in fields(self)))
 
     @property
@@ -104,6 +107,9 @@ class Moments:
 
     @property
     def has_similar_scales(self) -> bool:
+        """Return whether the root mean squares of all varying columns are within a factor
+        SIMILAR.
+        """
         size = np.sqrt(self.mean**2 + self.squares / np.maximum(self.count, 1))[self.varies]
         return len(size) < 2 or bool(size.max() <= SIMILAR * size.min())
 
@@ -158,6 +164,7 @@ class FittedRows:
 
     @functools.cached_property
     def sample(self) -> Values:
+        """Return evenly spaced rows, about SAMPLE values, from which quantiles are computed."""
         step = -(-len(self.used) * self.features.shape[1] // SAMPLE)
         return self.features[self.used[:: max(1, step)]].astype(np.float64) + self.offsets
 

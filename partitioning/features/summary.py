@@ -71,6 +71,7 @@ def summarise(features: Rows, schema: Schema, rows: NDArray[np.bool_] | None = N
 
 
 def _summarise_numbers(table: FittedRows, column: Column) -> Summary:
+    """Return the summary of a numeric column: moments, also of logarithms, range and histogram."""
     moments, logs = table.moments(column), table.log_moments(column)
     known = np.maximum(moments.count, 1)
     is_empty = moments.count == 0
@@ -140,6 +141,7 @@ def fit_summaries(summaries: Mapping[str, Summary], settings: FeatureSettings) -
 
 
 def _check_same_columns(first_file: str, first: Summary, file: str, other: Summary) -> None:
+    """InputError unless two summaries have columns of the same names, roles and widths."""
     here, there = (
         {each["name"]: (each["role"], each["width"]) for each in summary["columns"]}
         for summary in (first, other)
@@ -160,6 +162,7 @@ def _check_same_columns(first_file: str, first: Summary, file: str, other: Summa
 
 
 def _check_blanks(table: "SummarisedTables", schema: Schema, settings: FeatureSettings) -> None:
+    """InputError for a column with blank cells, if features.missing=error."""
     for column in schema.columns if settings.missing == "error" else ():
         if table.has_blanks(column):
             raise InputError(
@@ -177,14 +180,14 @@ class SummarisedTables:
         """The summaries of each column, by table."""
 
     def moments(self, column: Column) -> Moments:
-        return functools.reduce(Moments.merge, map(_moments, self.tables[column.name]))
+        return functools.reduce(Moments.merge, map(_read_moments, self.tables[column.name]))
 
     def log_moments(self, column: Column) -> Moments:
         logs = (
             each | {"mean": each["log_mean"], "variance": each["log_variance"]}
             for each in self.tables[column.name]
         )
-        return functools.reduce(Moments.merge, map(_moments, logs))
+        return functools.reduce(Moments.merge, map(_read_moments, logs))
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
         found = np.zeros((len(shares), column.width))
@@ -213,7 +216,8 @@ class SummarisedTables:
         return tuple(each["blank_as"] for each in self.tables[column.name])
 
 
-def _moments(column: Summary) -> Moments:
+def _read_moments(column: Summary) -> Moments:
+    """Return the statistics in a column's summary."""
     read = {name: np.array(column[name], np.float64) for name in (*COUNTS, *NUMBERS)}
     count, empty = read["count"], read["count"] == 0
     return Moments(
@@ -230,7 +234,7 @@ def _moments(column: Summary) -> Moments:
 
 def _count_below(column: Summary, entry: int) -> tuple[Values, Values]:
     """The edges of the bins, ascending, and how many values of a table are below each."""
-    histogram, moments = column["histogram"][entry], _moments(column)
+    histogram, moments = column["histogram"][entry], _read_moments(column)
     places = histogram["first"] - 0.5 + np.arange(len(histogram["counts"]) + 1)
     distance = np.sign(places) * np.expm1(np.abs(places) * BIN)
     deviation = moments.deviation[entry] if moments.varies[entry] else 0.0

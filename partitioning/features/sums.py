@@ -63,16 +63,20 @@ class _Layout:
 
     @classmethod
     def of(cls, columns: Sequence[AgreedColumn], settings: FeatureSettings) -> "_Layout":
+        """Return the layout of agreed columns; the settings decide whether it has histograms and
+        logarithms.
+        """
         needs_quantiles = settings.missing == "median" or settings.scale == "robust"
         return cls(tuple(columns), needs_quantiles, settings.scale == "log")
 
     @property
     def numbers(self) -> list[AgreedColumn]:
+        """Return the agreed columns that are not categorical."""
         return [each for each in self.columns if each.role != "categorical"]
 
     @property
     def num_entries(self) -> int:
-        """E."""
+        """The number of numeric entries E: the widths of the numeric columns, added up."""
         return sum(each.width for each in self.numbers)
 
     def split(self, counts: Words) -> dict[str, Words]:
@@ -161,13 +165,14 @@ def compute_share(
     if layout.has_logs:
         moments += [table.log_moments(column) for column in numbers]
     middle, half = layout.ranges()
-    count = _join([each.count for each in moments])
-    mean = np.where(count > 0, (_join([each.mean for each in moments]) - middle) / half, 0)
-    squares = _join([each.squares for each in moments]) / half**2
+    count = _concatenate([each.count for each in moments])
+    mean = np.where(count > 0, (_concatenate([each.mean for each in moments]) - middle) / half, 0)
+    squares = _concatenate([each.squares for each in moments]) / half**2
     return Share(len(used), np.concatenate(list(map(np.ravel, parts.values()))), (mean, squares))
 
 
-def _join(values: list[Values]) -> Values:
+def _concatenate(values: list[Values]) -> Values:
+    """Concatenate arrays, also none."""
     return np.concatenate([np.empty(0), *values])
 
 
@@ -208,6 +213,9 @@ def _count_numbers(
     layout: _Layout,
     path: str,
 ) -> None:
+    """Fill in the counts of the numeric columns: values, zeros, blanks and histograms; InputError
+    for a value outside its range.
+    """
     moments = [table.moments(column) for column in columns]
     for name in ("count", "num_zeros", "num_blank"):
         parts[name][:] = np.concatenate([getattr(each, name) for each in moments])
@@ -238,6 +246,7 @@ def _count_numbers(
 def _count_categories(
     counts: Words, table: FittedRows, column: Column, agreed: AgreedColumn, schema: Schema
 ) -> None:
+    """Fill in the rows of each agreed category, of others, and of blank cells."""
     found, counts[-1] = table.count_categories(column)
     others = {name: number for name, number in found.items() if name not in agreed.categories}
     counts[:-2] = [found.get(name, 0) for name in agreed.categories]
@@ -335,6 +344,9 @@ class SummedTables:
         return self._moments(column, self._layout.num_entries)
 
     def _moments(self, column: Column, offset: int) -> Moments:
+        """Compute the statistics of a column from the sums; offset: where logarithms
+        begin, or 0.
+        """
         at = self._entries[column.name]
         count, zeros, blank, not_binary = (self._total[name][at] for name in PER_ENTRY)
         shifted = slice(at.start + offset, at.stop + offset)
@@ -376,12 +388,13 @@ class SummedTables:
         return {name: count for name, count in known.items() if count}, counts[-1]
 
     def has_blanks(self, column: Column) -> bool:
-        return bool(self._of_column("has_blanks", column))
+        return bool(self._count_of("has_blanks", column))
 
     def blank_pattern(self, column: Column) -> int:
-        return self._of_column("pattern", column)
+        return self._count_of("pattern", column)
 
-    def _of_column(self, name: str, column: Column) -> int:
+    def _count_of(self, name: str, column: Column) -> int:
+        """Return the summed count with this name of a column."""
         names = [each.name for each in self._layout.columns]
         return int(self._total[name][names.index(column.name)])
 

@@ -55,6 +55,7 @@ def auc(positive: Floats, negative: Floats) -> float:
 
 
 def _make_scorers(split: LinkSplit) -> dict[str, Scorer]:
+    """Return a function that scores pairs for each baseline, by name."""
     graph, num_nodes = split.graph, split.graph.num_nodes
     adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency

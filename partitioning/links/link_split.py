@@ -157,6 +157,7 @@ def split_links(
 
 
 def _find_edges(graph: GraphData) -> _Edges:
+    """Find the pairs of the graph's edges, and which of them can be learned."""
     num_nodes = graph.num_nodes
     src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
     is_loop = src == dst

@@ -80,7 +80,8 @@ def choose_spectral_embedding(
 
 
 def spectral_rows(pairs: Ints, num_nodes: int, width: int, power: float) -> NDArray[np.float32]:
-    """Return V_K S_K, float32 [N, K]; columns beyond the positive eigenvalues are zeros.
+    """Return the leading eigenvectors of D^-a A D^-a scaled by their eigenvalues, float32 [N, K];
+    columns beyond the positive eigenvalues are zeros.
 
     Args:
         pairs: training pairs, int64 [n, 2].

@@ -59,6 +59,7 @@ class Edges:
     """The table, for messages."""
 
     def take(self, rows: NDArray[Any]) -> "Edges":
+        """Return some of the edges, by index or mask."""
         data = {name: array[rows] for name, array in self.data.items()}
         return replace(self, src=self.src[rows], dst=self.dst[rows], data=data)
 

@@ -60,7 +60,7 @@ class HeldType:
 
     @cached_property
     def nodes(self) -> Nodes:
-        """Looks up ids."""
+        """The nodes of the type, to look up their positions by id."""
         return Nodes.of_keys(self.ids, named=self.named)
 
 

@@ -24,7 +24,7 @@ class LocalNodes:
         is_old = (further >= self.first) & (further < end)
         further = np.sort(further[~is_old])
         further = further[np.diff(further, prepend=-1) > 0]
-        self.further = further[~is_among(halo, further)[1]]
+        self.further = further[~find_in_sorted(halo, further)[1]]
         self.ids = np.concatenate((np.arange(self.first, end), halo, self.further))
         self.new_ids = numbers.new_id[self.ids]
         self.new_bounds = numbers.bounds[part : part + 2]
@@ -35,6 +35,7 @@ class LocalNodes:
 
     @property
     def is_inner(self) -> NDArray[np.bool_]:
+        """Whether each known node is an inner node after the change."""
         first, end = self.new_bounds.tolist()
         return np.asarray((self.new_ids >= first) & (self.new_ids < end))
 
@@ -43,7 +44,7 @@ class LocalNodes:
         local = nodes - self.first
         outside = (local < 0) | (local >= self.num_inner)
         asked = nodes[outside]
-        in_halo, found = is_among(self.halo, asked)
+        in_halo, found = find_in_sorted(self.halo, asked)
         local[outside] = np.where(
             found,
             self.num_inner + in_halo,
@@ -80,8 +81,9 @@ class SortedEdges:
         self.source, self.destination, self.src, self.dst = source, destination, src, dst
 
     def find(self, edges: Edges) -> tuple[Ints, Ints, Ints]:
-        """Return the places of all copies of edges [n], the row of each, and the number of copies
-        [n]. Ends are numbers before."""
+        """Return the positions of all copies of edges [n], for each copy the row in the table, and
+        the number of copies of each edge. Ends are local numbers before the change.
+        """
         if not len(edges.src):
             return edges.src, edges.src, edges.src
         dst = self.destination.find(edges.dst)
@@ -94,8 +96,10 @@ class SortedEdges:
         offset = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         return places[np.repeat(begin, counts) + offset], rows, counts
 
-    def places_of(self, new: Edges) -> tuple[Edges, Ints]:
-        """Return new edges in their order, and the place that each goes before."""
+    def find_insertions(self, new: Edges) -> tuple[Edges, Ints]:
+        """Return new edges in their sorted order, and for each the position before which it is
+        inserted.
+        """
         src, dst = self.source.find(new.src), self.destination.find(new.dst)
         new_src, size = self.source.new_ids[src], self.source.size
         order = np.lexsort((new_src, self.destination.new_ids[dst]))
@@ -116,8 +120,8 @@ class SortedEdges:
         return np.repeat(first - before, counts) + np.arange(counts.sum()), first, before
 
 
-def is_among(ascending: Ints, nodes: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the place of each node among ascending ones, and whether it is there."""
+def find_in_sorted(ascending: Ints, nodes: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the position of each node in ascending numbers, and whether it is one of them."""
     places = np.searchsorted(ascending, nodes)
     found = np.zeros(len(nodes), np.bool_)
     inside = places < len(ascending)

@@ -61,6 +61,7 @@ class OwnPart:
 
     @property
     def local_part(self) -> int:
+        """The partition's index among those of this machine."""
         return self.part - self.held.first_part
 
     def deleted(self, name: str) -> Ints:
@@ -75,6 +76,7 @@ class OwnPart:
         return np.flatnonzero(self.placed[name] == self.local_part)
 
     def new_ids(self, name: str) -> Ints:
+        """Return the ids of the partition's new nodes, in the order of the table."""
         return self.change.nodes[name].new_ids[self.new_rows(name)]
 
     def find(self, name: str, ids: Ints, first_new: int) -> Ints:
@@ -135,7 +137,7 @@ class OwnPart:
             )
         check_some_stay(int(numbers[self.held.target].bounds[-1]))
         edges = {
-            name: self._edges(name, each, numbers_of, numbers[name[2]])
+            name: self._renumber_edges(name, each, numbers_of, numbers[name[2]])
             for name, each in self.change.edges.items()
         }
         held = replace(self.held, meta=self.meta, types=types, first_part=0)
@@ -153,6 +155,7 @@ class OwnPart:
         return np.unique(np.concatenate(found))
 
     def _is_here(self, name: EdgeType, dst: Ints) -> NDArray[np.bool_]:
+        """Return which destinations are nodes of this partition, bool [n]."""
         bounds, placed = self.held.types[name[2]].bounds, self.placed[name[2]]
         parts = np.searchsorted(bounds, dst, side="right") - 1
         is_new = dst >= bounds[-1]
@@ -167,14 +170,16 @@ class OwnPart:
             ranks[rows] = first_new[self.held.first_part + part] + np.arange(len(rows))
         return ranks
 
-    def _edges(
+    def _renumber_edges(
         self,
         name: EdgeType,
         change: EdgeChange,
         numbers_of: dict[str, Ints],
         numbers: Renumbering,
     ) -> EdgeChange:
-        """The edges of a change that end in the partition, by numbers in the whole graph."""
+        """Return the edges of a change that end in the partition, with the nodes' numbers in the
+        whole graph.
+        """
 
         def renumber(edges: Edges) -> Edges:
             here = edges.take(self._is_here(name, edges.dst))

@@ -49,7 +49,7 @@ def place(
 
 
 class _Lists:
-    """A list of integers for each new node."""
+    """A list of integers for each new node, stored as one sorted array."""
 
     def __init__(self, nodes: list[Ints], values: list[Ints]) -> None:
         keys = np.concatenate([np.zeros(0, np.int64), *nodes])
@@ -58,6 +58,7 @@ class _Lists:
         self.values = np.concatenate([np.zeros(0, np.int64), *values])[order]
 
     def of(self, node: int) -> Ints:
+        """Return the integers of a new node."""
         begin, end = np.searchsorted(self.keys, (node, node + 1))
         return self.values[begin:end]
 

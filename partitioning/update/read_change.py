@@ -21,7 +21,7 @@ def read_change(held: HeldDirectory, settings: UpdateSettings) -> Change:
     Raises:
         InputError: names setting, file, row and value of what does not fit the directory.
     """
-    return _read(held, settings, None)
+    return _read_tables(held, settings, None)
 
 
 def read_own_change(
@@ -36,14 +36,17 @@ def read_own_change(
         the number N + n + j, of N nodes and n new ones here.
     """
     elsewhere: dict[str, NDArray[np.int64]] = {}
-    return _read(held, settings, elsewhere), elsewhere
+    return _read_tables(held, settings, elsewhere), elsewhere
 
 
-def _read(
+def _read_tables(
     held: HeldDirectory,
     settings: UpdateSettings,
     elsewhere: dict[str, NDArray[np.int64]] | None,
 ) -> Change:
+    """Read the tables of nodes, then of edges; elsewhere: gets the ids of sources on other
+    machines, None: they are refused.
+    """
     notes: list[str] = []
     nodes = {name: read_nodes(held, each, settings, notes) for name, each in held.types.items()}
     if elsewhere is None:

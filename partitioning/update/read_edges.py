@@ -83,6 +83,7 @@ def read_edge_table(
 def _edge_data(
     held: HeldDirectory, relation: HeldRelation, table: EdgeTable, path: Path, kind: str
 ) -> dict[str, Array]:
+    """Return weights and encoded features of a table of edges, by file name."""
     data: dict[str, Array] = {}
     if table.weight is not None and not relation.is_weighted:
         raise InputError(
@@ -178,6 +179,7 @@ def check_edges(
 
 
 def _check_once(held: HeldDirectory, name: EdgeType, edges: Edges) -> None:
+    """InputError for an edge that a table lists twice."""
     pairs = edges.src * (held.types[name[2]].bounds[-1] + 1) + edges.dst
     order = np.argsort(pairs, kind="stable")
     again = order[1:][pairs[order[1:]] == pairs[order[:-1]]]

@@ -39,6 +39,7 @@ Ints = NDArray[np.int64]
 def read_nodes(
     held: HeldDirectory, each: HeldType, settings: UpdateSettings, notes: list[str]
 ) -> NodeChange:
+    """Read the tables of deleted, changed and new nodes of a type."""
     deleted = NONE
     paths = {
         kind: find_table(held, settings, f"{kind}_nodes", each.name)
@@ -56,7 +57,7 @@ def read_nodes(
         rows = each.nodes.find_rows(ids, where, remedy="; a new node goes into update.new_nodes")
         check_unique(rows, where, ids)
         refuse(ids, np.isin(rows, deleted), where, "deleted by update.deleted_nodes; leave one out")
-        values = _values(held, each, table, each.ids[rows], notes, is_new=False)
+        values = _read_values(held, each, table, each.ids[rows], notes, is_new=False)
         if not values:
             raise InputError(f"{table.path}: has nothing but ids; add the columns that change")
         change = replace(change, changed=rows, changed_values=values)
@@ -72,7 +73,7 @@ def read_nodes(
         keys = keys[each.nodes.num_nodes :]
         check_unique(keys, where, ids)
         names = Names.of(map(str, ids)) if each.named else None
-        values = _values(held, each, table, keys, notes, is_new=True)
+        values = _read_values(held, each, table, keys, notes, is_new=True)
         change = replace(change, new_ids=keys, new_names=names, new_values=values)
     return change
 
@@ -87,6 +88,7 @@ def grow(known: Nodes, change: NodeChange) -> Nodes:
 
 
 def _read_ids(held: HeldDirectory, each: HeldType, path: Path) -> tuple[Array, str]:
+    """Read the ids of a table of deleted nodes, and what messages call them."""
     if path.suffix == ".npy":
         array = read_npy(path)
         if array.ndim != 1:
@@ -96,6 +98,7 @@ def _read_ids(held: HeldDirectory, each: HeldType, path: Path) -> tuple[Array, s
 
 
 def _ids_of(table: Table) -> tuple[Array, str]:
+    """Return a table's ids and what messages call them; InputError if it has none."""
     if table.ids is None:
         raise InputError(
             f"{table.path}: there is no column of ids; name it as in the graph's, `id`"
@@ -119,19 +122,21 @@ def _read_table(held: HeldDirectory, each: HeldType, path: Path) -> Table:
         ) from None
 
 
-def _values(
+def _read_values(
     held: HeldDirectory, each: HeldType, table: Table, ids: Ints, notes: list[str], *, is_new: bool
 ) -> dict[str, Array]:
-    """What the rows of a table hold, by the file that it goes into."""
+    """Return features, labels and masks of the rows of a table, by the name of the file they go
+    into.
+    """
     made: dict[str, Array] = {}
     given: dict[str, Any] = {name: array for name, (array, _) in table.values.items()}
     if is_new or "feat" in table.values:
-        made["feat"] = _features(held, each, table, ids, notes)
+        made["feat"] = _encode_features(held, each, table, ids, notes)
     if each.name != held.target:
         return made
     is_read = held.meta.request.get("split") != "none"
     if is_read and "label" in table.values:
-        made["label"] = _labels(held, given["label"], table.values["label"][1])
+        made["label"] = _convert_labels(held, given["label"], table.values["label"][1])
     masks = [name for name in MASKS if name in table.values] if is_read else []
     for name in masks:
         made[name] = check_mask(given[name], len(ids), f"{table.path}: {name}")
@@ -140,9 +145,12 @@ def _values(
     return made
 
 
-def _features(
+def _encode_features(
     held: HeldDirectory, each: HeldType, table: Table, ids: Ints, notes: list[str]
 ) -> NDArray[np.float32]:
+    """Encode the features of a table of nodes, [n, F], as the directory's; note rows that are
+    unlike those of the fit.
+    """
     unusual: dict[str, int] = {}
     blocks = [np.zeros((len(ids), 0), np.float32)]
     for kind in each.kinds:
@@ -160,15 +168,15 @@ def _features(
     return np.hstack(blocks)
 
 
-def _labels(held: HeldDirectory, array: Array, where: str) -> Array:
-    """Labels as the directory has them: a class that it does not know is refused."""
+def _convert_labels(held: HeldDirectory, array: Array, where: str) -> Array:
+    """Return labels in the form of the directory; InputError for a class that it does not know."""
     meta = held.meta
     if meta.task == "regression":
         labels: Array = check_targets(array, where)
     elif meta.task == "multilabel":
         labels = check_multilabel(array, where)
     else:
-        return _classes(
+        return _number_classes(
             array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array, held, where
         )
     if labels.shape[1] != meta.num_classes:
@@ -178,8 +186,8 @@ def _labels(held: HeldDirectory, array: Array, where: str) -> Array:
     return labels
 
 
-def _classes(array: Array, held: HeldDirectory, where: str) -> Ints:
-    """Return classes, int64 [n] by their numbers in the directory, -1 where blank."""
+def _number_classes(array: Array, held: HeldDirectory, where: str) -> Ints:
+    """Return classes by their numbers in the directory, int64 [n], -1 where blank."""
     if array.ndim != 1:
         raise InputError(f"{where}: {array.shape[1]} columns; expected one, with classes")
     names = held.meta.class_names or list(range(held.meta.num_classes))

@@ -64,7 +64,7 @@ def read_graph(held: HeldDirectory) -> HeldGraph:
             for folder in folders:
                 of_part = Names.read(node_folder(folder, name))
                 assert of_part is not None
-                names = names.followed_by(of_part)
+                names = names.concatenate(of_part)
         tables[name] = NodeTable(join("feat", name), each.ids, names)
     relations = {name: _read_relation(held, name) for name in held.relations}
     masks = {name: join(name) for name in MASKS}
@@ -97,6 +97,7 @@ def read_graph(held: HeldDirectory) -> HeldGraph:
 
 
 def _read_relation(held: HeldDirectory, name: EdgeType) -> Relation:
+    """Read the edges of a relation from all partitions, nodes numbered together."""
     arrays: dict[str, list[Any]] = {}
     for part in range(held.num_parts):
         folder = edge_folder(held.folder(part), name)
@@ -163,14 +164,14 @@ class _Moves:
         for kind, part in np.argwhere(self.sizes > np.array(self.limits)[:, None]).tolist():
             nodes = np.flatnonzero((self.type == kind) & (self.part == part))
             excess = int(self.sizes[kind, part]) - self.limits[kind]
-            order = np.argsort(-self._gains()[nodes], kind="stable")
+            order = np.argsort(-self._find_gains()[nodes], kind="stable")
             for node in nodes[order[:excess]].tolist():
                 self._move(node, self._best_other(node)[0])
 
     def improve(self, budget: int) -> int:
         """Move up to `budget` nodes that have more neighbours in another partition; return their
         number."""
-        gains = self._gains()
+        gains = self._find_gains()
         nodes = np.flatnonzero(gains > 0)
         moved = 0
         for node in nodes[np.argsort(-gains[nodes], kind="stable")].tolist():
@@ -182,8 +183,10 @@ class _Moves:
                 moved += 1
         return moved
 
-    def _gains(self) -> NDArray[np.float32]:
-        """Return how many cut edges fewer there are if a node moves to its best partition, [N]."""
+    def _find_gains(self) -> NDArray[np.float32]:
+        """Return for each node by how many the cut edges fall if it moves to its best other
+        partition, [N].
+        """
         num_nodes, num_parts = len(self.part), self.sizes.shape[1]
         places = np.arange(num_nodes), self.part
         of_part = sp.csr_array((np.ones(num_nodes, np.float32), places), (num_nodes, num_parts))
@@ -214,6 +217,7 @@ class _Moves:
         return best, float(near[best] - near[own])
 
     def _move(self, node: int, part: int) -> None:
+        """Move a node to another partition, and keep the counts up to date."""
         if part < 0:
             return
         kind = self.type[node]

@@ -77,7 +77,7 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
         digest, described = _describe_files(files)
         _refuse_again(path, held.meta, digest, again=settings.again)
         change = read_change(held, settings)
-        numbers = _number(held, change, settings)
+        numbers = _renumber(held, change, settings)
         with replaced_when_written(path, overwrite=True) as unfinished:
             parts = _write_parts(held, change, numbers, unfinished)
             rows = [
@@ -87,7 +87,7 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
             entry = make_entry(rows, digest, described, change.notes, version)
             meta = make_meta(held.meta, rows, entry)
             write_meta(unfinished, meta)
-    return Update(meta, entry, [*change.notes, *_left_out(held)])
+    return Update(meta, entry, [*change.notes, *_note_dgl_files(held)])
 
 
 def check_tables(path: Path, settings: UpdateSettings) -> tuple[str, dict[str, Any]]:
@@ -141,6 +141,7 @@ def _checksum_of(path: Path) -> str:
 
 
 def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
+    """InputError where the tables were applied before, unless update.again is set."""
     for entry in meta.history:
         if entry.get("change") == digest and not again:
             raise InputError(
@@ -150,10 +151,10 @@ def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
             )
 
 
-def _number(
+def _renumber(
     held: HeldDirectory, change: Change, settings: UpdateSettings
 ) -> dict[str, Renumbering]:
-    """Place the new nodes, and number all nodes anew, by type."""
+    """Place the new nodes in partitions and number all nodes anew, by type."""
     parts = place_new(held, change, settings)
     return {
         name: Renumbering.of(held.types[name].bounds, nodes.deleted, parts[name])
@@ -179,6 +180,7 @@ def place_new(held: HeldDirectory, change: Change, settings: UpdateSettings) -> 
 def _write_parts(
     held: HeldDirectory, change: Change, numbers: dict[str, Renumbering], folder: Path
 ) -> list[UpdatedPart]:
+    """Write all changed partitions in threads."""
     updater = PartUpdater(held, change, numbers, folder)
     with ThreadPoolExecutor(min(held.num_parts, os.cpu_count() or 1, 4)) as pool:
         parts = list(pool.map(updater.update, range(held.num_parts)))
@@ -211,7 +213,7 @@ def describe_part(
         int((numbers[name[2]].part_of(each.changed.dst) == part).sum())
         for name, each in change.edges.items()
     ]
-    before = sum(_num_edges(held, name, part) for name in held.relations)
+    before = sum(_count_edges(held, name, part) for name in held.relations)
     return {
         "inner": made.num_inner,
         "halo": {name: len(halo) for name, halo in made.halo.items()},
@@ -290,7 +292,8 @@ def make_meta(meta: Meta, rows: list[dict[str, Any]], entry: dict[str, Any]) -> 
     )
 
 
-def _num_edges(held: HeldDirectory, name: EdgeType, part: int) -> int:
+def _count_edges(held: HeldDirectory, name: EdgeType, part: int) -> int:
+    """Return the number of edges of a relation into a partition, before the change."""
     return len(load_array(edge_folder(held.folder(part), name) / "dst.npy"))
 
 
@@ -311,8 +314,8 @@ def _checksums(held: HeldDirectory, folder: Path, part: int) -> dict[str, str]:
         return dict(zip(names, pool.map(checksum, range(len(files))), strict=True))
 
 
-def _left_out(held: HeldDirectory) -> list[str]:
-    """Say that DGL's files are not part of the new directory."""
+def _note_dgl_files(held: HeldDirectory) -> list[str]:
+    """Return a note that DGL's files are not written again, if the directory has some."""
     if not any(name.endswith((".dgl", ".json")) for name in held.meta.checksums):
         return []
     return [

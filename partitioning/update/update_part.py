@@ -88,7 +88,8 @@ class PartUpdater:
         nodes = {name: self._local_nodes(part, name) for name in self.held.types}
         edges = {name: self._change_edges(part, name, nodes, made) for name in self.held.relations}
         local = {
-            name: nodes[name].number(self._used(name, nodes[name], edges, made)) for name in nodes
+            name: nodes[name].number(self._find_sources(name, nodes[name], edges, made))
+            for name in nodes
         }
         for relation, held_edges in edges.items():
             self._write_edges(part, relation, held_edges, local, made)
@@ -98,10 +99,13 @@ class PartUpdater:
         return made
 
     def _local_nodes(self, part: int, name: str) -> LocalNodes:
+        """Number locally the inner and halo nodes before the change, its new nodes, and sources of
+        new edges.
+        """
         numbers = self.numbers[name]
         halo = self.held.load(node_folder(self.held.folder(part), name) / "halo.npy")
         sources = [
-            _into(part, each.new, self.numbers[relation[2]]).src
+            _edges_into(part, each.new, self.numbers[relation[2]]).src
             for relation, each in self.change.edges.items()
             if relation[0] == name
         ]
@@ -122,9 +126,9 @@ class PartUpdater:
             if (folder / f"{each}.npy").is_file()
         }
         order = SortedEdges(source, destination, src, dst)
-        removed = self._find(name, order, _into(part, change.deleted, numbers))[0]
-        changed = _into(part, change.changed, numbers)
-        rows, of_edge = self._find(name, order, changed, once=True)
+        removed = self._find_edges(name, order, _edges_into(part, change.deleted, numbers))[0]
+        changed = _edges_into(part, change.changed, numbers)
+        rows, of_edge = self._find_edges(name, order, changed, once=True)
         made.reweighted[name] = changed.src if "edge_weight" in changed.data else changed.src[:0]
         for each, values in changed.data.items() if len(rows) else ():
             data[each] = np.array(data[each])
@@ -141,12 +145,12 @@ class PartUpdater:
             src, dst = src[stays], dst[stays]
             data = {each: array[stays] for each, array in data.items()}
             order = SortedEdges(source, destination, src, dst)
-        new = _into(part, change.new, numbers)
+        new = _edges_into(part, change.new, numbers)
         made.added[name] = new.src
         if self.merges:
             self._refuse_present(name, order, new)
         if len(new.src):
-            new, places = order.places_of(new)
+            new, places = order.find_insertions(new)
             src = np.insert(src, places, source.find(new.src).astype(np.int32))
             dst = np.insert(dst, places, destination.find(new.dst).astype(np.int32))
             data = {
@@ -156,10 +160,10 @@ class PartUpdater:
         are_changed = bool(len(removed) or len(new.src))
         return _LocalEdges(src, dst, data, are_changed, bool(len(rows) and changed.data))
 
-    def _find(
+    def _find_edges(
         self, name: EdgeType, order: "SortedEdges", edges: Edges, *, once: bool = False
     ) -> tuple[Ints, Ints]:
-        """Return the places of all copies of edges, and the row of each in the table.
+        """Return the positions of all copies of edges, and the row of each in the table.
 
         Raises:
             InputError: an edge is not there; or, with `once`, it is there more than once.
@@ -178,6 +182,7 @@ class PartUpdater:
         return places, rows
 
     def _refuse_present(self, name: EdgeType, order: "SortedEdges", new: Edges) -> None:
+        """InputError for a new edge that is there already, where edges are merged."""
         known = [self.numbers[name[end]].num_old for end in (0, 2)]
         old = new.take((new.src < known[0]) & (new.dst < known[1]))
         counts = order.find(old)[2]
@@ -189,14 +194,16 @@ class PartUpdater:
                 " duplicates=merge; change its weight by update.changed_edges"
             )
 
-    def _used(
+    def _find_sources(
         self,
         name: str,
         nodes: LocalNodes,
         edges: Mapping[EdgeType, _LocalEdges],
         made: UpdatedPart,
     ) -> NDArray[np.bool_]:
-        """Return which known nodes of a type are sources of edges into the partition."""
+        """Return which known nodes of a type are sources of edges into the partition after the
+        change.
+        """
         used = np.zeros(len(nodes.ids), np.bool_)
         relations = [each for each in edges if each[0] == name]
         if any(len(made.removed[each]) for each in relations):
@@ -216,12 +223,17 @@ class PartUpdater:
         local: Mapping[str, tuple[NDArray[np.int32], Ints]],
         made: UpdatedPart,
     ) -> None:
-        old, new = (edge_folder(each, name) for each in (self.held.folder(part), self._new(part)))
+        """Write the edges of a relation with the new local numbers, or link files that did not
+        change.
+        """
+        old, new = (
+            edge_folder(each, name) for each in (self.held.folder(part), self._new_folder(part))
+        )
         new.mkdir(parents=True, exist_ok=True)
         num_inner = int(np.diff(self.numbers[name[0]].bounds[part : part + 2])[0])
         for end, of_type, ends in (("src", name[0], edges.src), ("dst", name[2], edges.dst)):
             numbers = local[of_type][0]
-            same = _is_identity(numbers, self._num_known(part, of_type, end))
+            same = _is_identity(numbers, self._count_known(part, of_type, end))
             if same and not edges.are_changed:
                 _link(old / f"{end}.npy", new / f"{end}.npy")
                 written = ends
@@ -238,8 +250,8 @@ class PartUpdater:
                 _link(old / f"{each}.npy", new / f"{each}.npy")
         made.num_edges[name] = len(edges.src)
 
-    def _num_known(self, part: int, of_type: str, end: str) -> int:
-        """Local numbers before that an end of an edge can have."""
+    def _count_known(self, part: int, of_type: str, end: str) -> int:
+        """Return how many local numbers an end of an edge could have before the change."""
         inner = int(np.diff(self.numbers[of_type].old_bounds[part : part + 2])[0])
         if end == "dst":
             return inner
@@ -248,9 +260,14 @@ class PartUpdater:
     def _write_nodes(
         self, part: int, name: str, nodes: LocalNodes, halo: Ints, made: UpdatedPart
     ) -> None:
-        old, new = (node_folder(each, name) for each in (self.held.folder(part), self._new(part)))
+        """Write features, ids, names and halo of a type's nodes, or link files that did
+        not change.
+        """
+        old, new = (
+            node_folder(each, name) for each in (self.held.folder(part), self._new_folder(part))
+        )
         new.mkdir(parents=True, exist_ok=True)
-        change, rows = self.change.nodes[name], self._rows(part, name)
+        change, rows = self.change.nodes[name], self._find_row_changes(part, name)
         self._write_rows(old, new, "feat", rows)
         self._write_rows(old, new, "orig_id", rows, of_new=change.new_ids)
         if (old / NAME_FILES[0]).is_file():
@@ -269,8 +286,8 @@ class PartUpdater:
     def _write_target(self, part: int, made: UpdatedPart) -> None:
         """Write labels and masks of the target's inner nodes."""
         target = self.held.target
-        old, new = self.held.folder(part), self._new(part)
-        rows = self._rows(part, target)
+        old, new = self.held.folder(part), self._new_folder(part)
+        rows = self._find_row_changes(part, target)
         label = load_array(old / "label.npy")
         unlabelled = np.nan if label.dtype.kind == "f" else -1
         num_new = len(self.change.nodes[target].new_ids)
@@ -284,12 +301,12 @@ class PartUpdater:
             check_split(masks, is_labelled(label), f"part {part} after the update")
         made.split = {name.removesuffix("_mask"): int(masks[name].sum()) for name in MASKS}
 
-    def _rows(self, part: int, name: str) -> "_Rows":
-        """What happens to the rows of a type's inner nodes."""
+    def _find_row_changes(self, part: int, name: str) -> "_RowChanges":
+        """Return which rows of a type's inner nodes stay, get new values, or are new."""
         numbers, change = self.numbers[name], self.change.nodes[name]
         first, end = numbers.old_bounds[part : part + 2].tolist()
         here = np.flatnonzero((change.changed >= first) & (change.changed < end))
-        return _Rows(
+        return _RowChanges(
             stays=numbers.new_id[first:end] >= 0,
             changed=change.changed[here] - first,
             changed_rows=here,
@@ -298,7 +315,7 @@ class PartUpdater:
         )
 
     def _write_rows(
-        self, old: Path, new: Path, name: str, rows: "_Rows", of_new: Array | None = None
+        self, old: Path, new: Path, name: str, rows: "_RowChanges", of_new: Array | None = None
     ) -> Array:
         """Write an array with a row for each inner node; return it.
 
@@ -323,7 +340,8 @@ class PartUpdater:
         np.save(new / f"{name}.npy", array)
         return array
 
-    def _write_names(self, old: Path, new: Path, change: NodeChange, rows: "_Rows") -> None:
+    def _write_names(self, old: Path, new: Path, change: NodeChange, rows: "_RowChanges") -> None:
+        """Write the names of nodes, or link the former files if no node changed."""
         if rows.stays.all() and not len(rows.new_rows):
             for file in NAME_FILES:
                 _link(old / file, new / file)
@@ -335,16 +353,17 @@ class PartUpdater:
         names = names.take(np.flatnonzero(rows.stays))
         if len(rows.new_rows):
             assert change.new_names is not None
-            names = names.followed_by(change.new_names.take(rows.new_rows))
+            names = names.concatenate(change.new_names.take(rows.new_rows))
         names.save(new)
 
-    def _new(self, part: int) -> Path:
+    def _new_folder(self, part: int) -> Path:
+        """Return the folder of a partition in the new directory."""
         return self.folder / f"part{part}"
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """What happens to the rows of the inner nodes of one type."""
+class _RowChanges:
+    """Which rows of a type's inner nodes stay, get new values, or are new."""
 
     stays: NDArray[np.bool_]
     """[I] before the change."""
@@ -361,8 +380,8 @@ class _Rows:
         return bool(len(self.changed) or len(self.new_rows))
 
 
-def _into(part: int, edges: Edges, numbers: Renumbering) -> Edges:
-    """The edges into a partition."""
+def _edges_into(part: int, edges: Edges, numbers: Renumbering) -> Edges:
+    """Return the edges whose destination is in a partition."""
     return edges.take(numbers.part_of(edges.dst) == part) if len(edges.dst) else edges
 
 

@@ -10,7 +10,7 @@ the members of a run:
     retexo credentials revoke AUTHORITY east                 its certificate is refused from now on
     retexo credentials init FOLDER --sites north east south  all steps in one place, for trials
 
-retexo/sites/credentials.py describes a site's folder. Keys and certificates are PEM files, so an
+retexo/sites/certificates.py describes a site's folder. Keys and certificates are PEM files, so an
 existing authority can sign them.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, read_bytes, reading
-from retexo.sites.credentials import (
+from retexo.sites.certificates import (
     import_serialization,
     import_x509,
     naming_file,
@@ -78,10 +78,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _formatter() -> Any:
+    """Return argparse's help formatter that keeps line breaks."""
     return argparse.RawDescriptionHelpFormatter
 
 
 def _days(given: str) -> int:
+    """Parse a number of days on the command line."""
     if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= LIST_DAYS:
         raise argparse.ArgumentTypeError(
             f"{given}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's"
@@ -94,8 +96,8 @@ def authority(folder: Path) -> None:
     """Create an authority."""
     key = _new_key(folder)
     certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
-    _write(folder / "authority.pem", certificate)
-    _write(folder / "revoked.pem", _revocations(key, certificate, 1, ()))
+    _write_pem(folder / "authority.pem", certificate)
+    _write_pem(folder / "revoked.pem", _make_revocation_list(key, certificate, 1, ()))
     print(f"{folder}: a new authority; who has its key.pem decides who takes part")
 
 
@@ -104,9 +106,11 @@ def request(folder: Path, name: str) -> None:
     x509 = import_x509()
     _check_name(name)
     key = _new_key(folder)
-    _write(
+    _write_pem(
         folder / "request.pem",
-        x509.CertificateSigningRequestBuilder().subject_name(_name(name)).sign(key, _hash()),
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(_make_x509_name(name))
+        .sign(key, _make_sha256()),
     )
     digest = _key_digest(key.public_key())
     print(f"{folder / 'request.pem'}: send it to the authority; key.pem stays here. Key {digest}")
@@ -127,7 +131,7 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     if issued.exists():
         raise InputError(f"{issued}: {name} has a certificate; revoke it first")
     issued.parent.mkdir(exist_ok=True)
-    _write(issued, _certificate(name, asked.public_key(), key, issuer, days))
+    _write_pem(issued, _certificate(name, asked.public_key(), key, issuer, days))
     digest = _key_digest(asked.public_key())
     print(f"{issued}: certificate.pem of {name}. Key {digest}: ask the site whether it is this")
 
@@ -141,14 +145,14 @@ def members(folder: Path, sites: Sequence[str]) -> None:
     """
     path = folder / "members.json"
     key, issuer = _authority(folder)
-    number = _last_number(path) + 1 if path.exists() else 1
+    number = _read_list_number(path) + 1 if path.exists() else 1
     if len(set(sites)) < len(sites):
         raise InputError(f"--sites {' '.join(sites)}: a name is there twice")
     listed = [
         {"name": site, "fingerprint": _fingerprint(_issued(folder, site, issuer))} for site in sites
     ]
     content = json.dumps({"number": number, "members": listed}, indent=1).encode()
-    signature = _signature(key, content)
+    signature = _sign_content(key, content)
     _write_bytes(path, content)
     _write_bytes(folder / "members.sig", signature)
     print(
@@ -164,8 +168,8 @@ def revoke(folder: Path, name: str) -> None:
     before = read_revocations(folder, issuer)
     number = revocation_number(folder / "revoked.pem", before) + 1
     with naming_file(folder / "revoked.pem"):
-        revoked = _revocations(key, issuer, number, (*before, _revoked(certificate)))
-    _write(folder / "revoked.pem", revoked)
+        revoked = _make_revocation_list(key, issuer, number, (*before, _revoked(certificate)))
+    _write_pem(folder / "revoked.pem", revoked)
     (folder / "issued" / f"{name}.pem").rename(
         folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked"
     )
@@ -252,8 +256,8 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
         ),
     ]
     builder = x509.CertificateBuilder(
-        _name(name) if issuer is None else issuer.subject,
-        _name(name),
+        _make_x509_name(name) if issuer is None else issuer.subject,
+        _make_x509_name(name),
         public_key,
         x509.random_serial_number(),
         now - timedelta(minutes=5),
@@ -261,17 +265,18 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
     )
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
-    return builder.sign(key, _hash())
+    return builder.sign(key, _make_sha256())
 
 
-def _revocations(key: Any, issuer: Any, number: int, revoked: Sequence[Any]) -> Any:
+def _make_revocation_list(key: Any, issuer: Any, number: int, revoked: Sequence[Any]) -> Any:
+    """Make and sign the authority's list of revoked certificates, with a number that grows."""
     x509, now = import_x509(), datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder(
         issuer.subject, now, now + timedelta(days=LIST_DAYS), revoked_certificates=list(revoked)
     )
     builder = builder.add_extension(x509.CRLNumber(number), False)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    return builder.add_extension(identifier, False).sign(key, _hash())
+    return builder.add_extension(identifier, False).sign(key, _make_sha256())
 
 
 def _revoked(certificate: Any) -> Any:
@@ -312,12 +317,14 @@ def _issued(folder: Path, name: str, issuer: Any) -> Any:
     return certificate
 
 
-def _last_number(members: Path) -> int:
+def _read_list_number(members: Path) -> int:
+    """Return the number that a file with a list of members has; InputError for a damaged file."""
     with reading(members, "list of members", "get it again from the authority"):
         return number_of(json.loads(read_bytes(members)))
 
 
-def _write(path: Path, made: Any) -> None:
+def _write_pem(path: Path, made: Any) -> None:
+    """Write a certificate, request or list of revocations in PEM."""
     _write_bytes(path, made.public_bytes(import_serialization().Encoding.PEM))
 
 
@@ -327,6 +334,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 
 def _fingerprint(certificate: Any) -> str:
+    """Return the sha256 (hex) of a certificate."""
     return hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
 
 
@@ -339,28 +347,33 @@ def _key_digest(public_key: Any) -> str:
     ]
 
 
-def _signature(key: Any, content: bytes) -> bytes:
+def _sign_content(key: Any, content: bytes) -> bytes:
+    """Return the signature of the SHA-256 of the content, by an elliptic-curve or RSA key."""
     from cryptography.hazmat.primitives.asymmetric import ec, padding
 
     of_curve = isinstance(key, ec.EllipticCurvePrivateKey)
     made: bytes = key.sign(
-        content, *((ec.ECDSA(_hash()),) if of_curve else (padding.PKCS1v15(), _hash()))
+        content,
+        *((ec.ECDSA(_make_sha256()),) if of_curve else (padding.PKCS1v15(), _make_sha256())),
     )
     return made
 
 
-def _name(name: str) -> Any:
+def _make_x509_name(name: str) -> Any:
+    """Return an X.509 name whose common name is `name`."""
     x509 = import_x509()
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _hash() -> Any:
+def _make_sha256() -> Any:
+    """Return the SHA-256 of `cryptography`, for signatures."""
     from cryptography.hazmat.primitives import hashes
 
     return hashes.SHA256()
 
 
 def _check_name(name: str) -> None:
+    """InputError unless a site's name has only letters, digits, dots and hyphens."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
         raise InputError(
             f"{name!r}: the name of a site has letters, digits, dots and hyphens, at most 63"

@@ -8,7 +8,7 @@ from partitioning.errors import InputError
 from retexo.launch.control_channel import listen
 from retexo.launch.start_workers import terminate_as_exit
 from retexo.settings.run_settings import Settings
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 from retexo.sites.hub import HubServer
 from retexo.sites.tls import Tls
 

@@ -158,6 +158,9 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> FeatureSettings:
+    """Return the feature settings with the checkpoint's pipeline, unless the command line names
+    one.
+    """
     features = settings.partition.dataset.features
     if not checkpoint.features or "features.spec" in settings.given:
         return features
@@ -244,10 +247,11 @@ def _score_rows(result: dict[str, Any], splits: list[str]) -> dict[str, str]:
             for rows in [result["targets"][split]]
             for row in rows[:MAX_CLASS_ROWS]
         }
-    return {f"{split} accuracy, F1": _scores(result[split]) for split in splits}
+    return {f"{split} accuracy, F1": _format_scores(result[split]) for split in splits}
 
 
-def _scores(score: dict[str, float]) -> str:
+def _format_scores(score: dict[str, float]) -> str:
+    """Return accuracy, F1 and, if they are known, ROC AUC and average precision on one line."""
     text = f"{score['accuracy']:.4f}; micro {score['micro_f1']:.4f}, macro {score['macro_f1']:.4f}"
     if "roc_auc" in score:
         text += f"; ROC AUC {score['roc_auc']:.4f}, average precision "

@@ -202,6 +202,9 @@ def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
 
 
 def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
+    """Draw or take the split of the nodes, then encode the features with statistics of training
+    nodes.
+    """
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     recipe = datasets.recipe(settings.dataset.name).split
     split = node_split.draw(labelled, settings.dataset.split, recipe)
@@ -230,6 +233,9 @@ def _select_relation(
 def _split_pairs(
     settings: PartitionSettings, graph: GraphData, request: dict[str, Any], states: States
 ) -> _SplitGraph:
+    """Split the pairs of a plain graph for link prediction, and make the features from the
+    remaining edges.
+    """
     dataset, split = settings.dataset, settings.dataset.split
     if split.by is not None and split.by == (request["task.relation"] or "").split("__")[0]:
         split = replace(split, by="source")
@@ -250,6 +256,9 @@ def _describe_links(pairs: LinkSplit, assignment: Assignment) -> dict[str, Any]:
 
 
 def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
+    """Return whether DGL's files are written, too; InputError if they are wanted where they cannot
+    be.
+    """
     kind = (
         "a heterogeneous graph"
         if isinstance(graph, HeteroGraphData)

@@ -57,11 +57,13 @@ def rebalance_directory(settings: UpdateSettings) -> Meta:
         print(f"note: {lost:,} self loops, which partitions leave out, are no longer counted")
     print(
         f"{path}: {moved:,} of {made.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"
-        f" {made.cut_edges:,} now; largest part {_largest(meta):.3f} times the mean before,"
-        f" {_largest(made):.3f} now"
+        f" {made.cut_edges:,} now; largest part {_measure_imbalance(meta):.3f} times the mean"
+        " before,"
+        f" {_measure_imbalance(made):.3f} now"
     )
     return made
 
 
-def _largest(meta: Meta) -> float:
+def _measure_imbalance(meta: Meta) -> float:
+    """Return the nodes of the largest partition divided by the mean over partitions."""
     return max(part.nodes for part in meta.parts) * len(meta.parts) / max(meta.num_nodes, 1)

@@ -15,6 +15,7 @@ MAX_LISTED = 16
 
 
 def print_report(meta: Meta, directory: Path) -> None:
+    """Print sizes, split, cut edges and partitions of a directory."""
     share = meta.cut_edges / meta.num_edges if meta.num_edges else 0.0
     print(
         f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges,"
@@ -61,6 +62,7 @@ def _describe_labels(meta: Meta) -> str:
 
 
 def _describe_cover(meta: Meta) -> str:
+    """Say how many rows an exchange needs after the vertex cover."""
     if meta.cover_rows is not None:
         return f"{meta.cover_rows:,} rows after the cover (partial sums where they are fewer)"
     if meta.history:
@@ -91,6 +93,7 @@ def _print_types(meta: HeteroMeta) -> None:
 
 
 def _list_counts(counts: list[int]) -> str:
+    """Return the first counts as text joined by plus signs."""
     shown = [f"{count:,}" for count in counts[:MAX_LISTED]]
     return " + ".join([*shown, "..."] if len(counts) > MAX_LISTED else shown)
 

@@ -30,6 +30,7 @@ def directory_of(settings: PartitionSettings) -> Path:
 
 
 def _data_name(settings: PartitionSettings) -> str:
+    """Return the name of the data set in paths: dataset_name, or the stem of dataset_file."""
     dataset = settings.dataset
     if dataset.name != "file":
         if Path(dataset.name).name != dataset.name or "\0" in dataset.name:

@@ -1,5 +1,6 @@
 """`app=plan`: predicted bytes and memory of a run, beside other methods on the same partitions."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -27,13 +28,15 @@ from retexo.plan.traffic import (
     estimate_by_gradient,
     estimate_prediction,
     estimate_traffic,
-    network_of,
+    find_architecture,
 )
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
 from retexo.trainers.registry import check
 from retexo.worker.graph import Part, check_directory, read_part, without_ledger
+
+logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 6
 """Largest number of workers for which bytes by peer are printed."""
@@ -70,13 +73,14 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
+    logger.info("%s: dry run", directory.path)
     parts = range(directory.num_parts)
     local_copies.fetch_parts(directory.path, directory.meta, parts)
     directory.verify(parts)
     check_directory(settings.train, directory)
     partitions = [without_ledger(read_part(directory, part)) for part in parts]
     predicted, options = _dry_run(settings.train, directory, partitions)
-    plain = estimate_traffic(_plain(settings.train), directory, partitions)
+    plain = estimate_traffic(_with_plain_exchange(settings.train), directory, partitions)
     prediction = _plan_prediction(settings, directory, partitions)
     limit = settings.train.num_rounds
     rounds = (
@@ -103,7 +107,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "options": dict(
             sorted(totals.items(), key=lambda option: option[1])
         ),  # the fewest bytes first
-        **_of_formulas(settings.train, directory, partitions, plain, rounds),
+        **_estimate_by_formulas(settings.train, directory, partitions, plain, rounds),
         "network_seconds": {
             name: network_seconds(
                 predicted, len(partitions), number, settings.train.network.bandwidth
@@ -137,17 +141,19 @@ def _plan_prediction(
     }
 
 
-def _of_formulas(
+def _estimate_by_formulas(
     settings: TrainSettings,
     directory: PartitionDirectory,
     parts: Sequence[Part],
     plain: TrafficEstimate,
     rounds: dict[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """Return bytes of other methods, and memory, which is unknown for heterogeneous graphs."""
+    """Return bytes of the other methods, by baseline, and bytes of memory of each worker, which are
+    left out for heterogeneous graphs.
+    """
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if hetero:
-        network: Any = network_of(settings, directory, parts)
+        network: Any = find_architecture(settings, directory, parts)
         baselines = {
             name: hetero_baseline_bytes(plain, hetero, network, number)
             for name, number in rounds.items()
@@ -176,7 +182,7 @@ def _dry_run(
     where the first run took more than SLOW seconds.
     """
     start = time.perf_counter()
-    changed = _changed(settings)
+    changed = _list_variants(settings)
     gradients = {
         name: other.gradient
         for name, other in changed.items()
@@ -237,12 +243,15 @@ def _smoothing(
     }
 
 
-def _plain(settings: TrainSettings) -> TrainSettings:
-    return _with(settings, {"exchange": {"mode": "plain", "precision": "fp32"}})
+def _with_plain_exchange(settings: TrainSettings) -> TrainSettings:
+    """Return the settings with exchange=plain and rows in fp32."""
+    return _with_values(settings, {"exchange": {"mode": "plain", "precision": "fp32"}})
 
 
-def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSettings:
-    """Return settings with changed values, in all layers for lists per layer."""
+def _with_values(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSettings:
+    """Return the settings with other values, by group and name; a list per layer gets the value in
+    every layer.
+    """
     made = {}
     for group, values in new.items():
         own, layers = getattr(settings, group), settings.model.depth
@@ -255,14 +264,14 @@ def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSetti
     return replace(settings, **made)
 
 
-def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
-    """Return settings with each of OPTIONS that would change something."""
+def _list_variants(settings: TrainSettings) -> dict[str, TrainSettings]:
+    """Return, by name, the settings with each of OPTIONS that would change something."""
     fits = (
         name
         for name in OPTIONS
         if not (settings.gradient.secure and name.startswith("gradient.precision"))
     )
-    changed = {name: _with(settings, OPTIONS[name]) for name in fits}
+    changed = {name: _with_values(settings, OPTIONS[name]) for name in fits}
     smooths = settings.smoothing.steps > 0
     return {
         name: other
@@ -296,7 +305,7 @@ def _print(
         if (unsmoothed := result["bytes_unsmoothed"][name]) < own:
             _print_row("  if smoothing does not help", unsmoothed, "  at most")
         for baseline, num_bytes in result["baselines"][name].items():
-            _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
+            _print_row(baseline, num_bytes, _format_ratio(baseline, num_bytes, own))
     prediction = result["prediction"]
     if prediction:
         rows = ", ".join(dict.fromkeys(prediction["precision"]))
@@ -330,6 +339,7 @@ def _print(
 
 
 def _print_entries(predicted: TrafficEstimate) -> None:
+    """Print the bytes by layer, phase and kind, and which of them are upper bounds."""
     totals: Counter[tuple[Any, ...]] = Counter()
     for entry in predicted.entries:
         layer = "run" if entry.layer is None else f"layer {entry.layer}"
@@ -354,7 +364,8 @@ def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
         print(f"{sender:<4}" + " ".join(f"{num_bytes:>16,}" for num_bytes in row))
 
 
-def _beside(baseline: str, num_bytes: int, own: int) -> str:
+def _format_ratio(baseline: str, num_bytes: int, own: int) -> str:
+    """Say how many times the bytes of this configuration, `own`, a baseline sends."""
     if baseline == "centralized" and num_bytes < own:
         return (
             f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer"
@@ -368,6 +379,7 @@ def _print_row(name: str, num_bytes: int, remark: str = "") -> None:
 
 
 def _print_options(result: dict[str, Any]) -> None:
+    """Print the bytes that each changed option would send, beside this configuration's."""
     which = list(result["rounds"])[-1]
     own = result["bytes"][which]
     saving = {name: num_bytes for name, num_bytes in result["options"].items() if num_bytes < own}

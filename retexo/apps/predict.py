@@ -40,7 +40,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     begun = run_dir / f".predicting{cluster.node_rank}"
     if begun.exists() and not (run_dir / "predictions.json").exists():
         logger.warning("%s: removing what an app=predict left that was killed", run_dir)
-        _remove(run_dir, (*predictions.KINDS, *joined))
+        _remove_outputs(run_dir, (*predictions.KINDS, *joined))
     prepared = prepare(
         settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
     )
@@ -60,7 +60,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             )
             write_json(run_dir / "predictions.json", result)
     except BaseException:
-        _remove(run_dir, (*predictions.KINDS, *joined))
+        _remove_outputs(run_dir, (*predictions.KINDS, *joined))
         raise
     finally:
         begun.unlink(missing_ok=True)
@@ -85,8 +85,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     return result
 
 
-def _remove(run_dir: Path, outputs: Sequence[str]) -> None:
-    """Remove incomplete predictions."""
+def _remove_outputs(run_dir: Path, outputs: Sequence[str]) -> None:
+    """Remove files and folders of incomplete predictions, by their names in the run directory."""
     for path in (run_dir / name for name in outputs):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -156,19 +156,20 @@ def _incremental_rows(found: dict[str, Any]) -> dict[str, str]:
     nodes, steps = found["nodes"][:first], found["nodes"][first:]
     every, sent = found["boundary_rows"] * len(found["rows"]), sum(found["rows"])
     rows = {
-        "nodes computed, by layer": f"{_numbers(nodes)} of {found['nodes_of_graph']:,}",
+        "nodes computed, by layer": f"{_join_counts(nodes)} of {found['nodes_of_graph']:,}",
         "rows sent": f"{sent:,} of {every:,} ({sum(found['bytes']):,} bytes; last full"
         f" prediction {sum(found['last_full']['bytes']):,})",
         "kept": f"{found['state_bytes']:,} bytes in {found['state']}",
     }
     if steps:
-        rows["nodes smoothed, by step"] = f"{_numbers(steps)} of {found['nodes_of_graph']:,}"
+        rows["nodes smoothed, by step"] = f"{_join_counts(steps)} of {found['nodes_of_graph']:,}"
     if found["why_everything"]:
         rows["computed everything"] = found["why_everything"]
     return rows
 
 
-def _numbers(counts: list[int]) -> str:
+def _join_counts(counts: list[int]) -> str:
+    """Return counts as text, separated by commas."""
     return ", ".join(f"{count:,}" for count in counts)
 
 

@@ -69,6 +69,7 @@ def make(run_dir: Path, *folders: Path) -> Path:
 
 
 def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
+    """Write report.html, report.md, the csv files and the figures of several runs."""
     (out / "figures").mkdir()
     sections = [
         Section(
@@ -123,6 +124,7 @@ def _write_run(out: Path, run: Run, data: DataSet) -> None:
 
 
 def _tables(data: DataSet) -> list[Table]:
+    """Return the tables of a data set that have content."""
     found = [
         tables.results_table(data),
         tables.class_table(data),
@@ -163,6 +165,7 @@ def _rendered(figure: "Figure", suffix: str) -> bytes:
 
 
 def _markdown(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    """Return the tables and figures of all sections as markdown."""
     parts = [f"# {title}\n\n{introduction}\n"]
     for section in sections:
         parts.append(f"## {section.title}\n")

@@ -127,7 +127,7 @@ def count_saved(resume: str | None, run_dir: Path, ranks: range) -> int | None:
 
     None where nothing is resumed, or the run to resume has no state/run.json.
     """
-    source = _source(resume, run_dir)
+    source = _resumed_dir(resume, run_dir)
     if resume is None or not (source / RUN_FILE).is_file():
         return None
     return min(len(list((source / "state" / f"rank{rank}").glob("*.state"))) for rank in ranks)
@@ -147,9 +147,9 @@ def prepare(
     Returns:
         The identity of the run, a SHA-256 in hex.
     """
-    source = _source(resume, run_dir)
+    source = _resumed_dir(resume, run_dir)
     if resume is not None and (source / RUN_FILE).is_file():
-        run, settings = _recorded(source)
+        run, settings = _read_run_file(source)
     if not (run_dir / RUN_FILE).is_file():
         _remove_leftover(run_dir, ranks)
     if source != run_dir:
@@ -176,12 +176,15 @@ def _remove_leftover(run_dir: Path, ranks: range) -> None:
             shutil.rmtree(folder)
 
 
-def _source(resume: str | None, run_dir: Path) -> Path:
+def _resumed_dir(resume: str | None, run_dir: Path) -> Path:
+    """Return the run directory with the state to resume from."""
     return run_dir if resume in (None, "auto") else Path(str(resume))
 
 
-def _recorded(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`run` and `settings` of a saved run; InputError if they cannot be read."""
+def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return `run` and `settings` of state/run.json of a saved run; InputError if they cannot be
+    read.
+    """
     path = source / RUN_FILE
     try:
         found = read_json(path)
@@ -199,22 +202,23 @@ def check_same(
 
     A setting that an earlier version did not have counts as its default.
     """
-    source = _source(resume, run_dir)
+    source = _resumed_dir(resume, run_dir)
     if resume is None or not (source / RUN_FILE).is_file():
         return
-    before, made_with = _recorded(source)
+    before, made_with = _read_run_file(source)
     for name, here in run.items():
         there = before.get(name)
         if here != there:
             remedy = REMEDIES[name].format(there=there)
             raise InputError(
-                f"resume={resume}: the run in {source} has {name} {_shown(there)}, here"
-                f" {_shown(here)}; {remedy}"
+                f"resume={resume}: the run in {source} has {name} {_shorten(there)}, here"
+                f" {_shorten(here)}; {remedy}"
             )
     _check_settings(source, settings, made_with)
 
 
 def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
+    """InputError for the first setting that differs from those that the run was started with."""
     now, then = (
         flatten(json.loads(json.dumps(settings, default=str))),
         flatten(rename_stored(made_with)),
@@ -234,5 +238,6 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
             )
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
+    """Return the first characters of a value, for a message."""
     return str(value)[:12]

@@ -20,7 +20,7 @@ from retexo.apps.summary import print_rows
 from retexo.exchange.coding.values import MAX_CODES, Precision, value_bytes
 from retexo.exchange.layer_exchange import pieces_per_message
 from retexo.models.hetero_stage import HeteroArchitecture, build_network
-from retexo.plan.traffic import network_of
+from retexo.plan.traffic import find_architecture
 from retexo.results.atomic_write import write_json
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.ledger import max_nodes
@@ -33,7 +33,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     (site,) = directory.local_sites
     part = read_part(directory, site.rank)
     tables = _make_tables(part)
-    architecture = network_of(settings, directory, [part])
+    architecture = find_architecture(settings, directory, [part])
     stages: list[Any] = build_network(architecture, settings.seed)
     if isinstance(architecture, HeteroArchitecture):
         widths = [max(each.width for each in stage.conv.groups[-1]) for stage in stages[1:]]
@@ -102,6 +102,7 @@ class _Table:
 
 
 def _make_tables(part: Part) -> list[_Table]:
+    """Count halo nodes, edges between sites and rows for each node type of a site."""
     if isinstance(part, Partition):
         between = part.src >= part.num_inner
         owner = part.halo_owner[part.src[between] - part.num_inner]

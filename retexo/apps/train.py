@@ -171,14 +171,17 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; the summary."""
         if not self.is_observed:
-            return self._run()
+            return self._run_with_restarts()
         try:
             self.observers.start(self.settings.resolved)
-            return self._run()
+            return self._run_with_restarts()
         finally:
             self.observers.end(self.summary)
 
-    def _run(self) -> dict[str, Any]:
+    def _run_with_restarts(self) -> dict[str, Any]:
+        """Run until an attempt succeeds, again after each curable failure; write a failure to the
+        summary.
+        """
         try:
             while True:
                 try:
@@ -191,10 +194,13 @@ class Training:
         except BaseException as error:
             if self.summary:
                 with suppress(TrainingError):  # with a full disk the first error is enough
-                    self._write_summary(status="failed", error=_reason(error))
+                    self._write_summary(status="failed", error=_describe_error(error))
             raise
 
     def _attempt(self) -> dict[str, Any]:
+        """Connect the nodes, run the workers once, and return the summary, which is written before
+        and after.
+        """
         with ExitStack() as stack:
             node = self._connect(stack)
             self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -253,6 +259,7 @@ class Training:
                 raise TrainingError(f"{error}; restarted because {self.causes[-1]}") from error
 
     def _run_info(self) -> RunInfo:
+        """Return what all nodes of the run have to agree on."""
         return RunInfo(
             self.shared,
             self.directory.digest(),
@@ -262,6 +269,7 @@ class Training:
         )
 
     def _make_job(self, node: Node) -> TrainJob:
+        """Return what the workers of this node receive; prepare the state to resume from."""
         identity = ""
         if self.keeps_state:
             identity = resume.prepare(
@@ -302,11 +310,13 @@ def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
 
 
 def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
+    """Return the table's row with the number of restarts; none without restarts."""
     count = restarts["count"]
     return {"restarts": f"{count} (summary.json has the causes)"} if count else {}
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
+    """Return the text of an error, or of the signal that ended the run."""
     if isinstance(error, SystemExit):
         return f"terminated ({start_workers.signal_name(error)})"
     notes = getattr(error, "__notes__", [])  # of callbacks

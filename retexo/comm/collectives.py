@@ -139,6 +139,9 @@ class Communicator:
             self.replay_log = before
 
     def _deliver(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
+        """Pass messages to the transport, after the simulated latency; PeerLost names the kind of
+        traffic.
+        """
         outgoing[self.rank] = incoming[self.rank] = ()
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)
@@ -175,16 +178,19 @@ class Communicator:
         if self.world_size == 1:
             return
         if self.masks is None:
-            self._add_up(summands, tag)
+            self._sum_chunks(summands, tag)
             return
         if any(summand.zero_ranks or summand.wire for summand in summands):
             raise ValueError("with masks all ranks send integers")
         masked = self.masks.hide([summand.tensor for summand in summands])
-        self._add_up([ReduceInput(each) for each in masked], tag)
+        self._sum_chunks([ReduceInput(each) for each in masked], tag)
         for summand, total in zip(summands, masked, strict=True):
             summand.tensor.copy_(self.masks.reveal(total, summand.tensor.dtype))
 
-    def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
+    def _sum_chunks(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
+        """Sum each tensor over all workers in place: each rank sums one chunk, or one rank all of a
+        short message, then sends the sum to all.
+        """
         everyone = range(self.world_size)
         num_bytes = sum(
             message_format.num_bytes(summand.wire_format, summand.tensor.numel())
@@ -315,6 +321,7 @@ class _ChunkedSum:
         return self._wire_format is self._values.dtype
 
     def _chunk(self, rank: int) -> Pieces:
+        """Return the encoded values of the chunk that a rank sums."""
         return message_format.chunk(self._encoded, self._wire_format, *self._bounds[rank])
 
     def _num_bytes(self, rank: int) -> int:

@@ -56,7 +56,7 @@ def chunk(
 
 
 def num_bytes(wire_format: WireFormat, count: int) -> int:
-    """Bytes of `count` values."""
+    """Return the encoded bytes of `count` values, with their scales."""
     if isinstance(wire_format, torch.dtype):
         return count * wire_format.itemsize
     return _code_bytes(wire_format, count) + -(-count // BLOCK) * SCALE[wire_format].itemsize

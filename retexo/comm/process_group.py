@@ -97,6 +97,7 @@ def _over_sockets(
 
 
 def _tune_for_network(stream: socket.socket) -> None:
+    """Turn off Nagle's delay and enable keep-alive for a TCP stream."""
     if stream.family == socket.AF_UNIX:  # workers of one machine that act as several nodes
         return
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,7 +119,7 @@ def process_group(
         dist.init_process_group(
             "gloo" if gpu is None else "cpu:gloo,cuda:nccl",
             device_id=gpu,  # connects all GPUs now: two workers alone could not later
-            store=_store(rendezvous),
+            store=_open_store(rendezvous),
             rank=rank,
             world_size=rendezvous.world_size,
             timeout=timedelta(seconds=rendezvous.timeout),
@@ -138,7 +139,9 @@ class GlooTransport:
     world_size: int
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap. A message that is received in one piece is not copied."""
+        """Send a message to each peer and receive one from each through gloo (Transport.swap). A
+        message that is received in one piece is not copied.
+        """
         buffers = [
             pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8)
             for pieces in incoming
@@ -181,7 +184,9 @@ class NcclTransport:
         return self.gloo.world_size
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap."""
+        """Send a message to each peer and receive one from each: long ones from GPU to GPU, others
+        through gloo (Transport.swap).
+        """
         sent = {peer: pieces for peer, pieces in enumerate(outgoing) if _is_long(pieces)}
         taken = {peer: pieces for peer, pieces in enumerate(incoming) if _is_long(pieces)}
         buffers = {
@@ -230,7 +235,10 @@ def _is_network_error(error: RuntimeError) -> bool:
     )
 
 
-def _store(rendezvous: Rendezvous) -> Store:
+def _open_store(rendezvous: Rendezvous) -> Store:
+    """Open the key-value store in which the workers of gloo find each other: a file, or node 0's
+    TCP store.
+    """
     if rendezvous.file is not None:
         store: Store = FileStore(str(rendezvous.file), rendezvous.world_size)
     else:
@@ -280,6 +288,7 @@ class LauncherStore:
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
+        """Turn errors of the store within the block into a TrainingError that names the store."""
         try:
             yield
         except RuntimeError as error:  # the base of torch.distributed's errors

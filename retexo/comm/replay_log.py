@@ -39,7 +39,7 @@ class ReplayLog:
         identity: hex digest of the run and worker. A file with another digest counts as empty.
         """
         self.path, self._start = path, FORMAT_VERSION + bytes.fromhex(identity)
-        self._ends = self._scan()
+        self._ends = self._find_record_ends()
         """Offsets of the end of the file's start and of each intact record."""
         self._position = 0
         self._writer = ThreadPoolExecutor(1)
@@ -53,7 +53,8 @@ class ReplayLog:
         self._wait()
         return len(self._ends) - 1
 
-    def _scan(self) -> list[int]:
+    def _find_record_ends(self) -> list[int]:
+        """Return where the file's header ends, then where each intact record ends, in bytes."""
         ends = [len(self._start)]
         if not self.path.exists():
             return ends
@@ -88,7 +89,7 @@ class ReplayLog:
         """TrainingError if the next record has another size; call before allocating memory."""
         size = self._size_of_next()
         if size is not None and size != num_bytes:
-            raise self._other_run()
+            raise self._mismatch_error()
 
     def next(self, sent: int, received: Pieces) -> bool:
         """Read the next record into `received`; False at the end of the log.
@@ -102,7 +103,7 @@ class ReplayLog:
         self._file.seek(self._ends[self._position])
         _, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
         if sent != sent_before or size != sum(map(len, received)):
-            raise self._other_run()
+            raise self._mismatch_error()
         fill_pieces(received, np.frombuffer(self._file.read(size), np.uint8))
         self._position += 1
         return True
@@ -114,7 +115,8 @@ class ReplayLog:
         first, end = self._ends[self._position : self._position + 2]
         return end - first - HEADER.size
 
-    def _other_run(self) -> TrainingError:
+    def _mismatch_error(self) -> TrainingError:
+        """Return the error for a record that differs from the message of the resumed run."""
         return TrainingError(
             f"{self.path}: record {self._position} differs from the messages of this run; begin"
             " anew without resume"
@@ -141,6 +143,7 @@ class ReplayLog:
             last.result()
 
     def _write(self, sent: int, received: Pieces) -> None:
+        """Write a record: its header, then the received message."""
         size = sum(map(len, received))
         header = HEADER.pack(size, checksum(received), sent)
         try:

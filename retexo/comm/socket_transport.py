@@ -59,7 +59,9 @@ class SocketTransport:
             stream.setblocking(True)
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap. The messages are not copied."""
+        """Send a message to each peer and receive one from each over sockets, without copies
+        (Transport.swap).
+        """
         transfers = [
             _make_transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))
             for peer, stream in self._streams.items()
@@ -142,7 +144,7 @@ class _Transfer:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._peer_lost(error) from error
 
     def receive_all(self, timeout: float) -> None:
         """Wait for the whole message; PeerLost after `timeout` seconds without a byte."""
@@ -157,10 +159,11 @@ class _Transfer:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._peer_lost(error) from error
         return self._count_received(count)
 
     def _count_received(self, count: int) -> int:
+        """Note received bytes; PeerLost if there are none, because the connection was closed."""
         if not count:
             raise PeerLost(f"rank {self.peer} closed its connection")
         _advance(self._to_receive, count)
@@ -176,12 +179,13 @@ class _Transfer:
                 f"rank {self.peer} sends {announced} bytes, not {self._expected}; {REMEDY}"
             )
 
-    def _lost(self, error: OSError) -> PeerLost:
+    def _peer_lost(self, error: OSError) -> PeerLost:
+        """Return the error for a broken connection, with the peer's rank."""
         return PeerLost(f"rank {self.peer}: {error.strerror or error}")
 
 
 class _TlsTransfer(_Transfer):
-    """The same over TLS, whose sockets take one buffer at a time."""
+    """One message to a peer and one from it over TLS, whose sockets take one buffer at a time."""
 
     def __init__(
         self,
@@ -203,7 +207,7 @@ class _TlsTransfer(_Transfer):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._peer_lost(error) from error
 
     def _receive(self, flags: int) -> int:
         """Receive until nothing is left: `poll` does not see what TLS has already decrypted.
@@ -217,7 +221,7 @@ class _TlsTransfer(_Transfer):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._peer_lost(error) from error
         return total
 
 

@@ -30,7 +30,7 @@ class ThreadTransport:
         self._group = group
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap."""
+        """Pass a message to each other thread and receive one from each (Transport.swap)."""
         self._group.messages[self.rank] = outgoing
         self._wait()
         for pieces, sent in zip(incoming, self._group.messages, strict=True):
@@ -38,6 +38,7 @@ class ThreadTransport:
         self._wait()
 
     def _wait(self) -> None:
+        """Wait until all threads are here; PeerLost if another thread has failed."""
         try:
             self._group.barrier.wait()
         except threading.BrokenBarrierError as error:

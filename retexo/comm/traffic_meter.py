@@ -62,6 +62,7 @@ class TrafficMeter:
         """Bytes sent so far, which another thread may read."""
 
     def add(self, tag: MessageTag, peer: int, num_bytes: int) -> None:
+        """Count bytes sent to a peer under a tag."""
         self._sent[tag, peer] += num_bytes
         self.total += num_bytes
 

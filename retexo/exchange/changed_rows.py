@@ -35,13 +35,17 @@ HEADER_VALUES = 3
 
 
 def keeps_order(former: IntArray) -> bool:
-    """Whether the nodes that are not new have the order that they had."""
+    """Return whether the nodes that existed before are in the order of their former numbers;
+    former: int64 [I], -1 for a new node.
+    """
     return bool((np.diff(former[former >= 0]) > 0).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The rows that the receivers of this worker's boundaries hold, and those that it holds."""
+    """Which boundary rows are kept from an earlier exchange: rows of this worker at its peers
+    (`sent`), and rows of peers at this worker (the halo).
+    """
 
     num_inner: int
     """I"""
@@ -54,6 +58,7 @@ class Held:
 
     @classmethod
     def nothing(cls, world_size: int) -> "Held":
+        """Return the state before the first exchange: no rows are kept anywhere."""
         none = np.zeros(0, np.int64)
         return cls(0, (none,) * world_size, none, none)
 
@@ -90,10 +95,10 @@ class ChangedRowsExchange:
             held: of the earlier exchange, by former numbers.
             comm: to the other workers.
         """
-        former_of_peers = _exchange_numbers(former, held.num_inner, part_sizes, comm)
+        former_of_peers = _exchange_former_numbers(former, held.num_inner, part_sizes, comm)
         owner, index = partition.halo_owner.numpy(), partition.halo_index.numpy()
-        halo = _ranges(owner, comm.world_size)
-        held_here = _ranges(held.halo_owner, comm.world_size)
+        halo = _halo_slices(owner, comm.world_size)
+        held_here = _halo_slices(held.halo_owner, comm.world_size)
         found = np.full(len(owner), -1)
         needed, dropped = [], []
         for place, kept, numbers in zip(halo, held_here, former_of_peers, strict=True):
@@ -103,7 +108,7 @@ class ChangedRowsExchange:
             at[was < 0] = -1
             found[place] = np.where(at >= 0, at + kept.start, -1)
             needed.append(index[place][at < 0])
-            dropped.append(_others(len(known), at[at >= 0]))
+            dropped.append(_find_missing(len(known), at[at >= 0]))
         num_held = [each.stop - each.start for each in held_here]
         limits = list(zip(part_sizes, num_held, strict=True))
         requested = _exchange_requests(needed, dropped, limits, held, part_sizes[comm.rank], comm)
@@ -122,11 +127,6 @@ class ChangedRowsExchange:
     def num_rows(self) -> int:
         """Rows that this worker sends in a layer where all change."""
         return sum(map(len, self.sent))
-
-    def held(self, num_inner: int, partition: Partition) -> Held:
-        """What both ends hold afterwards."""
-        owner, index = partition.halo_owner.numpy(), partition.halo_index.numpy()
-        return Held(num_inner, self.sent, owner, index)
 
     def run(self, rows: Tensor, changed: Tensor, tag: MessageTag) -> "ReceivedRows":
         """Exchange the rows of one layer.
@@ -195,7 +195,9 @@ class ReceivedRows:
 
 @dataclass(frozen=True, eq=False)
 class _Message:
-    """Rows for one peer: their places among those it needs, then their values."""
+    """Changed rows for one peer, encoded: their positions in the list of rows that the peer needs,
+    then their values.
+    """
 
     places: IntArray
     code: Tensor
@@ -203,6 +205,9 @@ class _Message:
 
     @classmethod
     def build(cls, rows: Tensor, nodes: IntArray, is_sent: Mask) -> "_Message":
+        """Encode the rows of `nodes` that are sent to one peer, in the shorter of the two
+        encodings.
+        """
         places = np.flatnonzero(is_sent)
         chosen = rows[torch.from_numpy(nodes[places])]
         sizes = [int(row_sizes(chosen, RowFormat(each)).sum()) for each in ENCODINGS]
@@ -212,25 +217,29 @@ class _Message:
         return cls(places, torch.cat((where, code)), [len(places), len(code), encoding])
 
 
-def _ranges(owner: IntArray, world_size: int) -> list[slice]:
-    """By rank the places of its nodes, int64 [H] ascending owners."""
+def _halo_slices(owner: IntArray, world_size: int) -> list[slice]:
+    """Return for each rank the slice of the halo nodes that it owns; owner: int64 [H],
+    ascending.
+    """
     ends = np.searchsorted(owner, np.arange(world_size + 1)).tolist()
     return [slice(first, end) for first, end in pairwise(ends)]
 
 
-def _others(count: int, places: IntArray) -> IntArray:
-    """The numbers below `count` that are not among the places, ascending."""
+def _find_missing(count: int, places: IntArray) -> IntArray:
+    """Return the numbers below `count` that do not occur in `places`, ascending."""
     is_other = np.ones(count, bool)
     is_other[places] = False
     return np.flatnonzero(is_other)
 
 
-def _exchange_numbers(
+def _exchange_former_numbers(
     former: IntArray, num_former: int, part_sizes: Sequence[int], comm: Communicator
 ) -> list[IntArray]:
-    """`former` of every worker, from the nodes that are gone and those that are new."""
+    """Return, by worker, the former number of each of its inner nodes, -1 for a new one. Workers
+    send which of their former nodes are gone and which nodes are new.
+    """
     is_new = former < 0
-    gone = _others(num_former, former[~is_new])
+    gone = _find_missing(num_former, former[~is_new])
     new = np.flatnonzero(is_new)
     sizes = torch.tensor([num_former, len(gone), len(new)])
     announced = comm.all_gather(sizes, SETUP).tolist()

@@ -200,7 +200,9 @@ def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tens
 def _find_required_layers(
     partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None
 ) -> Tensor:
-    """Return ExchangePlan.required_layers, uint8 [I]; workers exchange requests layer by layer."""
+    """Find how many layers require the output of each inner node, uint8 [I]; workers exchange
+    requests layer by layer.
+    """
     last = options.num_layers
     if options.use == "nothing":
         return torch.zeros(partition.num_inner, dtype=torch.uint8)

@@ -153,6 +153,7 @@ class LayerExchange:
         return self._stream(phase)
 
     def _stream(self, phase: int) -> Iterator[Sources]:
+        """Yield the rows received before, then the vectors of a phase piece by piece."""
         yield self._sources
         for piece in self._receive(phase):
             sources = self._no_sources.append(piece)
@@ -408,6 +409,7 @@ class KnownHaloExchange(LayerExchange):
         self._sources = replace(self._no_sources, unprojected=HaloRows.of_all(halo))
 
     def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
+        """Receive nothing."""
         return iter(())
 
 

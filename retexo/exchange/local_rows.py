@@ -185,6 +185,7 @@ class LocalRows:
         return divide_columns(vectors, self.exponents)
 
     def _take_vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
+        """Return rows of `nodes`, then the sums, before or after the weights."""
         values = self._all(projected)
         if not isinstance(values, Tensor):
             both: list[sp.csr_array] = [values[nodes], summing @ values]

@@ -228,7 +228,9 @@ class _FormatSizes:
 
 
 def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None:
-    """Return Selection.sum_sizes."""
+    """Return the bytes of each target's sum if no rows are sent beside the sums; None if
+    some are.
+    """
     return None if rows.any() else chosen.sum_sizes
 
 
@@ -324,6 +326,7 @@ class MessageVectors:
         return self.local.rows.shape[1] if self.format.scaled else 0
 
     def _size_of_vectors(self, piece: range) -> int:
+        """Return the bytes of the vectors of a piece, without exponents."""
         if self.sum_sizes is not None:  # then there are no rows
             return int(self.sum_sizes[piece.start : piece.stop].sum())
         if self.format.sparse:
@@ -340,6 +343,7 @@ class MessageVectors:
         return block if exponents is None else write_exponents(exponents, block)
 
     def _encode(self, piece: range) -> Tensor:
+        """Encode the vectors of a piece, without exponents, as uint8."""
         if not piece:
             return torch.empty(0, dtype=torch.uint8)
         first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))

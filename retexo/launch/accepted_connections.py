@@ -103,6 +103,9 @@ class AcceptedConnections:
             self._forget(channel)
 
     def _read(self, channel: Channel) -> tuple[Channel, dict[str, Any]] | None:
+        """Return a channel with its first message; None if there is none yet, or the connection was
+        rejected.
+        """
         try:
             messages = channel.receive()
         except ChannelClosed as error:
@@ -130,5 +133,6 @@ class AcceptedConnections:
                 self._deadlines[channel] = time.monotonic() + FIRST_MESSAGE_TIMEOUT
 
     def _forget(self, channel: Channel) -> None:
+        """Close a connection and drop its time limit."""
         self._deadlines.pop(channel, None)
         channel.close()

@@ -58,9 +58,9 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
         if not cluster.one_machine:
             _wait_for_name(cluster.master_addr, timeout)
         interface = choose_interface(cluster)
-        address = interface_address(interface, preferred=_addresses(cluster.master_addr))
+        address = interface_address(interface, preferred=_resolve_host(cluster.master_addr))
     if cluster.node_rank == 0:
-        listener = _listener(cluster, interface, address)
+        listener = _open_listener(cluster, interface, address)
     else:
         try:
             listener = listen(address, own_port)
@@ -77,15 +77,16 @@ def _wait_for_name(host: str, timeout: float) -> None:
     known only when its container runs.
     """
     deadline = time.monotonic() + timeout
-    if not _addresses(host):
+    if not _resolve_host(host):
         logger.warning(
             "distributed.master_addr=%s: no such name; waiting for it for up to %g s", host, timeout
         )
-    while not _addresses(host) and time.monotonic() + LOOKUP_INTERVAL < deadline:
+    while not _resolve_host(host) and time.monotonic() + LOOKUP_INTERVAL < deadline:
         time.sleep(LOOKUP_INTERVAL)
 
 
 def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
+    """Listen at distributed.hub, for node 0 as the hub."""
     try:
         return listen(*cluster.hub_address)
     except OSError as error:
@@ -113,7 +114,10 @@ def choose_interface(cluster: ClusterSettings) -> str:
     return interface
 
 
-def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
+def _open_listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
+    """Open the port at which other nodes reach this node, and announce it in torchrun's store if
+    there is one.
+    """
     if cluster.launcher_env is not None and cluster.launcher_env.store:
         listener = listen(address, 0)
         _launcher_store(cluster).put(
@@ -121,7 +125,7 @@ def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.
         )
         return listener
     where = f"{address}:{cluster.master_port}"
-    if not cluster.one_machine and address not in _addresses(cluster.master_addr):
+    if not cluster.one_machine and address not in _resolve_host(cluster.master_addr):
         raise InputError(
             f"distributed.master_addr={cluster.master_addr}: node 0 has {address} on interface"
             f" {interface}; give that address to every node, or choose another"
@@ -144,7 +148,8 @@ def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.
     return listener
 
 
-def _addresses(host: str) -> set[str]:
+def _resolve_host(host: str) -> set[str]:
+    """Return the IPv4 addresses of a host name; none if it is unknown."""
     with suppress(OSError):
         return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)}
     return set()
@@ -175,4 +180,5 @@ def _launcher_store(cluster: ClusterSettings) -> LauncherStore:
 
 
 def _launcher_key(cluster: ClusterSettings) -> str:
+    """Return the key under which node 0's address stands in torchrun's store."""
     return f"retexo {cluster.run_key}"

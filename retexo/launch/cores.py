@@ -24,8 +24,8 @@ def _quotas(root: Path) -> Iterator[float]:
     """Quotas, in cores, of this process's control groups and of the groups above them."""
     for group in _groups(root):
         for version in (
-            _read(group / "cpu.max"),
-            _read(group / "cpu.cfs_quota_us") + _read(group / "cpu.cfs_period_us"),
+            _read_words(group / "cpu.max"),
+            _read_words(group / "cpu.cfs_quota_us") + _read_words(group / "cpu.cfs_period_us"),
         ):
             if len(version) == 2 and all(
                 entry.isdecimal() and int(entry) for entry in version
@@ -36,7 +36,7 @@ def _quotas(root: Path) -> Iterator[float]:
 def _groups(root: Path) -> Iterator[Path]:
     """Folders of the control groups, from the process's own upwards; containers may hide some."""
     mount = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _read_lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
         if number == "0" or "cpu" in controllers.split(","):
             own = (mount / controllers if controllers else mount) / path.strip("/")
@@ -44,11 +44,13 @@ def _groups(root: Path) -> Iterator[Path]:
             yield from (above for above in own.parents if above.is_relative_to(mount))
 
 
-def _read(path: Path) -> list[str]:
-    return " ".join(_lines(path)).split()
+def _read_words(path: Path) -> list[str]:
+    """Return the words of a file; none if it cannot be read."""
+    return " ".join(_read_lines(path)).split()
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a file; none if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:

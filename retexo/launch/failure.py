@@ -29,6 +29,9 @@ class Failure:
     """
 
     def for_others(self) -> "Failure":
+        """Return the failure as other nodes may see it: without traceback, with the public message
+        if it has one.
+        """
         return Failure(self.kind, self.rank, self.public_message or self.message)
 
 

@@ -90,11 +90,13 @@ class ParentPipe:
         return progress
 
     def _die(self, message: str) -> None:
+        """Send an error to the parent and end this process at once."""
         self.send({"error": {"kind": "death", "message": message, "traceback": ""}})
         os._exit(1)
 
 
 def _beat_forever(progress: Progress, seconds: float) -> None:
+    """Send a heartbeat every `seconds`."""
     while True:
         progress.beat()
         time.sleep(seconds)
@@ -112,7 +114,7 @@ class ProcessMonitor:
         """Seconds without a heartbeat and without CPU time."""
 
     def reset(self) -> None:
-        """Note a heartbeat."""
+        """Note that a heartbeat has come: the silent time begins again at 0."""
         self.idle_seconds = 0.0
 
     def add(self, seconds: float) -> None:

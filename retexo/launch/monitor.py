@@ -141,6 +141,9 @@ class NodeMonitor:
         }
 
     def _look(self) -> None:
+        """Call `look` with the phase of the first worker and the bytes sent by all workers here,
+        unless a failure is known.
+        """
         if self._call_look is not None and not self._failures:
             first = next(iter(self._workers.values()))
             self._call_look(first.phase, sum(each.bytes_sent for each in self._workers.values()))
@@ -155,6 +158,7 @@ class NodeMonitor:
     # --- receiving ---
 
     def _read(self, timeout: float) -> None:
+        """Wait for messages of workers and nodes, at most `timeout` seconds, and read them."""
         running = [worker for worker in self._workers.values() if worker.outcome is None]
         workers = {worker.receiver: worker for worker in running}
         links: dict[Any, int] = {channel: other for other, channel in self._links.items()}
@@ -166,6 +170,7 @@ class NodeMonitor:
                 self._read_node(links[source])
 
     def _read_worker(self, worker: Worker) -> None:
+        """Read a worker's messages, and tell the other nodes when its phase changes."""
         before = worker.phase
         worker.read()
         if worker.phase.partition(",")[0] != before.partition(",")[0]:
@@ -189,6 +194,7 @@ class NodeMonitor:
         )
 
     def _read_node(self, other: int) -> None:
+        """Read the messages of another node; a closed connection counts as a lost node."""
         try:
             messages = self._links[other].receive()
         except ChannelClosed as error:
@@ -199,6 +205,9 @@ class NodeMonitor:
             self._handle(other, message)
 
     def _handle(self, other: int, message: dict[str, Any]) -> None:
+        """Process a message of another node: its phase, end or failure, or the decision of
+        node 0.
+        """
         if "beat" in message:
             self._phases[other] = make_printable(message["beat"])
         if "done" in message:
@@ -211,6 +220,7 @@ class NodeMonitor:
             self._decision = message
 
     def _node_lost(self, other: int, why: str) -> None:
+        """Note that a node's connection is closed or silent, as a failure."""
         self._lost_links.append(self._links.pop(other))
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
         self._add_failure(
@@ -280,6 +290,7 @@ class NodeMonitor:
             self._raise_cause()
 
     def _check_done(self) -> None:
+        """Tell node 0 that the workers here are done; node 0 tells all once every node is."""
         if self._failures or any(worker.outcome is None for worker in self._workers.values()):
             return
         if self._own != 0:

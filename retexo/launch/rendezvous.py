@@ -125,7 +125,7 @@ def connect_nodes(
         if cluster.num_nodes == 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
             run_id = secrets.token_hex(8)
-            rendezvous = _rendezvous(cluster, loopback(), run_id, file=folder / "rendezvous")
+            rendezvous = _make_rendezvous(cluster, loopback(), run_id, file=folder / "rendezvous")
             yield Node(cluster, run_id, rendezvous, streams=_no_streams(cluster))
             return
         if security.tls is None:
@@ -193,8 +193,8 @@ class Participant:
             return connect(address, port, timeout, tls, node)
         return connect_with(partial(self.hub.reach, port), timeout, tls, node)
 
-    def node(self, secret: str, store: str, found: Mapping[Key, Channel]) -> Node:
-        """The connected node.
+    def make_node(self, secret: str, store: str, found: Mapping[Key, Channel]) -> Node:
+        """Make the Node of this run from the connections to the other nodes.
 
         Args:
             secret: known to the nodes of this run only.
@@ -203,7 +203,7 @@ class Participant:
         run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
         address, port = split_address(store) if store else ("", 0)
         rendezvous = replace(
-            _rendezvous(self.cluster, self.interface, run_id, address=address, port=port),
+            _make_rendezvous(self.cluster, self.interface, run_id, address=address, port=port),
             security=self.security.streams,
             identity=f"{run_id} {self.security.members}",
             parts_per_node=self.cluster.parts_per_node,
@@ -274,7 +274,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
     if problem is not None:
         raise Interrupted(problem)
     joined = {(node,): link for node, link in coordinator.joined.items()}
-    return participant.node(secret, store, found | joined)
+    return participant.make_node(secret, store, found | joined)
 
 
 def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> str | None:
@@ -303,12 +303,13 @@ def _join(participant: Participant) -> Node:
         found, problem = _connect_peers(participant, secret, addresses, {0})
         channel.send({"ready": True} if problem is None else {"problem": problem})
         _check_reply(channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN), own, where)
-        return participant.node(secret, store, {(0,): channel, **found})
+        return participant.make_node(secret, store, {(0,): channel, **found})
     except ChannelClosed as error:
-        raise _ended_early(where, error) from error
+        raise _early_end_error(where, error) from error
 
 
-def _ended_early(where: str, error: ChannelClosed) -> Interrupted:
+def _early_end_error(where: str, error: ChannelClosed) -> Interrupted:
+    """Return the error for a connection to node 0 that was closed before the run began."""
     return Interrupted(
         f"node 0 at {where} ended before the run began, or is another program: {error}"
     )
@@ -338,7 +339,7 @@ def _ask_to_join(participant: Participant) -> tuple[Channel, dict[str, Any], str
         try:
             channel = participant.connect(address, port, seconds, 0)
         except ChannelClosed as error:
-            raise _ended_early(where, error) from error
+            raise _early_end_error(where, error) from error
         except OSError as error:
             if time.monotonic() + RETRY_INTERVAL < deadline:
                 continue
@@ -353,7 +354,7 @@ def _ask_to_join(participant: Participant) -> tuple[Channel, dict[str, Any], str
         except ChannelClosed as error:
             channel.close()
             if not isinstance(error, Disconnected) or time.monotonic() + RETRY_INTERVAL > deadline:
-                raise _ended_early(where, error) from error
+                raise _early_end_error(where, error) from error
             time.sleep(RETRY_INTERVAL)
 
 
@@ -480,7 +481,7 @@ def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
     return {} if cluster.backend == "sockets" else None
 
 
-def _rendezvous(
+def _make_rendezvous(
     cluster: ClusterSettings,
     interface: str,
     run_id: str,
@@ -489,6 +490,7 @@ def _rendezvous(
     address: str = "",
     port: int = 0,
 ) -> Rendezvous:
+    """Return where and how the workers connect, by the settings of the cluster."""
     return Rendezvous(
         cluster.num_partitions,
         interface,

@@ -11,6 +11,7 @@ class _Dropping(io.FileIO):
     """A descriptor that becomes /dev/null once the pipe has no reader."""
 
     def write(self, data: Any, /) -> int:
+        """Write data; after a broken pipe redirect this descriptor to /dev/null."""
         try:
             return super().write(data)
         except BrokenPipeError:

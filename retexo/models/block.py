@@ -207,7 +207,7 @@ class Block:
         own, feat = torch.arange(self.num_dst, device=self.dst.device), self.edge_feat
         src, dst = torch.cat((self.src, own)), torch.cat((self.dst, own))
         if self.scale is not None:
-            return self._scattered_self_loops(src, dst, self.scale)
+            return self._append_self_loops(src, dst, self.scale)
         edges = EdgesByNode.build(dst, src, self.num_dst)
         if feat is not None:
             total = feat.new_zeros(self.num_dst, feat.shape[1]).index_add_(0, self.dst, feat)
@@ -217,8 +217,10 @@ class Block:
             self, src=edges.column.long(), dst=edges.reorder(dst), weight=None, edge_feat=feat
         )
 
-    def _scattered_self_loops(self, src: Tensor, dst: Tensor, scale: Tensor) -> "Block":
-        """The same without sorting; edges that are no message are not in the mean either."""
+    def _append_self_loops(self, src: Tensor, dst: Tensor, scale: Tensor) -> "Block":
+        """Append a self loop per destination without sorting. Edges whose factor in `scale` is 0
+        are left out of the mean of edge features.
+        """
         feat, own_scale = self.edge_feat, scale.new_ones(self.num_dst)
         if feat is not None:
             counted = (scale != 0).to(feat.dtype)
@@ -344,7 +346,9 @@ class NumberedEdges:
     """float [I + n + m] by number."""
 
     def cut_block(self, nodes: Tensor) -> Block:
-        """See InEdges.cut_block."""
+        """Return the block of the in-edges of some inner nodes, int64 [N_dst], ascending and
+        distinct (InEdges.cut_block).
+        """
         edge, row_ptr = self.edges.in_edges(nodes)
         dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, self.edges.src.index_select(0, edge))

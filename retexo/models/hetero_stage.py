@@ -188,6 +188,7 @@ class TypedLayer(nn.Module):
         """The trained modules."""
 
     def by_type(self) -> Iterator[tuple[str, Stage]]:
+        """Yield each computed node type with its stage."""
         return zip(self.types, self.trunk, strict=True)  # type: ignore[arg-type]
 
     @property
@@ -197,7 +198,9 @@ class TypedLayer(nn.Module):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """Stage.first_weights, type by type."""
+        """Return the weights that each type's inputs are multiplied with, type by type
+        (Stage.first_weights).
+        """
         return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
 
 
@@ -293,7 +296,7 @@ def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
 
 
 def projected_width(stage: Stage) -> int:
-    """D of `projections`."""
+    """Return the width D of the rows that a stage passes on after its weights."""
     assert isinstance(stage.conv, RelationalConvolution)
     return stage.conv.width
 

@@ -48,12 +48,18 @@ class RelationalConvolution(Convolution):
             for each in group:
                 num_alike = sum(each.rows == other.rows for other in group)
                 self._places[-1].append(
-                    self._add(each, num_bases is not None and num_alike > num_bases, based)
+                    self._add_parameters(
+                        each, num_bases is not None and num_alike > num_bases, based
+                    )
                 )
 
-    def _add(self, each: RelationInput, has_bases: bool, based: dict[str, int]) -> tuple[int, int]:
-        """Add the parameters of one relation; based: the index of the bases by kind of rows, in its
-        group."""
+    def _add_parameters(
+        self, each: RelationInput, has_bases: bool, based: dict[str, int]
+    ) -> tuple[int, int]:
+        """Add the weights of one relation, or its shares of the bases. Return their indices in
+        `weights` and `shares`, -1 without bases. based: by kind of rows, the index of its bases in
+        this group.
+        """
         if has_bases:
             assert self.num_bases is not None
             self.shares.append(nn.Parameter(torch.randn(self.num_bases) / self.num_bases**0.5))
@@ -91,11 +97,11 @@ class RelationalConvolution(Convolution):
                 )
                 for place, relation in enumerate(relations)
             ]
-            sums.append(self.added(parts, num_rows))
+            sums.append(self.sum_parts(parts, num_rows))
         return sums
 
-    def added(self, parts: Sequence[Tensor], num_rows: int) -> Tensor:
-        """The sum of the parts, [n, D]; zeros without any."""
+    def sum_parts(self, parts: Sequence[Tensor], num_rows: int) -> Tensor:
+        """Return the sum of the parts, [n, D]; zeros [num_rows, D] if there are none."""
         return (
             sum(parts[1:], start=parts[0]) if parts else self.bias.new_zeros(num_rows, self.width)
         )

@@ -160,7 +160,7 @@ class Stage(nn.Module):
 
     @property
     def trunk(self) -> nn.ModuleList:
-        """Everything but the head."""
+        """The modules of the stage that compute embeddings: all but the head."""
         return nn.ModuleList(
             part for part in (self.conv, self.norm, self.skips) if part is not None
         )
@@ -184,7 +184,7 @@ class Stage(nn.Module):
 
     def hidden(self, inputs: Inputs) -> Tensor:
         """Return the input of the head, [N_dst, H]."""
-        with self._precision(inputs):
+        with self._autocast(inputs):
             return self._to_parameter_dtype(self._hidden(inputs))
 
     def classify(self, hidden: Tensor) -> Tensor:
@@ -193,12 +193,12 @@ class Stage(nn.Module):
 
     def logits(self, inputs: Inputs) -> Tensor:
         """Return the logits, [N_dst, C]."""
-        with self._precision(inputs):
+        with self._autocast(inputs):
             return self._to_parameter_dtype(self._logits(self._hidden(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """Return the input of the next layer, [N_dst, D]; the logits from the last stage."""
-        with self._precision(inputs):
+        with self._autocast(inputs):
             hidden = self._hidden(inputs)
             return self._to_parameter_dtype(
                 self._logits(hidden) if self.is_last else self._output(inputs, hidden)
@@ -206,7 +206,7 @@ class Stage(nn.Module):
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The results of `embed` and `logits`, computed together."""
-        with self._precision(inputs):
+        with self._autocast(inputs):
             hidden = self._hidden(inputs)
             logits = self._to_parameter_dtype(self._logits(hidden))
             if self.is_last:
@@ -214,11 +214,13 @@ class Stage(nn.Module):
             return self._to_parameter_dtype(self._output(inputs, hidden)), logits
 
     def _output(self, inputs: Inputs, hidden: Tensor) -> Tensor:
+        """Return what the stage passes to the next layer: the weighted aggregate, or `hidden`."""
         output = self.conv.weighted_aggregate(inputs) if self.outputs_aggregate else hidden
         assert output is not None
         return output
 
     def _hidden(self, inputs: Inputs) -> Tensor:
+        """Return convolution and skip connections after norm and activation, [N_dst, H]."""
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
         parts = [matmul(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
@@ -233,9 +235,13 @@ class Stage(nn.Module):
         return matmul(read, self.head.weight.T, self.head.bias)
 
     def _to_parameter_dtype(self, out: Tensor) -> Tensor:
+        """Convert an output, which may be bfloat16, to the type of the parameters."""
         return out.to(self.conv.neighbour_weight.dtype)
 
-    def _precision(self, inputs: Inputs) -> AbstractContextManager[object]:
+    def _autocast(self, inputs: Inputs) -> AbstractContextManager[object]:
+        """Return the context in which products are computed in bfloat16, if the inputs ask for
+        it.
+        """
         return (
             torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16)
             if inputs.bf16

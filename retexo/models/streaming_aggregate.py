@@ -107,7 +107,7 @@ class AggregateAccumulator:
         return conv.inputs(own, unprojected, projected)
 
     def _add_waiting(self) -> None:
-        """Add the collected rows."""
+        """Add the received rows that were collected to be added together."""
         if not self._waiting:
             return
         values, nodes = map(torch.cat, zip(*self._waiting, strict=True))
@@ -161,7 +161,9 @@ class AggregateAccumulator:
             first += len(chunk)
 
     def _in_edges(self, nodes: Tensor) -> tuple[slice | Tensor, Tensor]:
-        """Return InEdges.in_edges, as a range of edges if the nodes are dense enough."""
+        """Return the in-edges of nodes and their row pointers; if the nodes are dense enough, those
+        of all nodes from the first to the last, as a slice.
+        """
         first, last = int(nodes[0]), int(nodes[-1])
         row_ptr = self._edges.row_ptr[first : last + 2]
         begin, end = int(row_ptr[0]), int(row_ptr[-1])

@@ -16,6 +16,7 @@ class TargetScale:
 
     @classmethod
     def unscaled(cls, num_targets: int) -> Self:
+        """Return the scale that leaves targets as they are: mean 0, deviation 1."""
         return cls((0.0,) * num_targets, (1.0,) * num_targets)
 
     @classmethod

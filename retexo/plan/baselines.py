@@ -48,6 +48,7 @@ class Sizes:
     def of(
         cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture
     ) -> "Sizes":
+        """Count halo nodes, widths, parameters and the bytes of all partitions."""
         stages = build_stages(
             replace(architecture, model=replace(architecture.model, **END_TO_END)), settings.seed
         )

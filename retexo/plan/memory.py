@@ -123,16 +123,20 @@ class Neighbourhood:
         inner = int(np.count_nonzero(reached[:num_inner] | mask))
         return cls(int(np.count_nonzero(mask)), len(src), inner, int(vectors.sum()))
 
-    def chunk(self, edges: int) -> "Neighbourhood":
-        """Return the part of the neighbourhood with this number of edges."""
+    def limit_edges(self, edges: int) -> "Neighbourhood":
+        """Return the share of this neighbourhood that has `edges` edges, with nodes and rows in
+        proportion.
+        """
         share = min(1.0, edges / max(1, self.edges))
         few = round(self.edges * share)
         nodes = round(self.nodes * share)
         return Neighbourhood(nodes, few, min(self.inner, nodes + few), min(self.vectors, few))
 
-    def some(self, nodes: int) -> "Neighbourhood":
-        """Return the part of the neighbourhood with this number of nodes."""
-        return self.chunk(math.ceil(self.edges * min(1.0, nodes / max(1, self.nodes))))
+    def limit_nodes(self, nodes: int) -> "Neighbourhood":
+        """Return the share of this neighbourhood that has `nodes` nodes, with edges and rows in
+        proportion.
+        """
+        return self.limit_edges(math.ceil(self.edges * min(1.0, nodes / max(1, self.nodes))))
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,9 @@ class LayerWork:
 
     @property
     def boundary_of_peer(self) -> int:
-        """Like `boundary`, for the edges from one peer."""
+        """The edges from one peer into this partition, on average; `boundary` has those from all
+        peers.
+        """
         return self.boundary // self.peers
 
     @classmethod
@@ -239,10 +245,12 @@ class _Layer:
 
     @property
     def _row(self) -> int:
+        """Bytes of a row before the weights."""
         return FLOAT * self.width
 
     @property
     def _projected(self) -> int:
+        """Bytes of a row after the weights."""
         return FLOAT * self.stage.conv.projected_width
 
     @property
@@ -252,6 +260,7 @@ class _Layer:
         return math.ceil(self.work.peers / peers_per_batch(*sizes)) * pieces_per_message(*sizes)
 
     def train(self) -> None:
+        """Count the exchange, aggregates and rounds of a layer, then its embedding."""
         memory, work = self.memory, self.work
         first = work.rounds.vectors * self._row
         self._exchange(first, first)
@@ -275,8 +284,8 @@ class _Layer:
 
     def _at_once(self, part: Neighbourhood) -> Neighbourhood:
         """Return the part of a neighbourhood that one step of a round computes."""
-        part = part if self.stage.conv.linear_aggregation else part.chunk(EDGES_PER_STEP)
-        return part if self.batch_size is None else part.some(self.batch_size)
+        part = part if self.stage.conv.linear_aggregation else part.limit_edges(EDGES_PER_STEP)
+        return part if self.batch_size is None else part.limit_nodes(self.batch_size)
 
     def _embed_sums(self) -> None:
         """Count embedding where received sums and rows are added piece by piece."""
@@ -294,16 +303,17 @@ class _Layer:
         memory.hold("others", others.nodes * width, self.work.inner * width * projected)
         self._exchange(come, come // self._num_pieces)
         memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
-        self._compute("others", others.some(NODES_PER_STEP), training=False)
+        self._compute("others", others.limit_nodes(NODES_PER_STEP), training=False)
 
     def _embed_neighbourhoods(self, first: int) -> None:
+        """Count embedding where each chunk of nodes needs the rows of its neighbours."""
         is_projected = self._projected < self._row and not self.sparse
         projected = self.work.others.vectors * self._projected * is_projected
         unprojected = self.work.others.vectors * self._row * (not is_projected)
         self._exchange(unprojected + projected, first + unprojected + projected)
         self.memory.hold("sources", first + unprojected, projected)
         self.memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
-        chunk = self.work.others.chunk(EDGES_PER_STEP)
+        chunk = self.work.others.limit_edges(EDGES_PER_STEP)
         self._hold_inputs(
             "others",
             chunk,

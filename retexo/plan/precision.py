@@ -5,8 +5,9 @@
 
 with B the bandwidth in bytes per second, e seconds to encode and decode a value, and p seconds of
 PowerSGD per parameter, P parameters. Bytes are upper bounds: all halo rows, dense, and num_rounds
-rounds. The most precise candidate is chosen whose seconds are at most a second or a tenth above the
-fewest. Sizes come from meta.json, so all nodes and a resumed run choose alike.
+rounds. Predictions, which are sent only where smoothing helps, do not count. The most precise
+candidate is chosen whose seconds are at most a second or a tenth above the fewest. Sizes come from
+meta.json, so all nodes and a resumed run choose alike.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ class Candidate:
 
     @property
     def encoding(self) -> str:
-        """The values as words."""
+        """Return the chosen values as words, such as int6 and powersgd."""
         return " ".join(value for value in self.values.values() if value != "none")
 
     def __str__(self) -> str:
@@ -102,7 +103,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
 
 def count_row_values(settings: TrainSettings, meta: Meta) -> float:
     """Return the values in the rows that a worker receives for all layers, at most."""
-    later = sum(stage.output_dim for stage in _stages(settings, meta)[:-1])
+    later = sum(stage.output_dim for stage in _build_on_meta(settings, meta)[:-1])
     if isinstance(meta, HeteroMeta):
         first = [
             sum(each["halo"][part] * each["features"] for each in meta.types.values())
@@ -119,10 +120,12 @@ def count_row_values(settings: TrainSettings, meta: Meta) -> float:
 def _gradient_cost(
     settings: TrainSettings, meta: Meta, bandwidth: float, precision: str, compression: str
 ) -> tuple[float, float]:
-    """Return bytes and seconds of all rounds."""
+    """Return the bytes and seconds of the gradient messages of all rounds, for a precision and a
+    compression.
+    """
     num_workers = len(meta.parts)
     num_bytes = seconds = 0.0
-    for stage, rounds in zip(_stages(settings, meta), settings.num_rounds, strict=True):
+    for stage, rounds in zip(_build_on_meta(settings, meta), settings.num_rounds, strict=True):
         parameters = sum(each.numel() for each in stage.parameters())
         values = (
             count_factors(stage, settings.gradient.rank) if compression != "none" else parameters
@@ -153,7 +156,8 @@ def count_factors(stage: Stage, rank: int) -> int:
     )
 
 
-def _stages(settings: TrainSettings, meta: Meta) -> list[Stage]:
+def _build_on_meta(settings: TrainSettings, meta: Meta) -> list[Stage]:
+    """Build the network without memory for its parameters, on torch's meta device."""
     with torch.device("meta"):
         return build_network(_architecture(settings, meta), settings.seed)
 

@@ -79,7 +79,7 @@ class Case:
 
     @property
     def pairs(self) -> int:
-        """Ordered pairs of workers."""
+        """The number of ordered pairs of workers, W (W - 1)."""
         return self.workers * (self.workers - 1)
 
     @property
@@ -137,8 +137,10 @@ class Phase:
     num_bytes: float
 
 
-def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
-    """Return by layer the share S_l(x) of nodes of each degree that have to compute its output."""
+def share_of_computed_nodes(case: Case, x: Floats, share: Floats) -> list[Floats]:
+    """Return by layer, for nodes of each relative degree x, the share that computes the layer's
+    output.
+    """
     everywhere = np.full(len(x), case.labelled + case.test)
     shares = [everywhere]
     for _ in range(case.layers - 1):
@@ -150,9 +152,12 @@ def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
 
 
 def list_phases(case: Case) -> list[Phase]:
+    """List the phases of all layers with the rows and targets that a pair of partitions has on
+    average.
+    """
     x, share = case.degrees()
     found = []
-    for layer, shares in enumerate(needed(case, x, share)):
+    for layer, shares in enumerate(share_of_computed_nodes(case, x, share)):
         held = np.zeros(len(x))
         for embed in (False, True):
             targets = shares - case.labelled if embed else np.full(len(x), case.labelled)
@@ -189,10 +194,10 @@ def _make_phase(
     return Phase(layer, float(rows), float(targets), float(num_bytes)), v * taken
 
 
-def sent(case: Case) -> dict[str, float]:
+def count_sent_bytes(case: Case) -> dict[str, float]:
     """Return bytes by kind, over all workers."""
     x, share = case.degrees()
-    shares, kinds = needed(case, x, share), dict.fromkeys(KINDS, 0.0)
+    shares, kinds = share_of_computed_nodes(case, x, share), dict.fromkeys(KINDS, 0.0)
     k = case.cut_degree
     for phase in list_phases(case):
         kinds["embeddings" if phase.layer else "features"] += case.pairs * phase.num_bytes
@@ -220,7 +225,7 @@ def sent(case: Case) -> dict[str, float]:
 def layer_work(case: Case, layer: int) -> LayerWork:
     """Return the work of a layer for retexo.plan.memory, with partial sums."""
     x, share = case.degrees()
-    others = needed(case, x, share)[layer] - case.labelled
+    others = share_of_computed_nodes(case, x, share)[layer] - case.labelled
     halo = case.inner * float(share @ (1 - np.exp(-case.cut_degree * x)))
     train, val, rounds = (np.full(len(x), part) for part in (case.train, case.val, case.labelled))
     return LayerWork(
@@ -257,4 +262,9 @@ def _neighbourhood(case: Case, w: Floats) -> Neighbourhood:
 def needed_cut_edges(case: Case) -> float:
     """Return the cut edges of a worker that some phase uses."""
     x, share = case.degrees()
-    return case.edges / case.workers * case.cut * float(share @ (x * needed(case, x, share)[0]))
+    return (
+        case.edges
+        / case.workers
+        * case.cut
+        * float(share @ (x * share_of_computed_nodes(case, x, share)[0]))
+    )

@@ -48,12 +48,12 @@ from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.make_context import (
     NodeTask,
     labelled_nodes_of,
+    link_task,
     make_context,
     schema_of,
-    task_of,
     task_of_model,
 )
-from retexo.worker.measure import measurements
+from retexo.worker.measure import gather_measurements
 
 ROW_KINDS = ("features", "embeddings", "aggregates")
 PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}
@@ -141,10 +141,10 @@ def estimate_by_gradient(
         counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
         if_smoothed = [
             replace(each, exact=False, if_smoothed=True)
-            for each in _entries(comm.rank, smoothing.entries, settings, validates=validates)
+            for each in _make_entries(comm.rank, smoothing.entries, settings, validates=validates)
         ]
         return answered, [
-            _entries(comm.rank, sent, settings, validates=validates) + if_smoothed
+            _make_entries(comm.rank, sent, settings, validates=validates) + if_smoothed
             for sent in counted
         ]
 
@@ -167,7 +167,7 @@ def estimate_prediction(
     def worker(comm: Communicator) -> list[Entry]:
         graph = graph_of(parts[comm.rank], settings.task)
         _dry_run_prediction(settings, directory, graph, copy.deepcopy(stages), comm)
-        return _entries(comm.rank, comm.meter.entries, settings, validates=False)
+        return _make_entries(comm.rank, comm.meter.entries, settings, validates=False)
 
     return list(chain.from_iterable(run_threads(len(parts), worker)))
 
@@ -177,7 +177,7 @@ def _build_on_cpu(
 ) -> tuple[TrainSettings, list[Any]]:
     """Settings of a dry run, and its network, which threads would draw from one random state."""
     settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
-    return settings, build_network(network_of(settings, directory, parts), settings.seed)
+    return settings, build_network(find_architecture(settings, directory, parts), settings.seed)
 
 
 def architecture_of(
@@ -204,10 +204,12 @@ def architecture_of(
     )
 
 
-def network_of(
+def find_architecture(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
 ) -> AnyArchitecture:
-    """Dry run on partitions of a plain or heterogeneous graph."""
+    """Return the architecture that is trained on the partitions of a plain or
+    heterogeneous graph.
+    """
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if not hetero:
         return architecture_of(
@@ -243,7 +245,7 @@ def _dry_run(
     logits = list(_dry_run_layers(context, stages, steps))
     smoother = LabelPropagation(context, partial(_counted_apart, comm, smoothing))
     choose_and_score(context, stages, logits, smoother)
-    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())
 
 
@@ -260,7 +262,7 @@ def _dry_run_prediction(
     if settings.smoothing.steps:
         *_, logits = propagate(context, logits, settings.smoothing.steps)
     score_nodes(context, logits, OutputHeads((0,)))
-    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
 def _make_context(
@@ -274,7 +276,7 @@ def _make_context(
 ) -> Context:
     """Send what workers send before the first layer."""
     graph_info = agree_on_graph_info(
-        comm, graph.partition, directory, training=trains, task=task_of(settings)
+        comm, graph.partition, directory, training=trains, task=link_task(settings)
     )
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
@@ -325,7 +327,9 @@ def _dry_run_layers(
 def _output_without_zeros(
     context: Context, layer: int, stage: Stage, given: Any
 ) -> tuple[Any, int]:
-    """A layer's output, whose rows have no zeros, and the width of its logits."""
+    """Return the output of a layer with rows that have no zeros, as the largest messages have, and
+    the width of its logits.
+    """
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
         halo = _no_zeros(context.plan.num_halo, width)
@@ -361,18 +365,23 @@ def _no_zeros(count: int, width: int) -> Tensor:
 
 @contextlib.contextmanager
 def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
+    """Within the block, count the bytes sent with another meter."""
     whole, comm.meter = comm.meter, meter
     yield
     comm.meter = whole
 
 
-def _entries(
+def _make_entries(
     rank: int,
     sent: Mapping[tuple[MessageTag, int], int],
     settings: TrainSettings,
     *,
     validates: bool,
 ) -> list[Entry]:
+    """Return an Entry for each kind of message that a worker sent in the dry run; those whose size
+    depends on trained values are upper bounds.
+    """
+
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
         phase = PHASE_NAMES[tag.phase] if kind in ROW_KINDS else None

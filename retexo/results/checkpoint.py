@@ -162,7 +162,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
             content.get("trainer"),
             names,
             content.get("features", {}),
-            _targets(content.get("targets"), architecture.num_classes),
+            _read_target_scale(content.get("targets"), architecture.num_classes),
             graph,
         )
     except KeyError as error:
@@ -187,7 +187,8 @@ def _check_pipelines(directory: Path, states: Any) -> None:
         )
 
 
-def _targets(content: dict[str, Any] | None, num_targets: int) -> TargetScale | None:
+def _read_target_scale(content: dict[str, Any] | None, num_targets: int) -> TargetScale | None:
+    """Return the scale of the targets of a regression from model.json; None for other tasks."""
     return None if content is None else TargetScale.from_json(content, num_targets)
 
 
@@ -230,6 +231,7 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
 
 
 def _check_layer(path: Path, checksums: dict[str, str]) -> None:
+    """InputError if a layer's file is missing or is not the one whose checksum model.json has."""
     if not path.is_file():
         raise InputError(
             f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it"

@@ -53,6 +53,7 @@ def headline_of(summary: Mapping[str, Any]) -> str:
 
 
 def _describe_score(summary: Mapping[str, Any], name: str) -> str:
+    """Say the test score with its standard error, beside the baseline."""
     value = summary.get("test", {}).get(name)
     if value is None or not math.isfinite(value):
         return "There are no test nodes to judge it by."
@@ -69,6 +70,7 @@ def _describe_score(summary: Mapping[str, Any], name: str) -> str:
 
 
 def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | None]:
+    """Return what the baseline without a network is, in words, and its score."""
     of_links = summary.get("baselines")
     if of_links:
         best = max(of_links, key=lambda each: of_links[each].get(name, -math.inf))
@@ -126,6 +128,7 @@ def _redraw_macro_f1(confusion: Sequence[Sequence[int]]) -> float:
 
 
 def _describe_bytes(counted: Mapping[str, Any]) -> str:
+    """Say how many bytes were sent, and of which kinds."""
     total, num_workers = counted["total"], len(counted["by_peer"])
     if not total:
         return "Nothing was sent." if num_workers > 1 else ""
@@ -135,6 +138,9 @@ def _describe_bytes(counted: Mapping[str, Any]) -> str:
 
 
 def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
+    """Return sentences of advice: layers that reached num_rounds, a gap between training and test,
+    other seeds, app=report.
+    """
     settings = flatten(summary.get("settings", {}))
     limits = settings.get("num_rounds") or []
     limits = limits if isinstance(limits, list) else [limits]

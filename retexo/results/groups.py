@@ -35,9 +35,11 @@ class Method:
 
     @property
     def done(self) -> list[Run]:
+        """Return the finished runs."""
         return [run for run in self.runs if run.status == "done"]
 
     def count(self, status: str) -> int:
+        """Return the number of runs with a status."""
         return sum(run.status == status for run in self.runs)
 
     @property
@@ -114,10 +116,12 @@ def _split_data_and_method(settings: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def _key(settings: Mapping[str, Any]) -> str:
+    """Return settings as one text, equal for equal settings."""
     return json.dumps(settings, sort_keys=True, default=str)
 
 
 def _data_title(settings: Mapping[str, Any]) -> str:
+    """Return the name of a data set with the number of partitions and their method."""
     name = settings.get("dataset_name")
     name = settings.get("dataset_file") if name == "file" else name
     parts = settings.get("num_partitions")
@@ -127,6 +131,7 @@ def _data_title(settings: Mapping[str, Any]) -> str:
 
 
 def _method_title(settings: Mapping[str, Any]) -> str:
+    """Return the name of a method from its model, trainer and report.label."""
     trainer = settings.get("trainer.name", settings.get("trainer", "lazy"))
     words = [
         settings.get("model.name"),

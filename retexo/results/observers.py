@@ -29,6 +29,7 @@ class Observers:
 
     @property
     def are_none(self) -> bool:
+        """Return whether nothing follows the run."""
         return not self._callbacks and not self._trackers
 
     def start(self, settings: Mapping[str, Any]) -> None:
@@ -71,6 +72,9 @@ class Observers:
             raise raised[0]
 
     def _call_callback(self, callback: Callback, function: Callable[[Callback], None]) -> None:
+        """Call a function of a user's callback; an error is noted with the callback's name and
+        raised.
+        """
         try:
             function(callback)
         except Exception as error:
@@ -78,6 +82,9 @@ class Observers:
             raise
 
     def _call(self, function: Callable[[Callback], None]) -> None:
+        """Call a function of all callbacks and trackers; a tracker that fails is left out from then
+        on.
+        """
         for callback in self._callbacks:
             self._call_callback(callback, function)
         for name, tracker in list(self._trackers.items()):
@@ -90,6 +97,7 @@ class Observers:
 
 
 def _as_callback(given: Any) -> Callback:
+    """Return a callback object, also for a function of a round; InputError for anything else."""
     if isinstance(given, Callback):
         return given
     if isinstance(given, type) or not callable(given):

@@ -46,7 +46,7 @@ class RowTable:
     values: NDArray[np.floating[Any]] | sp.csr_array
 
     def take(self, places: IntArray) -> Tensor:
-        """[m, F] some rows, dense."""
+        """Return some rows as a dense tensor, [m, F]."""
         rows = self.values[places]
         return torch.from_numpy(rows.toarray() if sp.issparse(rows) else np.ascontiguousarray(rows))
 
@@ -93,7 +93,8 @@ def open_kept(part: Path, number: int) -> KeptPrediction:
     try:
         content = json.loads(read_text(folder / "state.json"))
         found = {
-            name: _read(folder / f"{name}.npy", about) for name, about in content["files"].items()
+            name: _read_array(folder / f"{name}.npy", about)
+            for name, about in content["files"].items()
         }
         tables = {name: _as_table(name, about, found) for name, about in content["tables"].items()}
         identity, totals = dict(content["identity"]), dict(content["totals"])
@@ -102,7 +103,8 @@ def open_kept(part: Path, number: int) -> KeptPrediction:
     return KeptPrediction(number, identity, found, tables, totals)
 
 
-def _read(path: Path, about: Mapping[str, Any]) -> NDArray[Any]:
+def _read_array(path: Path, about: Mapping[str, Any]) -> NDArray[Any]:
+    """Read an array and compare it with its description; DamagedState if it differs."""
     try:
         array: NDArray[Any] = load_npy(path, mmap_mode="r" if about["bytes"] else None)
     except UNREADABLE as error:
@@ -113,12 +115,16 @@ def _read(path: Path, about: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def _describe(array: NDArray[Any]) -> dict[str, Any]:
+    """Return type, shape, bytes and checksum of an array, for the description of a kept
+    prediction.
+    """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     shape = [array.dtype.str, *array.shape]
     return {"type": shape, "bytes": flat.nbytes, "crc32": zlib.crc32(flat.data)}
 
 
 def _as_table(name: str, about: Mapping[str, Any], found: Mapping[str, NDArray[Any]]) -> RowTable:
+    """Build a RowTable from its arrays: one if dense, three in CSR format if sparse."""
     if not about["sparse"]:
         return RowTable(found[name])
     parts = tuple(found[f"{name}_{each}"] for each in ("data", "indices", "indptr"))
@@ -142,7 +148,7 @@ class StateWriter:
 
     @property
     def num_bytes(self) -> int:
-        """Of the arrays written so far."""
+        """Return the bytes of the arrays written so far."""
         return sum(each["bytes"] for each in self._files.values())
 
     def add(self, name: str, array: Any) -> None:

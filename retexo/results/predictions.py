@@ -115,6 +115,7 @@ class Predictions:
 
 
 def _numbered_columns(prefix: str, matrix: NDArray[Any]) -> Columns:
+    """Return the columns of a matrix by name: prefix and index."""
     return {f"{prefix}{index}": column for index, column in enumerate(matrix.T)}
 
 
@@ -207,6 +208,7 @@ def _write_parquet(path: Path, columns: Columns) -> None:
 
 
 def _write_npy(path: Path, columns: Columns) -> None:
+    """Write columns as one structured array."""
     rows = np.empty(
         len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()]
     )

@@ -28,6 +28,7 @@ def choose_progress(wanted: str) -> str:
 
 
 def _in_notebook() -> bool:
+    """Return whether this code runs in a Jupyter notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
@@ -90,6 +91,7 @@ def shown_progress(kind: str) -> Iterator[None]:
 
 @contextmanager
 def _logging_to_stderr() -> Iterator[None]:
+    """Within the block, print log lines to stderr if no logging is set up."""
     package = logging.getLogger("retexo")
     if package.isEnabledFor(logging.INFO):
         yield

@@ -35,6 +35,7 @@ def sections_of(run: Run, pictures: Mapping[str, Picture]) -> list[Section]:
 
 
 def _scores(run: Run) -> Table:
+    """Return the table of all scores by split, with baseline and standard error."""
     splits = [name for name in SPLITS if isinstance(run.summary.get(name), dict)]
     baselines = _mapping(run.summary.get("baselines"))  # of links
     baselines = baselines or {"baseline": run.summary.get("baseline")}
@@ -60,6 +61,7 @@ def _scores(run: Run) -> Table:
 
 
 def _error_of(run: Run, name: str) -> float | None:
+    """Return the standard error of a score on test; None where the run does not have that score."""
     value = _mapping(run.summary.get("test")).get(name)
     return standard_error(run.summary, name) if isinstance(value, int | float) else None
 
@@ -74,6 +76,7 @@ def _classes(run: Run) -> Table:
 
 
 def _bytes(run: Run) -> Table:
+    """Return the table of bytes by layer and kind."""
     by_layer = run.bytes_by_layer_and_kind
     kinds = [kind for kind, sent in run.bytes_by_kind.items() if sent]
     lines = [f"layer {layer}" for layer in range(len(by_layer) - 1)] + ["whole run"]
@@ -103,18 +106,20 @@ def _seconds(run: Run) -> Table:
 
 
 def _settings(run: Run) -> Table:
+    """Return the table of settings that differ from the defaults."""
     usual = usual_values()
     rows = []
     for name, value in sorted(run.settings.items()):
         standard = usual.get(name)
         if isinstance(standard, str) and standard.startswith("${"):
             standard = run.settings.get(standard[2:-1])
-        if not name.startswith(HIDDEN) and _text(value) != _text(standard):
-            rows.append([name, _text(value), _text(standard)])
+        if not name.startswith(HIDDEN) and _format_value(value) != _format_value(standard):
+            rows.append([name, _format_value(value), _format_value(standard)])
     return Table("Settings", ["setting", "value", "default"], rows)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return the value if it is a dictionary, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -123,7 +128,8 @@ def _number(value: Any, digits: int = 4) -> str:
     return f"{value:,.{digits}f}" if is_number else NO_VALUE
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
+    """Return a setting's value as text."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
+        return ", ".join(map(_format_value, value))
     return NO_VALUE if value is None else str(value)

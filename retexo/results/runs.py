@@ -258,7 +258,7 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_classes(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return Run.classes."""
+    """Read precision, recall, F1 and support of each class on test."""
     splits = _read_field({"classes": {}, **summary}, "classes", dict)
     found = {}
     for row in _read_field({"test": [], **splits}, "test", list):

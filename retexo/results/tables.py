@@ -150,6 +150,7 @@ def format_runs(method: Method) -> str:
 
 
 def results_table(data: DataSet) -> Table:
+    """Table of scores, bytes and seconds: one row per method."""
     without = {"test micro F1"} if not _has_own_f1(data) else set()
     without |= SOME_SCORES.keys() - data.measures
     without |= {"test macro F1", "test balanced accuracy"} - {data.headline}
@@ -289,6 +290,7 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
 
 
 def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
+    """Return two cells of a csv row, the mean and the spread of a measure."""
     return {f"{name}, mean": values.mean, f"{name}, spread": values.spread}
 
 

@@ -103,6 +103,7 @@ class MLflow(Callback):
             self._client.log_batch(self._id, params=values[first : first + MAX_PARAMS])
 
     def on_round(self, line: Mapping[str, Any]) -> None:
+        """Send the metrics of a round to MLflow."""
         self._log(metrics_of(line), line["round"])
 
     def _log(self, metrics: Mapping[str, float], step: int) -> None:

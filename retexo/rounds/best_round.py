@@ -59,6 +59,9 @@ class EarlyStopping:
         return metric > self.best_metric + least
 
     def _loss_falls(self, loss: float) -> bool:
+        """Return whether a loss is lower than the lowest one by more than LEAST_DECREASE, as a
+        share.
+        """
         if math.isinf(self.least_loss):
             return loss < math.inf
         return loss < self.least_loss - LEAST_DECREASE * abs(self.least_loss)

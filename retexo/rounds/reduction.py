@@ -43,7 +43,7 @@ class Summation(Protocol):
         """Return an update as the other workers receive it."""
 
     def buffers(self) -> list[Tensor]:
-        """See GradientReduction.buffers."""
+        """Return the tensors that persist between rounds (GradientReduction.buffers)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,7 @@ class AllReduce:
         return self.comm.round_as_sent(self._summand(update))
 
     def _summand(self, update: Tensor) -> ReduceInput:
+        """Return the update as this worker's share of an all-reduce."""
         return ReduceInput(update, self.wire, self.zero_ranks)
 
 

@@ -157,6 +157,7 @@ def _run_until_end(
 
 
 def _set_learning_rate(round_state: RoundState, settings: TrainSettings) -> None:
+    """Set the learning rate of the next round by the schedule."""
     factor = round_state.schedule.rate_factor(
         round_state.number, round_state.stopping.last_improvement
     )

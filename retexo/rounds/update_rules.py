@@ -102,6 +102,7 @@ class SynchronousSGD:
         return self.local.backward()
 
     def apply(self) -> None:
+        """Take one optimiser step with the mean gradient over all training nodes."""
         self.local.flat.gradient /= self.local.objective.graph_info.num_train
         self.local.step()
 
@@ -124,6 +125,9 @@ class LocalSGD:
             self._weight[unused] = local.objective.graph_info.num_train
 
     def compute(self) -> float:
+        """Take the local steps, write the change of the parameters times the training nodes to
+        flat.gradient, and restore the parameters; return the loss before.
+        """
         flat = self.local.flat
         start = flat.values.clone()
         losses = [self._step() for _ in range(self.num_steps)]
@@ -133,12 +137,16 @@ class LocalSGD:
         return losses[0]
 
     def _step(self) -> float:
+        """Take one step on the mean loss of this worker's training nodes; return the summed loss
+        before it.
+        """
         loss = self.local.backward()
         self.local.flat.gradient /= max(1, self.local.objective.num_train)
         self.local.step()
         return loss
 
     def apply(self) -> None:
+        """Add the mean change over all training nodes to the parameters."""
         flat = self.local.flat
         flat.values.add_(flat.gradient, alpha=1 / self.local.objective.graph_info.num_train)
 

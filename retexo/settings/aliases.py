@@ -142,4 +142,5 @@ def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_word(value: Any) -> str:
+    """Return a value as the command line writes it, true and false in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

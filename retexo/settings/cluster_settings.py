@@ -22,6 +22,9 @@ MAX_THREADS = 1024
 
 
 def seconds(least: float) -> tuple[Check, ...]:
+    """Return the checks of a time in seconds: at least `least`, finite, below the longest
+    allowed.
+    """
     return at_least(least), FINITE, at_most(MAX_SECONDS)
 
 
@@ -200,10 +203,12 @@ class ClusterSettings(Checked):
 
     @property
     def hub_address(self) -> tuple[str, int]:
+        """Address and port of distributed.hub."""
         address, _, port = (self.hub or ":0").rpartition(":")
         return address, int(port)
 
     def _check_encryption(self) -> None:
+        """InputError for settings of encryption that contradict each other."""
         if self.hub is not None and not self.encrypted:
             raise InputError(
                 f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
@@ -247,11 +252,9 @@ class ClusterSettings(Checked):
         return self.ranks_of(self.node_rank)
 
     def ranks_of(self, node: int) -> range:
+        """Return the ranks of a node's workers."""
         first = node * self.parts_per_node
         return range(first, min(first + self.parts_per_node, self.num_partitions))
-
-    def node_of(self, rank: int) -> int:
-        return rank // self.parts_per_node
 
     @property
     def one_machine(self) -> bool:

@@ -92,6 +92,7 @@ def compose_run(
 
 
 def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
+    """Compose a configuration by Hydra's API, also while another one is in use."""
     outer = GlobalHydra.instance().hydra  # of the command, where an app composes
     GlobalHydra.instance().clear()  # Hydra allows one at a time
     OwnFolder.path = config_dir
@@ -226,6 +227,7 @@ def load(
 
 
 def _is_multirun() -> bool:
+    """Return whether this process runs a job of --multirun."""
     hydra: Any = HydraConfig.instance().cfg
     return hydra is not None and OmegaConf.select(hydra, "hydra.mode") == RunMode.MULTIRUN
 

@@ -45,12 +45,13 @@ def check_config_dir(config_dir: str) -> None:
         raise InputError(
             f"--config-dir={config_dir}: no such folder; give one that has configuration files"
         )
-    for file in _files(config_dir):
+    for file in _list_files(config_dir):
         if file.suffix in (".yaml", ".yml"):
-            _check(file, file.relative_to(config_dir))
+            _check_file(file, file.relative_to(config_dir))
 
 
-def _files(config_dir: str) -> Iterator[Path]:
+def _list_files(config_dir: str) -> Iterator[Path]:
+    """Yield the yaml files in a folder; InputError for too many entries."""
     number = 0
     for folder, folders, files in os.walk(config_dir, followlinks=True):
         number += len(folders) + len(files)
@@ -62,7 +63,8 @@ def _files(config_dir: str) -> Iterator[Path]:
         yield from (Path(folder, name) for name in files)
 
 
-def _check(file: Path, relative: Path) -> None:
+def _check_file(file: Path, relative: Path) -> None:
+    """InputError if a file is no regular file, too large, or could make Hydra call functions."""
     if not file.is_file():
         raise InputError(f"{file}: is not a regular file; remove it from --config-dir")
     if any(part.startswith("hydra") for part in relative.parts):
@@ -89,12 +91,13 @@ def _check(file: Path, relative: Path) -> None:
         elif key == "job" and isinstance(value, Mapping):
             for name in value:
                 if name not in OF_JOB:
-                    raise _refused(file, f"hydra.job.{name}")
+                    raise _refusal(file, f"hydra.job.{name}")
         elif key not in PLAIN:
-            raise _refused(file, f"hydra.{key}")
+            raise _refusal(file, f"hydra.{key}")
 
 
-def _refused(file: Path, name: str) -> InputError:
+def _refusal(file: Path, name: str) -> InputError:
+    """Return the error for a setting of a file that could run code."""
     return InputError(
         f"{file}: {name}: could run code; of Hydra's settings a file may have "
         f"{', '.join((*PLAIN, *CALLING))} and the name of the job; leave it out"
@@ -143,6 +146,7 @@ def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
 
 
 def _check_defaults(file: Path, defaults: Any) -> None:
+    """InputError for an entry of a defaults list that is not allowed."""
     for entry in defaults if isinstance(defaults, list) else []:
         for choice in map(str, entry if isinstance(entry, Mapping) else [entry]):
             package = choice.partition("@")[2]

@@ -59,18 +59,19 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
     """
     if {"RANK", "WORLD_SIZE"} <= environ.keys():
         if environ["WORLD_SIZE"] != "1" or "TORCHELASTIC_RUN_ID" in environ:
-            return _torchrun(environ)
+            return _read_torchrun(environ)
         logger.warning(
             "the environment has RANK=%s and WORLD_SIZE=1 without torchrun's own variables:"
             " ignored",
             environ["RANK"],
         )
     if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", 1) > 1:
-        return _slurm(environ)
+        return _read_slurm(environ)
     return None
 
 
-def _torchrun(environ: Mapping[str, str]) -> LauncherEnv:
+def _read_torchrun(environ: Mapping[str, str]) -> LauncherEnv:
+    """Read the rank and addresses from torchrun's variables."""
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return LauncherEnv(
         launcher="torchrun",
@@ -86,7 +87,8 @@ def _torchrun(environ: Mapping[str, str]) -> LauncherEnv:
     )
 
 
-def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
+def _read_slurm(environ: Mapping[str, str]) -> LauncherEnv:
+    """Read the rank and addresses from Slurm's variables."""
     world_size = _number(environ, "SLURM_NTASKS")
     host = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
     job = environ.get("SLURM_JOB_ID", "")
@@ -113,6 +115,7 @@ def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a variable as a number; InputError for anything else."""
     value = environ.get(name, default)
     try:
         number = int(value if value is not None else "")

@@ -39,6 +39,7 @@ BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
 def _is_class_weight(value: Any) -> bool:
+    """Return whether a value is allowed for task.class_weights."""
     if isinstance(value, str):
         return value in ("auto", "none", "balanced")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -158,7 +159,9 @@ class TaskSettings(Checked):
 
     @property
     def name(self) -> str:
-        """The file conf/task/NAME.yaml."""
+        """The task's name on the command line: node_classification, node_regression or
+        link_prediction.
+        """
         if self.links:
             return "link_prediction"
         return "node_regression" if self.regression else "node_classification"

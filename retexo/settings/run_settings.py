@@ -494,6 +494,9 @@ class Settings(Checked):
             )
 
     def _check_seeds(self) -> None:
+        """InputError for `seeds` with another app, repeated, or together with settings that
+        contradict them.
+        """
         if self.seeds is None:
             return
         text = f"seeds={list(self.seeds)}"

@@ -112,7 +112,7 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
             }
     merged = OmegaConf.merge(OmegaConf.structured(SCHEMA), named)
     nested = OmegaConf.to_container(merged, throw_on_missing=True)
-    return {key: rest[key] if key in rest else _at(nested, key) for key in DEFINED}
+    return {key: rest[key] if key in rest else _take_nested(nested, key) for key in DEFINED}
 
 
 def plain(value: Any, name: str = "") -> Any:
@@ -151,7 +151,8 @@ def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return made
 
 
-def _at(nested: Any, key: str) -> Any:
+def _take_nested(nested: Any, key: str) -> Any:
+    """Return the value at a dotted name of nested settings."""
     for part in key.split("."):
         nested = nested[part]
     return nested

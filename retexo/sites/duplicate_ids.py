@@ -42,7 +42,7 @@ def find_duplicate_ids(
     announced = [
         part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks
     ]
-    received = comm.all_to_all([_joined(each) for each in sent], announced, SETUP)
+    received = comm.all_to_all([_concatenate(each) for each in sent], announced, SETUP)
     found = exchange_bits(
         _compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm
     )
@@ -72,7 +72,9 @@ def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
 
 
 def _shared_keys(comm: Communicator) -> list[bytes]:
-    """By peer, the key of the pair, which the lower rank draws; empty for oneself."""
+    """Exchange a random key for each pair of sites, drawn by the lower rank; return the keys by
+    peer, empty for this rank.
+    """
     drawn = [
         secrets.token_bytes(KEY_BYTES if peer > comm.rank else 0) for peer in range(comm.world_size)
     ]
@@ -93,7 +95,8 @@ def _keyed_hashes(ids: IntArray, key: bytes) -> IntArray:
     return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
 
 
-def _joined(lists: list[IntArray]) -> Tensor:
+def _concatenate(lists: list[IntArray]) -> Tensor:
+    """Return lists of integers as one tensor."""
     return torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
 
 

@@ -122,10 +122,12 @@ class OwnHub:
         self._thread.start()
 
     def _serve(self) -> None:
+        """Join connections until the hub is closed; runs in a thread."""
         while not self._ended:
             self._server.step(0.2)
 
     def _deliver(self, stream: socket.socket) -> None:
+        """Hand a connection to node 0, and wake its listener."""
         self._arrived.put(stream)
         self._wake.send(b"\0")
 
@@ -194,6 +196,9 @@ class HubServer:
                     end.close()
 
     def _answer(self, channel: Channel, message: dict[str, Any]) -> None:
+        """Handle a message: of a connection with a token, of a node that waits, or of one that
+        wants to reach another.
+        """
         token = message.get("token")
         if isinstance(token, str) and token in self._tokens:
             self._join(channel, *self._tokens.pop(token))
@@ -201,11 +206,14 @@ class HubServer:
             self._waiting[channel.node] = channel
             logger.info("node %d waits for connections", channel.node)
         elif channel.node is not None and type(message.get("reach")) is int:
-            self._reach(channel, channel.node, message["reach"])
+            self._send_tokens(channel, channel.node, message["reach"])
         else:
             self._accepted.reject(channel, "not a node of this hub")
 
-    def _reach(self, channel: Channel, node: int, other: int) -> None:
+    def _send_tokens(self, channel: Channel, node: int, other: int) -> None:
+        """Send the two nodes of a wanted connection a token each, with which they connect to be
+        joined.
+        """
         pair, tokens = (
             Pair((node, other), time.monotonic() + TOKEN_SECONDS),
             [secrets.token_hex(16) for _ in range(2)],
@@ -224,9 +232,13 @@ class HubServer:
         channel.close()
 
     def _is_for_own(self, pair: Pair) -> bool:
+        """Return whether a connection goes to node 0, which runs this hub."""
         return self._deliver is not None and pair.nodes[1] == 0
 
     def _join(self, channel: Channel, pair: Pair, index: int) -> None:
+        """Add a connection to its pair; forward bytes between the two ends once both are
+        connected.
+        """
         pair.ends[index] = channel
         try:
             stream = channel.detach()
@@ -243,6 +255,7 @@ class HubServer:
             raise
 
     def _start_forwarding(self, pair: Pair) -> None:
+        """Start two threads that forward bytes between the ends of a pair."""
         near, far = (pair.ends[index].detach() for index in (0, 1))
         for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
             threading.Thread(target=_forward, args=(source, target, nodes), daemon=True).start()

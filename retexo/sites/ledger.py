@@ -42,14 +42,14 @@ def record(
     path = folder / (f"asked-{kind}.npz" if kind else LEDGER)
     try:
         with exclusive(folder / f".lock-{path.name}", str(path), PATIENCE):
-            before = _read(path)
+            before = _read_ledger(path)
             after = {
                 name: np.union1d(before.get(name, ids[:0]), ids)
                 for name, ids in zip(sites, asked, strict=True)
             }
             if limit is not None:
                 _check_limit(limit, num_nodes, dict(zip(sites, asked, strict=True)), after, path)
-            _write(path, {**before, **after})
+            _write_ledger(path, {**before, **after})
     except OSError as error:
         raise InputError(
             f"{path}: {why_unwritten(error)}: sites.max_rows_shared needs this ledger of the rows"
@@ -64,6 +64,7 @@ def _check_limit(
     after: Mapping[str, IntArray],
     path: Path,
 ) -> None:
+    """InputError if a site asks for more nodes, over all runs, than the limit allows."""
     most = max_nodes(limit, num_nodes)
     over = [
         f"{name} asks for {len(ids)}, {len(after[name])} with those of earlier runs"
@@ -83,7 +84,8 @@ def max_nodes(limit: float, num_nodes: int) -> int:
     return int(limit * num_nodes if limit < 1 else limit)
 
 
-def _read(path: Path) -> dict[str, IntArray]:
+def _read_ledger(path: Path) -> dict[str, IntArray]:
+    """Read the ids that each site has asked for so far; none without a file."""
     if not path.exists():
         return {}
     with (
@@ -97,7 +99,8 @@ def _read(path: Path) -> dict[str, IntArray]:
         }
 
 
-def _write(path: Path, ids: Mapping[str, IntArray]) -> None:
+def _write_ledger(path: Path, ids: Mapping[str, IntArray]) -> None:
+    """Write the ids that each site has asked for, atomically."""
     arrays: dict[str, Any] = {str(index): each for index, each in enumerate(ids.values())}
     unfinished = path.with_name(f".unfinished-{path.name}")
     try:

@@ -19,7 +19,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import SETUP
-from retexo.sites.credentials import import_x509
+from retexo.sites.certificates import import_x509
 
 FRACTION_BITS = 20
 """Bits after the binary point of a float in a sum."""
@@ -38,13 +38,15 @@ class PairwiseMasks:
         self._number = 0
 
     def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
-        """See SumMasks.hide."""
+        """Return copies of this worker's shares of one message as integers, with its
+        masks added.
+        """
         words = [to_words(share) for share in shares]
         self.add_to(words)
         return words
 
     def reveal(self, total: Tensor, dtype: torch.dtype) -> Tensor:
-        """See SumMasks.reveal."""
+        """Convert a sum of masked shares, in which the masks cancel, to the type of the shares."""
         return from_words(total, dtype)
 
     def add_to(self, shares: list[Tensor]) -> None:
@@ -60,6 +62,7 @@ class PairwiseMasks:
                 share += mask if self._rank < peer else -mask
 
     def _pseudo_random_bytes(self, key: bytes, count: int) -> bytes:
+        """Return bytes of the ChaCha20 stream of a key, for the next message."""
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 

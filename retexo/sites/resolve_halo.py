@@ -129,14 +129,14 @@ def _check(
     counts = [[len(ids) for ids in wrong] for wrong in (dangling, duplicate)]
     everyone = comm.all_gather(torch.tensor(counts), SETUP)
     complaints = [
-        f"{unresolved.where}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)};"
-        " correct `src_owner`, or remove these edges"
+        f"{unresolved.where}: array `src`: {unresolved.sites[owner]} does not hold"
+        f" {_list_ids(ids)}; correct `src_owner`, or remove these edges"
         for owner, ids in enumerate(dangling)
         if len(ids)
     ]
     complaints += [
-        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} also holds {_some(ids)}; an"
-        " id has one owner, remove it at one of the two"
+        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} also holds"
+        f" {_list_ids(ids)}; an id has one owner, remove it at one of the two"
         for peer, ids in enumerate(duplicate)
         if len(ids)
     ]
@@ -150,6 +150,7 @@ def _check(
         )
 
 
-def _some(ids: IntArray) -> str:
+def _list_ids(ids: IntArray) -> str:
+    """Return the first ids as text, and how many more there are."""
     more = f" and {len(ids) - MAX_IDS_SHOWN} more" if len(ids) > MAX_IDS_SHOWN else ""
     return f"node {', '.join(map(str, ids[:MAX_IDS_SHOWN].tolist()))}{more}"

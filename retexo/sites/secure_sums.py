@@ -60,7 +60,9 @@ class SecureSum:
     """float64 [matrices], the largest entry of a share in the next round, each a power of two."""
 
     def for_sizes(self, sizes: Sequence[int]) -> "SecureSum":
-        """See Summation.for_sizes."""
+        """Return a summation of updates that consist of matrices of these sizes
+        (Summation.for_sizes).
+        """
         limits = torch.full((len(sizes),), self.first_limit, dtype=torch.float64)
         return SecureSum(self.comm, self.tag, self.first_limit, list(sizes), limits)
 

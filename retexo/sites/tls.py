@@ -11,7 +11,7 @@ from pathlib import Path
 from retexo.comm.transport import PeerLost
 from retexo.launch.protocols import CertificateRefused, Security
 from retexo.settings.cluster_settings import ClusterSettings
-from retexo.sites.credentials import Credentials, read_credentials
+from retexo.sites.certificates import Credentials, read_credentials
 from retexo.sites.hub import Hub
 
 

@@ -97,17 +97,19 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
     found = {name: Histogram(edges, count_scores(*each, edges)) for name, each in scored.items()}
     _sum([each.counts for each in found.values()], context)
     for _ in range(PASSES - 1):
-        found = _divide(context, scored, found, num_bins)
+        found = _refine_histograms(context, scored, found, num_bins)
     return found
 
 
-def _divide(
+def _refine_histograms(
     context: TaskContext,
     scored: Mapping[str, tuple[Tensor, Tensor]],
     found: Mapping[str, Histogram],
     num_bins: int,
 ) -> dict[str, Histogram]:
-    """The histograms with some bins divided; only the parts of these are counted and sent."""
+    """Count the scores again with the bins divided in which the order matters most; return the
+    finer histograms. Only counts of divided bins are sent.
+    """
     finer, parts, messages = {}, {}, []
     for name, before in found.items():
         edges, num_parts = divide_bins(before.edges, before.counts, num_bins)
@@ -236,7 +238,9 @@ def score_splits(
 def count_confusion(
     task: NodeClassification, predicted: Tensor, labels: Tensor, mask: Tensor
 ) -> Tensor:
-    """ClassificationScores.confusion of this worker's nodes."""
+    """Count this worker's nodes in a mask by label and predicted class, int64 [C, C]; [0, 0] for
+    multi-label nodes or many classes.
+    """
     size = task.num_classes
     if task.multilabel or size > MAX_CONFUSED:
         return torch.zeros(0, 0, dtype=torch.int64)
@@ -245,8 +249,8 @@ def count_confusion(
 
 
 def calibration_rows(by_bin: Tensor) -> list[dict[str, float]]:
-    """By bin of confidence the number of predictions, their mean confidence, and the share that is
-    correct; bins without predictions are left out. by_bin: float64 [3, B]
+    """Return, by bin of confidence, the number of predictions, their mean confidence, and the share
+    that is correct; bins without predictions are left out. by_bin: float64 [3, B]
     """
     return [
         {"count": int(count), "confidence": confidence / count, "accuracy": correct / count}
@@ -371,7 +375,8 @@ def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
 def find_warnings(
     found: ClassificationScores, names: Sequence[Any], *, by_accuracy: bool
 ) -> list[str]:
-    """What a user should know before believing the scores.
+    """Return sentences about classes without nodes or never predicted, and about an accuracy that
+    is not above the most frequent class's share.
 
     Args:
         found: the scores and counts.

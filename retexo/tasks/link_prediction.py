@@ -56,7 +56,7 @@ class LinkPrediction:
         return MeanReciprocalRank()
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Labels are not read."""
+        """Return the labels unchanged: link prediction does not read them."""
         return labels
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class LinkPrediction:
         return {"metric": MeanReciprocalRank.name}
 
     def describe(self) -> dict[str, Any]:
-        """Fields of a checkpoint."""
+        """Return the task's fields of model.json in a checkpoint."""
         return {"multilabel": False}
 
 
@@ -110,7 +110,8 @@ class LinkSeeds:
         """Begin a round; its pairs and nodes depend only on seed, layer, round and step."""
         self._step = number, 0
 
-    def _generator(self, *key: int) -> torch.Generator:
+    def _make_generator(self, *key: int) -> torch.Generator:
+        """Return a random generator that depends on seed, layer and `key` only."""
         text = repr((self.seed, self.layer, *key)).encode()
         return torch.Generator().manual_seed(
             int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
@@ -118,7 +119,7 @@ class LinkSeeds:
 
     def draw_batch(self) -> "LinkBatch":
         """The pairs and the drawn nodes of the next step."""
-        generator = self._generator(*self._step)
+        generator = self._make_generator(*self._step)
         self._step = self._step[0], self._step[1] + 1
         drawn, log_expected = self._draw_nodes(generator)
         if self.batch_size is None or self.batch_size >= len(self.train):
@@ -130,7 +131,7 @@ class LinkSeeds:
 
     def draw_validation(self) -> "LinkValidation":
         """The validation of every round, which ranks each pair among the same nodes."""
-        order = torch.randperm(len(self.drawn_from), generator=self._generator())
+        order = torch.randperm(len(self.drawn_from), generator=self._make_generator())
         candidates = self.drawn_from[order[:NUM_VALIDATION_NODES]]
         return LinkValidation(*_renumber(self.val, candidates))
 
@@ -148,7 +149,9 @@ class LinkSeeds:
 
 
 def _renumber(pairs: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The nodes of both, ascending; then both by their positions among these."""
+    """Return the distinct nodes of pairs and others, ascending, then `pairs` and `others` as
+    positions among these.
+    """
     nodes, place = torch.unique(torch.cat((pairs.flatten(), others)), return_inverse=True)
     return nodes, place[: pairs.numel()].view(-1, 2), place[pairs.numel() :]
 

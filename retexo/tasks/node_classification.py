@@ -28,7 +28,7 @@ from retexo.tasks.round_metrics import (
     NodeMetric,
     RankingMetric,
     choose_metric_name,
-    needs_weights,
+    needs_balancing,
 )
 
 
@@ -112,7 +112,7 @@ class NodeClassification:
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
-        """Nodes in each split."""
+        """Return the numbers of training, validation and test nodes of a partition."""
         return count_nodes_in_split(partition)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,7 +136,7 @@ class NodeClassification:
         return chosen
 
     def describe(self) -> dict[str, Any]:
-        """Fields of a checkpoint."""
+        """Return the task's fields of model.json in a checkpoint."""
         return {"multilabel": self.multilabel}
 
     def count_labels(self, partition: Partition) -> Tensor:
@@ -147,6 +147,7 @@ class NodeClassification:
         return torch.stack([self._count_labels(partition.labels[mask]) for mask in masks])
 
     def _count_labels(self, labels: Tensor) -> Tensor:
+        """Count labels in and not in each class, int64 [2, C]."""
         if self.multilabel:
             return torch.stack(((labels > 0.5).sum(dim=0), (labels <= 0.5).sum(dim=0)))
         counts = torch.bincount(labels, minlength=self.num_classes)
@@ -252,6 +253,7 @@ class NodeClassification:
         return self._margin(logits), labels == self.positive
 
     def _margin(self, logits: Tensor) -> Tensor:
+        """Return the difference of the logits of the positive and the negative class, [n]."""
         return logits[:, self.positive] - logits[:, 1 - self.positive]
 
     def count_by_class(self, predicted: Tensor, labels: Tensor) -> Tensor:
@@ -322,7 +324,7 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
     """
     kind = task.class_weights
     if kind == "none" or (
-        kind == "auto" and not needs_weights(class_counts, multilabel=info.multilabel)
+        kind == "auto" and not needs_balancing(class_counts, multilabel=info.multilabel)
     ):
         return None
     # Of one class per node only the first row counts.

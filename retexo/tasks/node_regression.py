@@ -81,7 +81,7 @@ class NodeRegression:
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
-        """Nodes in each split."""
+        """Return the numbers of training, validation and test nodes of a partition."""
         return count_nodes_in_split(partition)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -125,7 +125,7 @@ class NodeRegression:
         return {"metric": "loss", "heads": heads.stages, "smoothing_alpha": heads.alpha}
 
     def describe(self) -> dict[str, Any]:
-        """Fields of a checkpoint."""
+        """Return the task's fields of model.json in a checkpoint."""
         return {"multilabel": False, "targets": asdict(self.scale)}
 
     def sum_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:

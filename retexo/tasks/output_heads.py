@@ -53,10 +53,14 @@ class Smoother(Protocol):
         """Whether the first step decides if the others are taken."""
 
     def first_step(self, start: Tensor) -> Tensor:
-        """V_1 at the validation nodes, [I, C]."""
+        """Return the predictions after one step of label propagation, [I, C], at the validation
+        nodes. start: the averaged logits V_0, [I, C].
+        """
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """From V_0 and K to V_0 ... V_K."""
+        """Yield the predictions before and after each of `steps` steps of label propagation: V_0 =
+        start, V_1 ... V_K, [I, C] each.
+        """
 
     def counting_apart(self) -> AbstractContextManager[None]:
         """With app=plan, count the bytes sent inside apart: training sends them only if the first
@@ -94,7 +98,9 @@ def choose_heads(
 
 
 def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
-    """Choose alpha by validation; return it and Z, [I, C] each, from V_0."""
+    """Smooth averaged logits by label propagation, with alpha chosen by validation; return alpha
+    and the smoothed logits, [I, C].
+    """
     if smoother.tries_first:
         helps = first_step_helps(context, [start, smoother.first_step(start)])
         if not helps and not smoother.always:
@@ -106,7 +112,9 @@ def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[fl
 
 
 def first_step_helps(context: TaskContext, powers: Sequence[Tensor]) -> bool:
-    """Whether validation chooses an alpha below 1, and the gain may reach LEAST_GAIN."""
+    """Return whether one step of label propagation improves validation: an alpha below 1 is chosen,
+    and the gain may reach LEAST_GAIN.
+    """
     alphas = context.settings.smoothing.alphas
     best, values, margin = _compare_alphas(context, powers)
     return alphas[best] < 1 and values[best] - values[alphas.index(1)] + margin >= LEAST_GAIN
@@ -120,7 +128,9 @@ def _choose_alpha(context: TaskContext, powers: Sequence[Tensor]) -> float:
 def _compare_alphas(
     context: TaskContext, powers: Sequence[Tensor]
 ) -> tuple[int, list[float], float]:
-    """Return `_compare` of the logits with each of smoothing.alphas."""
+    """Choose among smoothing.alphas by the validation nodes; return index, metrics and half the
+    standard error as `_compare` does.
+    """
     of_val = [each[context.partition.val_mask] for each in powers]
     alphas = context.settings.smoothing.alphas
     return _compare(context, [sum_powers(of_val, alpha) for alpha in alphas])
@@ -138,13 +148,17 @@ def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propaga
 
 
 def average_heads(logits: Sequence[Tensor], heads: OutputHeads, num_layers: int) -> Tensor:
-    """V_0, [I, C]; logits: [I, C], or of some nodes, of the last stages of `num_layers`."""
+    """Average the logits of the chosen heads, [I, C]. logits: of the last stages of `num_layers`,
+    [I, C] or of some nodes.
+    """
     chosen = [logits[stage - num_layers] for stage in heads.stages]
     return chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(dim=0)
 
 
 def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
-    """Z from V_0 ... V_K, [I, C] each."""
+    """Return the smoothed logits, [I, C]: the weighted sum of the results V_0 ... V_K of label
+    propagation, with APPNP's weights for the teleport probability alpha.
+    """
     if alpha == 1:
         return powers[0]  # also where the later ones are NaN
     steps = len(powers) - 1
@@ -164,14 +178,16 @@ def choose_temperature(context: TaskContext, logits: Tensor) -> float:
     if not context.task.has_temperature:
         return 1.0
     val = context.partition.val_mask
-    loss = _losses(context.task.unweighted, logits[val], context.labels.cpu()[val])
+    loss = _loss_by_temperature(context.task.unweighted, logits[val], context.labels.cpu()[val])
     context.comm.all_reduce([ReduceInput(loss)], MessageTag("metrics"))
     best = int(loss.argmin())
     return float(TEMPERATURES[best]) if loss[best] < loss[TEMPERATURES == 1] else 1.0
 
 
-def _losses(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss at each temperature, float64 [T]; of a regression [1]."""
+def _loss_by_temperature(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the summed loss of the logits divided by each of TEMPERATURES, float64 [T]; of a
+    regression undivided, [1].
+    """
     divisors = TEMPERATURES if task.has_temperature else TEMPERATURES[TEMPERATURES == 1]
     return torch.stack([task.loss_sum(logits / each, labels).double() for each in divisors])
 
@@ -189,7 +205,7 @@ def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, l
     """
     labels = context.labels.cpu()[context.partition.val_mask]
     task, num_val = context.task, context.graph_info.num_val
-    loss = torch.stack([_losses(task, each, labels) for each in candidates])  # [M, T]
+    loss = torch.stack([_loss_by_temperature(task, each, labels) for each in candidates])  # [M, T]
     summands = [ReduceInput(loss.view(-1))]
     metrics = [task.make_round_metric() for _ in candidates]
     for _ in range(metrics[0].passes):

@@ -88,7 +88,8 @@ class EmbeddedNodes:
         logits: Sequence[Tensor],
         candidates: Sequence[OutputHeads],
     ) -> "EmbeddedNodes":
-        """Make them from the embeddings of the last stages.
+        """Collect embeddings of the last stages and spectral embeddings of this worker's nodes, and
+        the weights by which each candidate's score adds them up.
 
         Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece.
         """
@@ -216,6 +217,9 @@ class EmbeddedNodes:
         return width * self.rows.itemsize
 
     def _encode(self, rows: Tensor) -> Tensor:
+        """Encode rows for a message: int8 codes where exchanged rows are rounded, else as
+        they are.
+        """
         if self.context.settings.exchange.rounded:
             return _encode_rows(rows, len(self.scorers))
         return rows.contiguous().view(-1).view(torch.uint8)
@@ -361,10 +365,9 @@ def _count_above_here(
     ids: Tensor,
     held_out: Tensor,
 ) -> Tensor:
-    """The same among this worker's nodes, int32 [A, q, 2], without those that a source has an edge
-    to.
-
-    ids: int64 [q] of the sources. held_out: see KnownEdges.
+    """Count for each pair how many of this worker's nodes score above it, and how many at least as
+    much, int32 [A, q, 2], without nodes that a source has an edge to. ids: int64 [q] of the
+    sources. held_out: see KnownEdges.
     """
     place, node = known.find_excluded(ids, held_out)
     total = torch.zeros(len(embedded.weights), len(ids), 2, dtype=torch.int32)
@@ -483,5 +486,6 @@ def find_top_destinations(
 
 
 def _links(context: TaskContext) -> dict[str, Tensor]:
+    """Return the arrays of link prediction of this worker's partition, by name."""
     assert context.partition.links is not None
     return dict(context.partition.links)

@@ -57,8 +57,8 @@ def choose_metric_name(class_counts: Tensor, *, multilabel: bool) -> str:
     return "macro_f1" if float(shares.max()) >= MAJORITY_SHARE else "accuracy"
 
 
-def needs_weights(class_counts: Tensor, *, multilabel: bool) -> bool:
-    """Whether task.class_weights=auto balances the classes.
+def needs_balancing(class_counts: Tensor, *, multilabel: bool) -> bool:
+    """Return whether task.class_weights=auto balances the classes.
 
     Two classes, one below 5 %; more classes, one from 75 % on.
 
@@ -169,4 +169,5 @@ def _effective_size(supports: Tensor) -> float:
 
 
 def _binomial_error(value: float, size: float) -> float:
+    """Return the standard error of a share over `size` independent nodes."""
     return math.sqrt(max(0.0, value * (1 - value)) / size)

@@ -33,6 +33,7 @@ TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
+    """Raise InputError for settings that boundary node sampling does not support."""
     typed_options("bns", settings.trainer.options, BNSOptions)
     checks.refuse_local_steps(settings)
 
@@ -54,7 +55,9 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     epochs = itertools.count(1)
 
     def sampled_pass() -> network_pass.Pass:
-        sample = draw(plans[PLAIN_NODE], context.comm.rank, share, settings.seed, next(epochs))
+        sample = draw_boundary(
+            plans[PLAIN_NODE], context.comm.rank, share, settings.seed, next(epochs)
+        )
         first = {PLAIN_NODE: sampled_features(features, plans[PLAIN_NODE], sample, scale)}
         return network_pass.make_pass(
             context, stages, required, partition.train_mask, plans, first, sample, scale
@@ -71,8 +74,12 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     return TrainResult(rounds, [end_to_end.infer(context, stages, received)])
 
 
-def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> BoundarySample:
-    """The sampled boundary nodes of an epoch; sender and receiver draw the same nodes."""
+def draw_boundary(
+    plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int
+) -> BoundarySample:
+    """Draw the boundary nodes that take part in an epoch; sender and receiver draw the same nodes
+    from the seed.
+    """
 
     def of_pair(
         sender: int, receiver: int, count: int

@@ -10,6 +10,7 @@ from retexo.settings.run_settings import TrainSettings
 
 
 def refuse_local_steps(settings: TrainSettings) -> None:
+    """Raise InputError for gradient=local."""
     if settings.gradient.mode != "sync":
         raise InputError(
             f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of"

@@ -5,6 +5,8 @@ features, C classes.
 """
 
 import contextlib
+import ctypes
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,6 +58,12 @@ class Clock:
             seconds = time.perf_counter() - start
             self.seconds[name] += seconds - self._inner_seconds
             self._inner_seconds = outer + seconds
+
+
+def return_freed_memory() -> None:
+    """Return freed blocks to the system, for other workers: glibc keeps those below 32 MiB."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -152,7 +160,7 @@ class Context(TaskContext):
 
     @property
     def val_stride(self) -> int:
-        """See retexo.rounds.objective.choose_val_stride."""
+        """Return s such that every s-th validation node scores the rounds (choose_val_stride)."""
         return choose_val_stride(self.settings, self.graph_info.num_train, self.graph_info.num_val)
 
     @property
@@ -160,8 +168,10 @@ class Context(TaskContext):
         """The labelled type's nodes whose logits are computed, bool [I]."""
         return self.target.required_layers >= self.settings.model.depth
 
-    def at_depth(self, num_layers: int) -> Self:
-        """The same for a network of the first layers, of which the others were not trained."""
+    def with_num_layers(self, num_layers: int) -> Self:
+        """Return the context of a network of the first `num_layers` layers, where the others were
+        not trained.
+        """
         model = replace(self.settings.model, num_layers=num_layers)
         return replace(self, settings=replace(self.settings, model=model))
 
@@ -180,12 +190,13 @@ class Context(TaskContext):
     def relation_means(
         self, source: str, rows: Tensor, nodes: Mapping[str, Tensor], weight: Tensor | None = None
     ) -> RelationMeans:
-        """See RelationMeans; rows: [I, F] of the type `source`."""
+        """Begin the means of rows over each relation that leaves the type `source`, at `nodes` of
+        each destination type (RelationMeans). rows: [I, F] of the type `source`.
+        """
         return RelationMeans(self.types[source].out_edges, rows, nodes, self.device, weight)
 
     def keep_edges(self, choose: Callable[[Partition], Tensor], conv: Convolution) -> "Context":
-        """The same with some of the edges, and with the degrees in what is left.
-
+        """Return the context of a graph with some of the edges, with degrees counted in these.
         choose: returns which edges of a partition are kept, bool [E].
         """
         types = {}
@@ -196,7 +207,9 @@ class Context(TaskContext):
 
 
 def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:
-    """Context.edge_means, for a model that reads them."""
+    """Return the weighted mean of the in-edges' features of each inner node, [I, K]; None if the
+    partition has none.
+    """
     if partition.edge_feat is None:
         return None
     feat = partition.edge_feat.to(dtype)

@@ -73,6 +73,7 @@ class NetworkObjective:
         return weights, [matrices] if matrices else []
 
     def losses(self) -> Iterator[Tensor]:
+        """Yield the loss summed over this worker's training nodes."""
         self.module.train()
         logits, zero = self.train()
         yield self.task.loss_sum(logits, self.train_labels) + zero
@@ -85,9 +86,10 @@ class NetworkObjective:
         return measure(self.task, self.metric, [(self.val()[0], self.val_labels)])
 
 
-def network_of(stages: Sequence[Stage]) -> nn.Module:
-    """The trained modules: all but the heads between layers, and for link prediction the last
-    scorer."""
+def collect_modules(stages: Sequence[Stage]) -> nn.Module:
+    """Return the modules that end-to-end training trains: the stages without heads between layers,
+    and for link prediction the last scorer.
+    """
     last = [each for each in (stages[-1].head, stages[-1].scorer) if each is not None]
     return nn.ModuleList([*(stage.trunk for stage in stages), *last])
 
@@ -148,7 +150,7 @@ def fit_stages(
     comm = context.comm
     rounds = fit(
         context,
-        network_of(stages),
+        collect_modules(stages),
         (stages[0].first_weights, matrices),
         lambda: train().run(stages, comm, "embeddings"),
         lambda: val.run(stages, comm, "metrics"),
@@ -240,8 +242,9 @@ def infer(context: Context, stages: Sequence[Stage], received: Mapping[str, Sour
 
 @torch.no_grad()
 def _infer_plain(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
-    """The same in a plain graph, where later layers are exchanged as the lazy trainer exchanges
-    them."""
+    """Return the logits [I, C] of a plain graph's nodes in a split. Layers after the first are
+    exchanged as the lazy trainer exchanges them.
+    """
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     given = LayerInput.first(context, stages)
     with context.phase("embed"):

@@ -35,6 +35,7 @@ TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
+    """Raise InputError for settings that FedGCN does not support."""
     typed_options("fedgcn", settings.trainer.options, FedGCNOptions)
     checks.refuse_models(
         settings,
@@ -54,7 +55,9 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 @dataclass(frozen=True, eq=False)
 class Aggregates:
-    """The first layer's input, with those of its skip connections."""
+    """The first layer's input at this worker's nodes, and at the halo nodes whose aggregates were
+    received.
+    """
 
     given: LayerInput
     own: Sequence[Tensor]
@@ -123,7 +126,9 @@ def _halo_of_second_layer(context: Context, required: Tensor) -> Tensor:
 
 
 def _number_halo(context: Context, nodes: Tensor) -> HaloRows:
-    """Halo nodes, int64 [n], as the last rows that a layer reads, without values."""
+    """Number halo nodes, int64 [n], in the order given, as HaloRows without values: a later layer's
+    rows come in this order.
+    """
     halo, none = torch.full((context.partition.num_halo,), -1), torch.zeros(0, dtype=torch.int64)
     halo[nodes] = torch.arange(len(nodes))
     return HaloRows(context.features.new_zeros(len(nodes), 0), halo, none, none)

@@ -24,6 +24,7 @@ TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
+    """Raise InputError for settings that full-graph training does not support."""
     checks.refuse_local_steps(settings)
 
 

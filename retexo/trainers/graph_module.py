@@ -394,7 +394,9 @@ class TypedGraphModule(GraphModule):
     def _propagate(
         self, start: Tensor, blocks: Mapping[EdgeType, Block], x_dict: Mapping[str, Tensor]
     ) -> Iterator[Tensor]:
-        """V_0 ... V_K of retexo.trainers.relational_propagation, from all nodes of the target."""
+        """Yield the logits `start`, then the result of each step of label propagation along
+        relations, from all nodes of the target.
+        """
         yield start
         relations, target = PathRelations.of(self.schema), self.schema.target
         if not relations.leaving:

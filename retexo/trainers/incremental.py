@@ -44,16 +44,20 @@ VALUES_PER_CHUNK = 1 << 22
 
 
 @dataclass
-class Work:
-    """What was computed and sent on this worker, by layer, then by step of label propagation."""
+class WorkCounts:
+    """Numbers of nodes computed, and of rows and bytes sent, by this worker: one entry per layer,
+    then per step of label propagation.
+    """
 
     nodes: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
 
-class Former:
-    """The former prediction, by the numbers that nodes have now."""
+class FormerPrediction:
+    """The layer inputs and outputs that the former prediction stored, looked up by the present
+    numbers of nodes.
+    """
 
     def __init__(self, kept: KeptPrediction | None, nodes: IntArray) -> None:
         """Args:
@@ -64,8 +68,8 @@ class Former:
         self.halo = np.zeros(0, np.int64)
         """int64 [H] likewise; set once it is known."""
 
-    def held(self, world_size: int) -> Held:
-        """The rows that are held at the ends of boundaries."""
+    def held_rows(self, world_size: int) -> Held:
+        """Return which boundary rows the former exchange left at both ends."""
         if self.kept is None:
             return Held.nothing(world_size)
         arrays = self.kept.arrays
@@ -75,33 +79,45 @@ class Former:
 
     @property
     def is_new(self) -> Tensor:
-        """bool [I]"""
+        """Return which inner nodes the former prediction did not have, bool [I]."""
         return torch.from_numpy(self.nodes < 0)
 
-    def own(self, name: str, like: Tensor) -> Tensor:
-        """[I, F] rows of inner nodes; 0 for new nodes; like: the type, [_, F]."""
-        return self._take(name, self.nodes, like)
+    def take_inner(self, name: str, like: Tensor) -> Tensor:
+        """Return the stored rows of inner nodes, [I, F]; 0 for new nodes. like: empty rows [_, F]
+        of the same type.
+        """
+        return self._take_rows(name, self.nodes, like)
 
-    def received(self, name: str, like: Tensor) -> Tensor:
-        """[H, F] rows of halo nodes; 0 where they were not held."""
-        return self._take(f"{name}_halo", self.halo, like)
+    def take_halo(self, name: str, like: Tensor) -> Tensor:
+        """Return the stored rows of halo nodes, [H, F]; 0 where none was stored. like: empty rows
+        [_, F] of the same type.
+        """
+        return self._take_rows(f"{name}_halo", self.halo, like)
 
-    def _take(self, name: str, places: IntArray, like: Tensor) -> Tensor:
+    def _take_rows(self, name: str, places: IntArray, like: Tensor) -> Tensor:
+        """Return stored rows at former positions, [n, F]; 0 where the position is -1."""
         rows = like.new_zeros(len(places), like.shape[1])
         if self.kept is not None:
             known = np.flatnonzero(places >= 0)
             rows[torch.from_numpy(known)] = self.kept.tables[name].take(places[known])
         return rows
 
-    def differing(self, name: str, rows: Tensor) -> Tensor:
-        """Which of the rows [I, F] differ from the former ones, or are new: bool [I]."""
-        return self._differing(name, self.nodes, rows)
+    def find_differing(self, name: str, rows: Tensor) -> Tensor:
+        """Return which rows [I, F] of inner nodes differ from the stored ones, or are new, bool
+        [I].
+        """
+        return self._find_differing_at(name, self.nodes, rows)
 
-    def differing_received(self, name: str, rows: Tensor) -> Tensor:
-        """The same of halo nodes, bool [H]."""
-        return self._differing(f"{name}_halo", self.halo, rows)
+    def find_differing_halo(self, name: str, rows: Tensor) -> Tensor:
+        """Return which rows [H, F] of halo nodes differ from the stored ones, or are new,
+        bool [H].
+        """
+        return self._find_differing_at(f"{name}_halo", self.halo, rows)
 
-    def _differing(self, name: str, places: IntArray, rows: Tensor) -> Tensor:
+    def _find_differing_at(self, name: str, places: IntArray, rows: Tensor) -> Tensor:
+        """Return which rows differ from the stored ones at former positions, bool [n]; true where
+        the position is -1.
+        """
         differs = torch.from_numpy(places < 0)
         if self.kept is None or not rows.shape[1]:
             return differs
@@ -129,11 +145,11 @@ class Former:
         differs = self._local(edges.src[edge].numpy()) != former_src[former_edge]
         for name, data in (("edge_weight", edges.weight), ("edge_feat", edges.edge_feat)):
             if data is not None:
-                differs |= _any(data[edge].numpy() != arrays[name][former_edge])
+                differs |= _any_column(data[edge].numpy() != arrays[name][former_edge])
         changed[torch.from_numpy(ends[differs])] = True
         for name, data in (("in_degree", edges.in_degree), ("edge_means", edge_means)):
             if data is not None:
-                differs = _any(data.numpy()[kept] != arrays[name][was])
+                differs = _any_column(data.numpy()[kept] != arrays[name][was])
                 changed[torch.from_numpy(kept[differs])] = True
         return changed
 
@@ -163,15 +179,15 @@ class Former:
         return np.concatenate((self.nodes, halo))[local_ids]
 
 
-def _any(differs: Any) -> Any:
-    """[n] from [n] or [n, K]"""
+def _any_column(differs: Any) -> Any:
+    """Return which of n entries have any true value, [n], from [n] or [n, K]."""
     return differs if differs.ndim == 1 else differs.any(axis=1)
 
 
 class ChangedNodes:
     """Computes the changed nodes of one worker, layer by layer, and writes the new state."""
 
-    def __init__(self, context: Context, former: Former, writer: StateWriter) -> None:
+    def __init__(self, context: Context, former: FormerPrediction, writer: StateWriter) -> None:
         """All workers call it.
 
         Args:
@@ -179,22 +195,22 @@ class ChangedNodes:
             former: the prediction before.
             writer: of the new state.
         """
-        self.context, self.former, self.writer, self.work = context, former, writer, Work()
+        self.context, self.former, self.writer, self.work = context, former, writer, WorkCounts()
         partition, edges, comm = context.partition, context.edges, context.comm
         with context.phase("plan"):
             self._boundary = ChangedRowsExchange.open(
                 partition,
                 context.graph_info.part_sizes,
                 former.nodes,
-                former.held(comm.world_size),
+                former.held_rows(comm.world_size),
                 comm,
             )
             former.halo = self._boundary.former_halo
             num_inner = partition.num_inner
             self._dst = repeat_interleave(torch.arange(num_inner), edges.row_ptr.diff())
             changed = former.changed_out_degrees(edges.out_degree)
-            own, halo = torch.split(changed, [num_inner, partition.num_halo])
-            self._changed_scales = own | self._reach(own, halo)
+            inner, halo = torch.split(changed, [num_inner, partition.num_halo])
+            self._changed_scales = inner | self._find_reached(inner, halo)
             self._changed_edges = former.changed_in_edges(edges, context.edge_means)
         self._write_structure()
 
@@ -204,6 +220,7 @@ class ChangedNodes:
         return self._boundary.num_rows
 
     def _write_structure(self) -> None:
+        """Write ids, edges, degrees and boundary of this partition to the new state."""
         partition, edges, sent = self.context.partition, self.context.edges, self._boundary.sent
         arrays = {
             "node_ids": partition.node_ids,
@@ -228,7 +245,7 @@ class ChangedNodes:
         """Run trained stages, then label propagation; see lazy.infer."""
         context, former = self.context, self.former
         given = LayerInput.first(context, stages)
-        changed_features = changed = former.differing("rows0", given.rows)
+        changed_features = changed = former.find_differing("rows0", given.rows)
         aggregates = _FirstAggregates(context, stages[0], given)
         by_head: list[Tensor] = []
         for layer, stage in enumerate(stages):
@@ -240,7 +257,7 @@ class ChangedNodes:
                 tag = MessageTag("embeddings" if layer else "features", layer)
                 halo, halo_changed = self._exchange(name, given.rows, changed, tag)
             self._write_rows(name, given.rows, halo)
-            wanted = self._changed_edges | changed | self._reach(changed, halo_changed)
+            wanted = self._changed_edges | changed | self._find_reached(changed, halo_changed)
             if stage.conv.uses_out_degree:
                 wanted |= self._changed_scales
             if "features" in stage.skips:
@@ -254,7 +271,7 @@ class ChangedNodes:
                     aggregates.begin(sources, wanted)
                 elif "aggregate" in stage.skips:
                     aggregates.complete(wanted)
-                output, scores = self._output(stage, layer, given, layer in heads.stages)
+                output, scores = self._former_output(stage, layer, given, layer in heads.stages)
                 for some, inputs in inputs_by_chunk(
                     context, stage, wanted.nonzero()[:, 0], given, sources
                 ):
@@ -266,20 +283,22 @@ class ChangedNodes:
             if scores is not None:
                 self.writer.add_rows(f"logits{layer}", scores)
             if output is not None:
-                changed = former.differing(f"rows{layer + 1}", output)
+                changed = former.find_differing(f"rows{layer + 1}", output)
                 given = given.next_layer(LayerOutput(output, None))
         logits = apply_heads(by_head, heads, self._propagate)
         return InferenceResult(logits, given.rows)
 
-    def _output(
+    def _former_output(
         self, stage: Stage, layer: int, given: LayerInput, needs_scores: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The former output of a layer, [I, D] and [I, C]; None for what nothing reads."""
+        """Return what the former prediction stored of a layer's output: the next layer's input [I,
+        D] and the logits [I, C]; None for what nothing reads.
+        """
         tables: list[Tensor | None] = []
         needed = {f"rows{layer + 1}": not stage.is_last, f"logits{layer}": needs_scores}
         for (name, is_needed), width in zip(needed.items(), stage.output_widths, strict=True):
             like = given.rows.new_zeros(0, width)
-            tables.append(self.former.own(name, like) if is_needed else None)
+            tables.append(self.former.take_inner(name, like) if is_needed else None)
         return tables[0], tables[1]
 
     def _exchange(
@@ -295,7 +314,7 @@ class ChangedNodes:
         """
         with self.context.phase("exchange"):
             received = self._boundary.run(rows, changed, tag)
-            halo = self.former.received(name, rows)
+            halo = self.former.take_halo(name, rows)
             halo[received.halo] = received.values
             halo_changed = torch.zeros(len(halo), dtype=torch.bool)
             halo_changed[received.halo] = True
@@ -304,13 +323,17 @@ class ChangedNodes:
         return halo, halo_changed
 
     def _known_features(self, halo: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of features that every worker makes itself, [H, F]."""
+        """Return the features of halo nodes, which this worker computed itself, [H, F], and which
+        of them changed, bool [H]; nothing is sent.
+        """
         self.work.rows.append(0)
         self.work.bytes.append(0)
-        return halo, self.former.differing_received("rows0", halo)
+        return halo, self.former.find_differing_halo("rows0", halo)
 
-    def _reach(self, changed: Tensor, halo_changed: Tensor) -> Tensor:
-        """Nodes with an in-edge from a changed node, bool [I]; arguments: bool [I], bool [H]."""
+    def _find_reached(self, changed: Tensor, halo_changed: Tensor) -> Tensor:
+        """Return the nodes with an in-edge from a changed node, bool [I]; arguments: bool [I], bool
+        [H].
+        """
         is_changed = torch.cat((changed, halo_changed))
         reached = torch.zeros_like(changed)
         if bool(is_changed.any()):
@@ -318,11 +341,14 @@ class ChangedNodes:
         return reached
 
     def _write_rows(self, name: str, rows: Tensor, halo: Tensor) -> None:
+        """Write the rows of inner nodes, and those of halo nodes, to the new state."""
         self.writer.add_rows(name, rows)
         self.writer.add_rows(f"{name}_halo", halo)
 
     def _propagate(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """V_0 ... V_K, [I, C] each; see retexo.trainers.label_propagation."""
+        """Yield the logits `start`, then the result of each step of label propagation, [I, C] each;
+        only changed nodes are computed again.
+        """
         context, former = self.context, self.former
         gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
         sources = torch.ones(len(start), dtype=torch.bool)
@@ -335,18 +361,18 @@ class ChangedNodes:
         yield rows
         for step in range(steps):
             name = f"power{step}"
-            changed = former.differing(name, rows)
+            changed = former.find_differing(name, rows)
             sent = torch.where(sources[:, None], rows, 0)
             is_sent = changed_sources | (changed & sources)
             tag = MessageTag("predictions", WHOLE_RUN)
             halo, halo_changed = self._exchange(name, sent, is_sent, tag)
             self._write_rows(name, rows, halo)
-            wanted = base | changed | self._reach(is_sent, halo_changed)
+            wanted = base | changed | self._find_reached(is_sent, halo_changed)
             nodes = wanted.nonzero()[:, 0]
             self.work.nodes.append(len(nodes))
-            after = former.own(f"power{step + 1}", rows)
+            after = former.take_inner(f"power{step + 1}", rows)
             with context.phase("aggregate"):
-                for some in _split(nodes, NODES_PER_STEP):
+                for some in _split_nodes(nodes, NODES_PER_STEP):
                     accumulator = AggregateAccumulator(
                         gcn, context.edges, some, sent, None, torch.device("cpu")
                     )
@@ -373,13 +399,15 @@ class _FirstAggregates:
         self._known = self.changed
 
     def begin(self, sources: Sources, wanted: Tensor) -> None:
-        """The first layer computes those of wanted nodes, bool [I]; sources: its halo rows."""
+        """Begin with the first layer, which computes the aggregates of wanted nodes, bool [I];
+        sources: its halo rows.
+        """
         if self._given.aggregate is not None:
             self._sources = sources
         self.changed = self._known = wanted
 
     def complete(self, wanted: Tensor) -> None:
-        """Compute those of other nodes, too."""
+        """Compute the aggregates of wanted nodes, bool [I], that are not known yet."""
         assert self._sources is not None
         missing = (wanted & ~self._known).nonzero()[:, 0]
         # The inputs fill LayerInput.aggregate.
@@ -388,6 +416,6 @@ class _FirstAggregates:
         self._known = self._known | wanted
 
 
-def _split(nodes: Tensor, size: int) -> Sequence[Tensor]:
-    """Nodes in pieces, none of them empty."""
+def _split_nodes(nodes: Tensor, size: int) -> Sequence[Tensor]:
+    """Split nodes into pieces of at most `size`; none without nodes."""
     return torch.split(nodes, size) if len(nodes) else ()

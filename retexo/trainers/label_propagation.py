@@ -57,6 +57,9 @@ class LabelPropagation:
 
     @property
     def tries_first(self) -> bool:
+        """Whether one step is tried at the validation nodes, and decides if the others
+        are taken.
+        """
         info, context = self.context.graph_info, self.context
         smoothing = context.settings.smoothing
         if context.is_heterogeneous or context.plan_options.all_halo_rows:
@@ -65,12 +68,16 @@ class LabelPropagation:
         return few_validate and smoothing.steps > 1 and 1 in smoothing.alphas
 
     def first_step(self, start: Tensor) -> Tensor:
-        """V_1 at the validation nodes, [I, C]; NaN elsewhere."""
+        """Return the predictions after one step of label propagation, [I, C], at the validation
+        nodes; NaN elsewhere.
+        """
         _, first = _propagate_plain(self.context, start, 1, self.context.partition.val_mask)
         return first
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """See `propagate`."""
+        """Yield the predictions `start`, then the result of each of `steps` steps of label
+        propagation, [I, C] each.
+        """
         return propagate(self.context, start, steps)
 
     def counting_apart(self) -> AbstractContextManager[None]:
@@ -79,7 +86,9 @@ class LabelPropagation:
 
 
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """V_0 ... V_K, [I, C] each; NaN where V_0 is, and where no later one needs the value."""
+    """Yield the predictions `start`, then the result of each of `steps` steps of label propagation,
+    [I, C] each; NaN where `start` is, and where no later step needs the value.
+    """
     if context.is_heterogeneous:
         return propagate_along_paths(context, start, steps)
     return _propagate_plain(context, start, steps)
@@ -88,7 +97,9 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
 def _propagate_plain(
     context: Context, start: Tensor, steps: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """As `propagate`; targets: bool [I] nodes that a single step is for."""
+    """Yield the predictions `start`, then the result of each of `steps` steps of label propagation
+    on a plain graph; targets: bool [I] nodes that a single step is for.
+    """
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
     computed = context.computed
     reaches_hops = context.settings.smoothing.hops > 0
@@ -104,37 +115,40 @@ def _propagate_plain(
                 else _plan_from_sources(context, sources, targets)
             )
         elif reaches_hops:
-            plan = _plan_hops(context)
+            plan = _plan_for_steps(context)
         elif _plan_has_all_edges(context):
             plan = context.plan.merge_phases()
         else:
             plan = _plan_from_sources(context, sources, computed)
-    scale = context.source_scale(gcn)
     rows = start
     yield rows
     for step in range(steps):
         layer = max(0, plan.num_layers - steps + step)  # 0 in a plan for one layer
-        required = plan.required_layers > layer
-        nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
-        own_scale = gcn.self_loop_scale(
-            context.edges.in_degree[alone], context.edges.out_degree[alone]
-        )[:, None]
-        sent = (
-            rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
-        )
-        received = exchange_rows(
-            context, plan, layer, sent, scale, "predictions", WHOLE_RUN, context.device
-        )
-        with context.phase("aggregate"):
-            accumulator = AggregateAccumulator(
-                gcn, context.edges, nodes, sent, None, context.device
-            )
-            accumulator.add(received)
-            after = torch.full_like(rows, torch.nan)
-            after[nodes] = to_dense(accumulator.inputs().matrices[0]).cpu()
-            after[alone] += own_scale * rows[alone]
-        rows = after
+        rows = _smooth_once(context, gcn, plan, layer, rows, sources)
         yield rows
+
+
+def _smooth_once(
+    context: Context, gcn: GCN, plan: ExchangePlan, layer: int, rows: Tensor, sources: Tensor
+) -> Tensor:
+    """Return A V, [I, C]. What it received is freed before the next step; sources: bool [I]."""
+    required = plan.required_layers > layer
+    nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
+    own_scale = gcn.self_loop_scale(
+        context.edges.in_degree[alone], context.edges.out_degree[alone]
+    )[:, None]
+    sent = rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
+    scale = context.source_scale(gcn)
+    received = exchange_rows(
+        context, plan, layer, sent, scale, "predictions", WHOLE_RUN, context.device
+    )
+    with context.phase("aggregate"):
+        accumulator = AggregateAccumulator(gcn, context.edges, nodes, sent, None, context.device)
+        accumulator.add(received)
+        after = torch.full_like(rows, torch.nan)
+        after[nodes] = to_dense(accumulator.inputs().matrices[0]).cpu()
+        after[alone] += own_scale * rows[alone]
+    return after
 
 
 def _plan_has_all_edges(context: Context) -> bool:
@@ -143,8 +157,10 @@ def _plan_has_all_edges(context: Context) -> bool:
     return options.all_nodes and options.use != "nothing" and context.plan.partial_sums
 
 
-def _plan_hops(context: Context) -> ExchangePlan:
-    """The network's plan, which goes on for K layers; one with partial sums where that has none."""
+def _plan_for_steps(context: Context) -> ExchangePlan:
+    """Return the exchange plan of the steps: the network's plan if it may send partial sums, else a
+    new one.
+    """
     plan, first = context.plan, context.settings.model.depth
     if plan.partial_sums or plan.all_halo_rows:
         return plan.merge_phases()

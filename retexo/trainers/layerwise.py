@@ -27,7 +27,7 @@ from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
 from retexo.models.stage import Stage
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.objective import LabelledNodes, LayerObjective
-from retexo.trainers.context import Context
+from retexo.trainers.context import Context, return_freed_memory
 
 EDGES_PER_STEP = 1 << 18
 """In-edges of nodes whose neighbours' rows are multiplied with the weights together, in each
@@ -88,13 +88,16 @@ def run_layer(
         objective = given.make_objective(context, layer, stage, received)
     del received
     fit(objective)
+    return_freed_memory()
     return given.embed_nodes(context, objective, exchanges, logits=logits)
 
 
 def make_layer_objective(
     context: Context, layer: int, stage: Stage, labelled: Callable[[Tensor], LabelledNodes]
 ) -> LayerObjective:
-    """Return what the rounds of a layer train; labelled: mask [I] -> its nodes, with inputs."""
+    """Return the objective of a layer's rounds. labelled: returns the nodes of a mask, bool [I],
+    with their inputs and labels.
+    """
     return LayerObjective(
         layer=layer,
         stage=stage,
@@ -155,27 +158,33 @@ class LayerInput:
 
     @cached_property
     def has_sparse_rows(self) -> bool:
-        """See is_sparse, which looks at many of the rows."""
+        """Return whether the rows have so few nonzeros that sparse products are faster
+        (is_sparse).
+        """
         return is_sparse(self.rows)
 
     def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:
-        """Inputs.skips of some nodes, int64 [n]."""
+        """Return what the stage's skip connections read at some nodes, int64 [n] (Inputs.skips)."""
         return tuple(self.skip(name, nodes, device) for name in stage.skips)
 
     def skip(self, name: str, nodes: Tensor, device: torch.device) -> Matrix:
-        """One of them."""
+        """Return what one skip connection, named as a field of this class, reads at some nodes,
+        int64 [n].
+        """
         return as_matrix(getattr(self, name)[nodes].to(device))
 
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
     ) -> dict[str, LayerExchange]:
-        """See AnyLayerInput."""
+        """Return the exchange of the layer's input rows, by the only node type."""
         return {PLAIN_NODE: open_exchange(context, layer, stage, self)}
 
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerObjective:
-        """See AnyLayerInput."""
+        """Return the objective that the rounds train: the stage on the labelled nodes. received: by
+        type, the rows of TRAIN_PHASE.
+        """
         if context.make_objective is not None:
             return context.make_objective(context, layer, stage, self, received[PLAIN_NODE])
 
@@ -195,7 +204,9 @@ class LayerInput:
         *,
         logits: bool,
     ) -> LayerOutput:
-        """See AnyLayerInput."""
+        """Exchange the remaining rows and run the stage over all nodes that are needed; return the
+        layer's output.
+        """
         stage, train, val = objective.stage, objective.train, objective.val
         stage.eval()
         nodes = find_other_nodes(objective, context.plan.required_layers)
@@ -224,7 +235,7 @@ class LayerInput:
         return LayerOutput(outputs[0], outputs[-1] if logits else None)
 
     def next_layer(self, output: LayerOutput) -> Self:
-        """See AnyLayerInput."""
+        """Return the input of the next layer, from this layer's output."""
         return replace(self, rows=output.rows)
 
 
@@ -258,7 +269,8 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
 def labelled_nodes(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
 ) -> LabelledNodes:
-    """Nodes with their inputs, which are made once where that is possible.
+    """Return nodes with their labels and inputs. The inputs are made once where that is possible;
+    attention and pooling over many edges, or in batches, make them in each round.
 
     Attention and pooling over many edges, or in batches, make them in each round.
     """
@@ -284,7 +296,7 @@ def layer_inputs(
     """The input of a stage at some inner nodes, at least one."""
     rows, is_sparse = given.rows, given.has_sparse_rows
     inputs = aggregate(context, stage.conv, nodes, rows, sources, is_sparse=is_sparse)
-    return _complete(context, stage, nodes, given, inputs)
+    return _add_skips(context, stage, nodes, given, inputs)
 
 
 def aggregate(
@@ -316,7 +328,9 @@ def aggregate(
 def _aggregate_block(
     context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, edges: NumberedEdges
 ) -> Inputs:
-    """The same from the in-edges of the nodes, as a block."""
+    """Return the input of a convolution at some inner nodes, computed from a block of their in-
+    edges.
+    """
     block = edges.cut_block(nodes)
     unprojected, projected = (
         vectors.to(context.device) for vectors in gather_source_rows(block, rows, edges.sources)
@@ -344,13 +358,15 @@ def _block_inputs(
 ) -> Inputs:
     """The input of a stage at some inner nodes, from a block."""
     inputs = _aggregate_block(context, stage.conv, nodes, given.rows, edges)
-    return _complete(context, stage, nodes, given, inputs)
+    return _add_skips(context, stage, nodes, given, inputs)
 
 
-def _complete(
+def _add_skips(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs
 ) -> Inputs:
-    """A convolution's inputs with the stage's skips, in the precision of the products."""
+    """Return a convolution's inputs with what the stage's skip connections read, in the precision
+    of the products. In the first layer also store the aggregate in `given`.
+    """
     if given.aggregate is not None and given.rows is given.features:  # the first layer
         given.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
     inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
@@ -360,8 +376,9 @@ def _complete(
 def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """Some nodes at a time with their inputs; vectors from other workers are summed as they
-    arrive."""
+    """Yield some nodes at a time with their inputs; rows and sums from other workers are added to
+    the aggregates as they arrive.
+    """
     conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
@@ -386,11 +403,12 @@ def _inputs_from_sums(
         with context.phase("embed"):
             accumulator.add(sources)
         del sources  # before the next ones come
+    return_freed_memory()
     places = (
         slice(first, first + NODES_PER_STEP) for first in range(0, len(nodes), NODES_PER_STEP)
     )
     return (
-        (nodes[place], _complete(context, stage, nodes[place], given, accumulator.inputs(place)))
+        (nodes[place], _add_skips(context, stage, nodes[place], given, accumulator.inputs(place)))
         for place in places
     )
 
@@ -398,7 +416,9 @@ def _inputs_from_sums(
 def _inputs_from_rows(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """The same for a convolution that needs its neighbours' rows."""
+    """Yield some nodes at a time with their inputs, for a convolution that needs the rows of all
+    neighbours at once.
+    """
     with context.phase("exchange"):
         edges = context.edges.number_sources(exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)

@@ -21,7 +21,7 @@ from retexo.rounds.training_loop import RoundsResult, run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import apply_heads
 from retexo.trainers import end_to_end, network_pass
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import Context, TrainResult, return_freed_memory
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import Fit, LayerInput, run_layer
 from retexo.trainers.look_ahead import LookAheadInput
@@ -60,13 +60,14 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             )
 
     # Without enumerate, which would keep the output before.
-    for output in each_layer(context, stages, fit, heads=context.settings.output_heads):
+    for output in run_layers(context, stages, fit, heads=context.settings.output_heads):
         context.release_features()  # later layers read them from the first layer's input
         depth = len(results)
         context.save_layer(depth - 1, stages[depth - 1])
         if output.logits is not None:
             logits.append(output.logits)
         del output
+        return_freed_memory()
         of_layers.is_best(depth, results[-1].metric, results[-1].loss)
         unguided = depth == LAYERS_UNGUIDED and not context.graph_info.num_val
         if grows and (unguided or of_layers.out_of_patience(depth)):
@@ -74,15 +75,16 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     return TrainResult([each.num_rounds for each in results], logits)
 
 
-def each_layer(
+def run_layers(
     context: Context,
     stages: Sequence[Stage],
     fit: Fit = lambda objective: None,
     *,
     heads: str = "validation",
 ) -> Iterator[Any]:
-    """The outputs of the stages, one after the other; heads="last" computes the last one's logits
-    only."""
+    """Run the stages one after the other, each trained by `fit`, and yield their outputs;
+    heads="last" computes the logits of the last one only.
+    """
     given = first_input(context, stages)
     for layer, stage in enumerate(stages):
         output = run_layer(
@@ -128,7 +130,7 @@ def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> Inferenc
         logits, read = network_pass.infer_by_type(context, stages, received)
         return InferenceResult(apply_heads([logits], replace(heads, stages=(0,)), smooth), read)
     rows, by_head = context.features, []
-    for output in each_layer(context, stages):
+    for output in run_layers(context, stages):
         inputs, rows = rows, output.rows
         by_head.append(output.logits)
     read = output.hidden if context.is_heterogeneous else inputs

@@ -95,15 +95,20 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
 
 
 def _links(context: Context) -> dict[str, Tensor]:
+    """Return the arrays of link prediction of this worker's partition, by name."""
     assert context.partition.links is not None
     return dict(context.partition.links)
 
 
 def _pool(context: Context) -> Tensor:
+    """Return the ids of the random nodes from which all workers draw negatives, at most
+    task.pool.
+    """
     return _links(context)["pool"][: context.settings.task.pool]
 
 
 def _validation_pairs(context: Context) -> Tensor:
+    """Return this worker's share of the validation pairs that score the rounds."""
     num_val = context.graph_info.num_val
     return sample_share(_links(context)["val"], NUM_VALIDATION_PAIRS, num_val, seed=0)
 
@@ -150,7 +155,7 @@ def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _PairObjective:
-    """What the objectives below share."""
+    """Number of pairs, start of a round and validation, common to the objectives of links."""
 
     seeds: LinkSeeds
 
@@ -179,10 +184,6 @@ class LinkObjective(_PairObjective, LayerObjective):
     """Rate at which a node of a step trains as if it had no neighbours."""
     from_neighbours: tuple[bool, ...]
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
-
-    @property
-    def read(self) -> LabelledNodes:
-        return self.available
 
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
@@ -288,7 +289,11 @@ def _append_endpoints(
         received = endpoints.skip_rows.get(key)
         if received is None:
             received = endpoints.receive(context, layer, rows)
-        if key in ("features", "aggregate", "edges"):  # the others are read by this layer only
+        if key in (
+            "features",
+            "aggregate",
+            "edges",
+        ):  # the others are read by this layer only
             endpoints.skip_rows[key] = received
         extended.append(as_matrix(torch.cat((rows, received)).to(context.device)))
     if own is None:

@@ -23,6 +23,7 @@ TAKES = end_to_end.SKIPS
 
 
 def check(settings: TrainSettings) -> None:
+    """Raise InputError for settings that local training does not support."""
     typed_options("local", settings.trainer.options, LocalOptions)
     checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":

@@ -41,8 +41,8 @@ from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, LayerOutput
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """What two layers read at some labelled nodes."""
+class LayerPairInputs:
+    """The inputs of two consecutive layers at some labelled nodes, with the labels."""
 
     block: Block
     """The in-edges of the n nodes; its sources are the m nodes."""
@@ -55,8 +55,8 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class PairObjective:
-    """Two layers on this worker's labelled nodes."""
+class LayerPairObjective:
+    """The training objective of two consecutive layers on this worker's labelled nodes."""
 
     layer: int
     stage: Stage
@@ -93,12 +93,14 @@ class PairObjective:
         return len(self.train_nodes)
 
     @cached_property
-    def _train(self) -> Pair:
-        return self.given.make_pair(self.stage, self.following, self.train_nodes)
+    def _train(self) -> LayerPairInputs:
+        """The inputs of both layers at the training nodes."""
+        return self.given.gather_inputs(self.stage, self.following, self.train_nodes)
 
     @cached_property
-    def _val(self) -> Pair:
-        return self.given.make_pair(self.stage, self.following, self.val_nodes)
+    def _val(self) -> LayerPairInputs:
+        """The inputs of both layers at the validation nodes."""
+        return self.given.gather_inputs(self.stage, self.following, self.val_nodes)
 
     def begin_round(self, number: int) -> None:
         """Does nothing: batches are drawn from torch's generator, whose state is saved."""
@@ -119,7 +121,7 @@ class PairObjective:
         pair, factor = self._train, 1.0
         if self.batch_size is not None and self.batch_size < self.num_train:
             chosen = torch.randperm(self.num_train)[: self.batch_size].sort().values
-            pair = self.given.make_pair(self.stage, self.following, self.train_nodes[chosen])
+            pair = self.given.gather_inputs(self.stage, self.following, self.train_nodes[chosen])
             factor = self.num_train / self.batch_size
         for logits in self._logits(pair):
             yield self.task.loss_sum(logits, pair.labels) * factor
@@ -133,7 +135,7 @@ class PairObjective:
         logits, _ = self._logits(self._val)
         return measure(self.task, self.metric, [(logits, self._val.labels)], self.val_factor)
 
-    def _logits(self, pair: Pair) -> tuple[Tensor, Tensor]:
+    def _logits(self, pair: LayerPairInputs) -> tuple[Tensor, Tensor]:
         """Return the logits [n, C] of the second layer, and of the first one without a gradient of
         its rows."""
         hidden = self.stage.hidden(pair.inputs)
@@ -226,7 +228,7 @@ class LookAheadInput:
 
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
-    ) -> PairObjective | LayerObjective:
+    ) -> LayerPairObjective | LayerObjective:
         """Two layers on the labelled nodes; the last layer alone."""
         for each in received.values():
             self._receive(each)
@@ -235,7 +237,7 @@ class LookAheadInput:
         if stage.is_last:
             return self._last_objective(layer, stage)
         stride = context.val_stride
-        return PairObjective(
+        return LayerPairObjective(
             layer,
             stage,
             self.stages[layer + 1],
@@ -289,15 +291,18 @@ class LookAheadInput:
         return inputs.to_bf16() if self.context.settings.compute.precision == "bf16" else inputs
 
     def _skip(self, name: str, nodes: Tensor) -> Matrix:
+        """Return what one skip connection reads at nodes by local id, int64 [n]."""
         rows = take_rows(self.skips[name], nodes)
         return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
 
-    def make_pair(self, stage: Stage, following: Stage, nodes: Tensor) -> Pair:
-        """Gather what two layers read at labelled nodes, int64 [n], at least one, ascending."""
+    def gather_inputs(self, stage: Stage, following: Stage, nodes: Tensor) -> LayerPairInputs:
+        """Gather the inputs of two consecutive layers at labelled nodes, int64 [n], at least one,
+        ascending.
+        """
         context = self.context
         block = context.edges.cut_block(nodes, Sources.of_halo(self.halo[:, :0]))
         skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
-        return Pair(
+        return LayerPairInputs(
             block.to(context.device),
             self.inputs_at(stage, block.nodes),
             skips,
@@ -308,7 +313,7 @@ class LookAheadInput:
     def embed_nodes(
         self,
         context: Context,
-        objective: PairObjective | LayerObjective,
+        objective: LayerPairObjective | LayerObjective,
         exchanges: Mapping[str, LayerExchange],
         *,
         logits: bool,

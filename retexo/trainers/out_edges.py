@@ -99,7 +99,9 @@ class OutEdges:
 
     @property
     def num_pairs(self) -> int:
-        """R; 0 in a plain graph."""
+        """The number R of pairs of a relation and a destination node, which have local ids of their
+        own; 0 in a plain graph.
+        """
         return self.partition.num_inner - self.num_nodes
 
     def required_destinations(
@@ -142,7 +144,9 @@ class OutEdges:
     def cut_block_and_rows(
         self, rows: Tensor, edges: NumberedEdges, destinations: Tensor
     ) -> tuple[Block, Tensor]:
-        """The same with the rows of the block's nodes; rows: [I, F] of the inner nodes."""
+        """Return the block of the in-edges of some destinations, int64 [n], and the rows of the
+        block's nodes. rows: [I, F] of the inner nodes.
+        """
         block = self.cut_block(edges, destinations)
         own = block.nodes < len(rows)
         received = edges.sources.unprojected.values[block.nodes[~own] - self.partition.num_inner]

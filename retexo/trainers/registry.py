@@ -25,7 +25,9 @@ class Trainer(Protocol):
 
     @property
     def USE(self) -> Use:
-        """The use that the exchange plan is made for."""
+        """The kind of run that the exchange plan is made for, which decides whose output is
+        computed and in which phases rows are sent.
+        """
 
     @property
     def OWN_MODEL(self) -> bool:
@@ -116,6 +118,7 @@ def check(settings: TrainSettings) -> None:
 
 
 def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
+    """InputError for settings that the trainer does not support on heterogeneous graphs."""
     for name, wanted in (HETEROGENEOUS_LAZY if trainer is lazy else ONLY_LAZY).items():
         value = attrgetter(name)(settings)
         if value != wanted:
@@ -126,6 +129,7 @@ def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
+    """InputError for settings of the lazy trainer that another trainer does not support."""
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
         supported = name in getattr(trainer, "TAKES", ()) and value != "auto"
@@ -157,6 +161,7 @@ def _check_lookahead(settings: TrainSettings) -> None:
 
 
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
+    """InputError for trainers and settings that link prediction does not support."""
     name, task = settings.trainer.name, settings.task
     if trainer not in (lazy, full_graph):
         raise InputError(
@@ -209,6 +214,7 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
+    """InputError for checkpoint.every with a trainer that does not resume."""
     if settings.checkpoint.every is not None and not trainer.RESUMES:
         raise InputError(
             f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"

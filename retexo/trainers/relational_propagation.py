@@ -38,6 +38,9 @@ class PathRelations:
 
     @classmethod
     def of(cls, schema: Schema) -> "PathRelations":
+        """Find the relations that leave the target for a type with a relation back, and these
+        relations back.
+        """
         target = schema.target
         reached = {each[2] for each in schema.relations if each[0] == target}
         returning_from = {each[0] for each in schema.relations if each[2] == target}

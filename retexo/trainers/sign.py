@@ -51,6 +51,7 @@ Hop = Mapping[str, Mapping[str, Tensor]]
 
 
 def check(settings: TrainSettings) -> None:
+    """Raise InputError for settings that SIGN does not support."""
     conv = check_model(settings.model)
     if conv.relational and not conv.linear_aggregation:
         raise InputError(
@@ -97,7 +98,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     partition = context.partition
     with context.phase("aggregate"):
         masks = partition.train_mask, partition.val_mask
-        train_inputs, val_inputs = (_matrices(context, hops, mask) for mask in masks)
+        train_inputs, val_inputs = (_take_nodes(context, hops, mask) for mask in masks)
     zero = torch.zeros((), device=context.device)
     first = list(network.weights), train_inputs if bool(partition.train_mask.any()) else ()
     rounds = end_to_end.fit(
@@ -113,7 +114,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
     used = context.in_a_split | context.computed
     with torch.no_grad(), context.phase("embed"):
-        logits[used] = network(_matrices(context, hops, used)).cpu()
+        logits[used] = network(_take_nodes(context, hops, used)).cpu()
     return TrainResult(rounds, [logits])
 
 
@@ -183,12 +184,13 @@ def _aggregate(
 
 
 def _build_network(context: Context, hops: list[Tensor]) -> SIGN:
-    """The same on every worker."""
+    """Build the SIGN network with the initial parameters of the seed, equal on every worker."""
     widths = [rows.shape[1] for rows in hops]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
         return SIGN(widths, context.task.num_classes, context.settings.model)
 
 
-def _matrices(context: Context, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
+def _take_nodes(context: Context, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
+    """Return the rows of the nodes in a mask, bool [I], of each hop, on the device."""
     return [as_matrix(rows[mask].to(context.device)) for rows in hops]

@@ -78,7 +78,7 @@ def check_fits(
         return
     model, found = checkpoint.architecture, f"{directory.path}: its"
     trained = f"the model of {checkpoint.directory}"
-    _check_same_making(checkpoint, directory)
+    _check_same_encoding(checkpoint, directory)
     if shape.num_features != model.num_features:
         raise InputError(
             f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}"
@@ -161,8 +161,10 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [each for each in columns if each["role"] != "matrix" or each["scale_by"] != "none"]
 
 
-def _check_same_making(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
-    """InputError where edges or features were made in another way than those of training."""
+def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
+    """InputError where settings that change edges, or the pipeline that encoded the features,
+    differ from those of training.
+    """
     for name, value in checkpoint.graph.items():
         found = directory.graph_settings.get(name, value)
         if found != value:

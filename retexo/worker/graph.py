@@ -35,7 +35,9 @@ Part = Partition | HeteroPartition
 
 
 def find_trainer(settings: TrainSettings) -> registry.Trainer:
-    """By the settings' trainer and model; InputError where there is none."""
+    """Return the module of the settings' trainer, for plain or heterogeneous graphs by the model;
+    InputError where there is none.
+    """
     heterogeneous = check_model(settings.model).relational
     return registry.find(settings.trainer.name, heterogeneous=heterogeneous)
 
@@ -58,6 +60,9 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 
 
 def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """InputError where the directory was partitioned for another task or kind of labels, or the
+    model needs relations that it lacks.
+    """
     has_pairs = directory.meta is not None and bool(directory.meta.links)
     name = settings.task.name
     if settings.task.links != has_pairs:
@@ -95,6 +100,9 @@ def _node_task_of(directory: PartitionDirectory) -> str | None:
 
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """InputError where the model is for heterogeneous graphs and the directory is plain, or the
+    reverse.
+    """
     heterogeneous = directory.is_hetero
     if check_model(settings.model).relational == heterogeneous:
         return
@@ -157,6 +165,7 @@ class Graph:
 
 
 def read_part(directory: PartitionDirectory, rank: int) -> Part:
+    """Read one partition of a plain or heterogeneous graph."""
     return directory.read_hetero(rank) if directory.is_hetero else directory.read(rank)
 
 
@@ -172,6 +181,7 @@ Nodes = TypeVar("Nodes", Partition, PartNodes)
 
 
 def _drop_ledger(nodes: Nodes) -> Nodes:
+    """Return the nodes of a site without the ledger of requests of other sites."""
     halo = nodes.unresolved_halo
     return nodes if halo is None else replace(nodes, unresolved_halo=replace(halo, ledger=None))
 
@@ -212,7 +222,8 @@ def load_graph(
     trained: Checkpoint | None = None,
     task: TaskSettings | None = None,
 ) -> Graph:
-    """As read_graph; InputError where a file is not the one that meta.json describes.
+    """Read this worker's part as read_graph does; InputError where a file is not the one that
+    meta.json describes.
 
     The parent checked the files before, but they may have been replaced since. A mapped array keeps
     the file that it was opened from, so the check comes after reading.
@@ -245,7 +256,8 @@ def make_inference_context(
     use: Use,
     clock: Clock,
 ) -> Context:
-    """The context for a trained model, whose number of classes counts, also where fewer occur here.
+    """Make the context for a trained model, with the model's number of classes. Where rows are
+    rounded, scores use the two phases of training, because other phases round other partial sums.
 
     Where rows are rounded, scores are computed in the two phases of training, because other partial
     sums are rounded differently.

@@ -74,7 +74,7 @@ def hide_by_type(
     flags = _halo_flags(part.nodes[target], hidden, sizes[target], comm)
     everywhere = torch.cat((hidden, flags))
     relations = {
-        each: _keep(edges, ~everywhere[edges.src.long()]) if each[0] == target else edges
+        each: _keep_edges(edges, ~everywhere[edges.src.long()]) if each[0] == target else edges
         for each, edges in part.relations.items()
     }
     return replace(part, relations=relations)
@@ -88,6 +88,7 @@ def _halo_flags(
     return request_halo_flags(nodes, everything, hidden, part_sizes, comm)
 
 
-def _keep(edges: PartEdges, kept: Tensor) -> PartEdges:
+def _keep_edges(edges: PartEdges, kept: Tensor) -> PartEdges:
+    """Return the edges of a mask, bool [E], with their weights."""
     weight = None if edges.edge_weight is None else edges.edge_weight[kept]
     return replace(edges, src=edges.src[kept], dst=edges.dst[kept], edge_weight=weight)

@@ -28,8 +28,8 @@ from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context
 from retexo.worker.infer_changed import infer_changed
 from retexo.worker.link_predictions import write_links
-from retexo.worker.make_context import task_of
-from retexo.worker.measure import MemoryWatch, measurements
+from retexo.worker.make_context import link_task
+from retexo.worker.measure import MemoryWatch, gather_measurements
 from retexo.worker.process import Job, configure, serve
 
 LOADED_DIFFERENTLY = "read other parameters than rank 0; copy the same checkpoint to every node"
@@ -73,7 +73,7 @@ def run(
             graph.partition,
             job.directory,
             training=False,
-            task=task_of(job.settings),
+            task=link_task(job.settings),
         )
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         if job.settings.gradient.secure:
@@ -118,7 +118,7 @@ def run(
                 job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings
             )
         seconds = time.perf_counter() - start
-        measured = measurements(comm, clock, memory.peaks(), seconds, len(stages))
+        measured = gather_measurements(comm, clock, memory.peaks(), seconds, len(stages))
     measured["seconds"] = {"inference": seconds, "phase": measured["seconds"]["phase"]}
     nodes = {
         "train": graph_info.num_train,

@@ -28,7 +28,7 @@ from retexo.results.prediction_state import (
     open_kept,
 )
 from retexo.trainers.context import Context
-from retexo.trainers.incremental import ChangedNodes, Former
+from retexo.trainers.incremental import ChangedNodes, FormerPrediction
 from retexo.trainers.lazy import InferenceResult
 
 logger = logging.getLogger(__name__)
@@ -59,11 +59,11 @@ def infer_changed(
         "edge_columns": [None if each is None else list(each.shape[1:]) for each in data],
     }
     number, new_number = _agree_on_number(comm, find_numbers(part))
-    former, reason = _open(part, number, identity, context)
+    former, reason = _open_former(part, number, identity, context)
     reasons = comm.all_gather(torch.tensor([reason]), SETUP)[:, 0]
     worst = int(reasons.argmax())
     if reasons[worst]:
-        former = _nothing(context)
+        former = _empty_former(context)
     writer = StateWriter(part, new_number)
     changed = ChangedNodes(context, former, writer)
     inferred = changed.run(stages, heads)
@@ -86,7 +86,7 @@ def infer_changed(
 
 
 def _digest(stages: Sequence[Stage], heads: OutputHeads) -> str:
-    """Of everything that a model computes with."""
+    """Return the sha256 (hex) of a trained network: its stages, parameters and output heads."""
     digest = hashlib.sha256(repr(asdict(heads)).encode())
     for stage in stages:
         digest.update(repr(stage).encode())
@@ -111,11 +111,13 @@ def _agree_on_number(comm: Communicator, numbers: Sequence[int]) -> tuple[int, i
     return max(common, default=NO_NUMBER), new
 
 
-def _open(
+def _open_former(
     part: Path, number: int, identity: dict[str, Any], context: Context
-) -> tuple[Former, int]:
-    """The kept prediction, and the index in REASONS why it cannot be used, or 0."""
-    nothing = _nothing(context)
+) -> tuple[FormerPrediction, int]:
+    """Open the kept prediction with this number. Return it, or an empty one, and the index in
+    REASONS why it cannot be used, 0 if it can.
+    """
+    nothing = _empty_former(context)
     if number == NO_NUMBER:
         return nothing, 1
     try:
@@ -126,11 +128,12 @@ def _open(
     if dict(kept.identity) != identity:
         return nothing, 3
     nodes = find_positions(kept.arrays["node_ids"], context.partition.node_ids.numpy())
-    return (Former(kept, nodes), 0) if keeps_order(nodes) else (nothing, 4)
+    return (FormerPrediction(kept, nodes), 0) if keeps_order(nodes) else (nothing, 4)
 
 
-def _nothing(context: Context) -> Former:
-    return Former(None, np.full(context.partition.num_inner, -1))
+def _empty_former(context: Context) -> FormerPrediction:
+    """Return a former prediction that knows no node."""
+    return FormerPrediction(None, np.full(context.partition.num_inner, -1))
 
 
 def _gather_counts(comm: Communicator, changed: ChangedNodes, num_bytes: int) -> dict[str, Any]:

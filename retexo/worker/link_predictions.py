@@ -88,6 +88,9 @@ def score_own_pairs(
 
 
 def _score_pairs(embedded: EmbeddedNodes, path: Path, *, named: bool) -> Columns:
+    """Return the columns id, partner and score of the pairs in predict.pairs whose source
+    is here.
+    """
     ids = read_ids(path, "predict.pairs", 2)
     own, scores = score_own_pairs(embedded, ids, f"predict.pairs={path}", named=named)
     return {**_id_columns(ids[own, 0], ids[own, 1], named=named), "score": scores}
@@ -116,5 +119,6 @@ def _find_destinations(
 
 
 def _id_columns(src: NDArray[Any], dst: NDArray[Any], *, named: bool) -> Columns:
+    """Return the columns `id` and `partner` of a file of predictions."""
     kind: Any = np.str_ if named else np.int64
     return {"id": src.astype(kind), "partner": dst.astype(kind)}

@@ -77,7 +77,7 @@ def make_context(
     """
     settled: dict[str, Any]
     if isinstance(part, HeteroPartition):
-        settled = _settle_heterogeneous(
+        settled = _make_heterogeneous_fields(
             settings, part, comm, conv, dtype, use, hides_held_out=hides_held_out
         )
     else:
@@ -85,7 +85,7 @@ def make_context(
         if hides_held_out:
             part = hide_in_partition(part, graph_info.part_sizes, comm)
             graph_info = replace(graph_info, degrees_stored=True)
-        settled = _settle_plain(settings, part, graph_info, comm, conv, dtype, use)
+        settled = _make_plain_fields(settings, part, graph_info, comm, conv, dtype, use)
     labelled: Partition = settled.pop("partition")
     task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
@@ -118,7 +118,10 @@ def _make_task(
     *,
     trained: NodeTask | None,
 ) -> LinkPrediction | NodeTask:
-    links = task_of(settings)
+    """Make the task of the settings, from the labels of all workers unless the task of a trained
+    model is given.
+    """
+    links = link_task(settings)
     if links is not None:
         return links
     if trained is not None:
@@ -127,8 +130,10 @@ def _make_task(
     return kind.of(settings, labelled, info, comm, class_names)
 
 
-def task_of(settings: TrainSettings) -> LinkPrediction | None:
-    """None for tasks of nodes, which depend on the labels."""
+def link_task(settings: TrainSettings) -> LinkPrediction | None:
+    """Return the task of link prediction; None for tasks of nodes, which are made from
+    the labels.
+    """
     return LinkPrediction(settings.task.dim) if settings.task.links else None
 
 
@@ -163,7 +168,7 @@ def make_layer_saver(
 # --- plain graphs ----------
 
 
-def _settle_plain(
+def _make_plain_fields(
     settings: TrainSettings,
     partition: Partition,
     graph_info: GraphInfo,
@@ -172,7 +177,9 @@ def _settle_plain(
     dtype: torch.dtype,
     use: Use,
 ) -> dict[str, Any]:
-    """The fields of a Context that depend on the kind of graph, of a plain one."""
+    """Make the exchange plan and degrees of a plain graph; return the fields of Context that depend
+    on the kind of graph.
+    """
     options = PlanOptions(
         num_layers=settings.model.depth + settings.smoothing.hops,
         part_sizes=graph_info.part_sizes,
@@ -223,7 +230,9 @@ def _settle_plain(
 
 
 def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
-    """PlanOptions.vector_bytes; of the features, [I, F], those that are not zero count."""
+    """Estimate the mean bytes of a row, added up over the layers, before and after the rounds
+    (PlanOptions.vector_bytes). Of the features, [I, F], only nonzero values count.
+    """
     hidden = settings.model.hidden_dim
     first = int((features != 0).sum()) // max(1, len(features))
     precisions = [PRECISIONS[name] for name in settings.exchange.precision]
@@ -280,7 +289,9 @@ def labelled_nodes_of(part: HeteroPartition) -> Partition:
 
 
 def schema_of(part: HeteroPartition) -> Schema:
-    """The same on every worker; InputError where no features reach the type that has labels."""
+    """Return the node types and relations of the graph, the same on every worker; InputError where
+    no features reach the labelled type.
+    """
     widths = {name: nodes.features.shape[1] for name, nodes in part.nodes.items()}
     schema = Schema(part.target, widths, tuple(part.relations))
     if not (widths[part.target] or schema.target_relations(0)):
@@ -291,7 +302,7 @@ def schema_of(part: HeteroPartition) -> Schema:
     return schema
 
 
-def _settle_heterogeneous(
+def _make_heterogeneous_fields(
     settings: TrainSettings,
     part: HeteroPartition,
     comm: Communicator,
@@ -301,7 +312,9 @@ def _settle_heterogeneous(
     *,
     hides_held_out: bool,
 ) -> dict[str, Any]:
-    """The fields of a Context that depend on the kind of graph, of a heterogeneous one."""
+    """Make the exchange plans and degrees of a heterogeneous graph; return the fields of Context
+    that depend on the kind of graph.
+    """
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
     by_rank = comm.all_gather(num_inner, SETUP)
     sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}

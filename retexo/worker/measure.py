@@ -12,10 +12,11 @@ from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.trainers.context import PHASES, Clock
 
 
-def measurements(
+def gather_measurements(
     comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
 ) -> dict[str, Any]:
-    """Seconds, memory and bytes of all workers, at rank 0; these are the last messages of a run.
+    """Return at rank 0 the seconds, memory and bytes of all workers; these are the last messages of
+    a run.
 
     peaks: memory of this worker, resident and private, in bytes.
     """

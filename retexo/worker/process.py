@@ -126,7 +126,7 @@ def _die_with_parent() -> None:
 
 
 def configure(rank: int, settings: TrainSettings) -> None:
-    """Logging, threads and randomness of a worker process."""
+    """Set up logging, threads and random generators of a worker process."""
     logging.basicConfig(
         format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO
     )

@@ -20,14 +20,14 @@ from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import Scores, choose_and_score, score_nodes
-from retexo.trainers.context import Clock, Context
+from retexo.trainers.context import Clock, Context, return_freed_memory
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
 from retexo.worker.compatibility import copy_parameters
 from retexo.worker.graph import Part, find_trainer, load_graph
-from retexo.worker.make_context import make_context, task_of
-from retexo.worker.measure import MemoryWatch, measurements
+from retexo.worker.make_context import link_task, make_context
+from retexo.worker.measure import MemoryWatch, gather_measurements
 from retexo.worker.process import Job, catch_termination, configure, serve
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def run(
         comm = disclosure.comm
         clock.progress.count_bytes = lambda: comm.meter.total
         graph_info = agree_on_graph_info(
-            comm, graph.partition, job.directory, task=task_of(settings)
+            comm, graph.partition, job.directory, task=link_task(settings)
         )
         architecture = graph.architecture(settings, graph_info)
         stages = build_network(architecture, settings.seed)
@@ -101,6 +101,7 @@ def run(
                 class_names=job.directory.class_names,
                 hides_held_out=settings.task.inductive,
             )
+        return_freed_memory()
         context.directory = job.directory.path
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
@@ -114,7 +115,7 @@ def run(
             )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.model.grows:
-            context = context.at_depth(len(trained.rounds))
+            context = context.with_num_layers(len(trained.rounds))
         with clock.phase("evaluate"):
             heads, scores = choose_and_score(
                 context, stages, trained.logits, LabelPropagation(context)
@@ -145,7 +146,7 @@ def run(
             "chosen": {**context.task.choices(heads), **grown},
             "rounds": trained.rounds,
             "resumed": resumed,
-            **measurements(comm, clock, (resident, private), seconds, settings.model.depth),
+            **gather_measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
 
 

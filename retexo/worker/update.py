@@ -160,20 +160,21 @@ def _find_problem(
         (np.isin(sources, deleted), "another machine deletes it"),
     ):
         if wrong.any():
-            node = _show(own, name, int(ids[int(wrong.argmax())]))
+            node = _describe_id(own, name, int(ids[int(wrong.argmax())]))
             return (
                 f"{int(wrong.sum())} edges of the change begin at a node{of_type} that is not"
                 f" there, {node} for instance: {why}; leave them out"
             )
     if (new >= 0).any():
-        node = _show(own, name, int(own.new_ids(name)[int((new >= 0).argmax())]))
+        node = _describe_id(own, name, int(own.new_ids(name)[int((new >= 0).argmax())]))
         return (
             f"update.new_nodes: node {node}{of_type} is in another partition already; leave it out"
         )
     return None
 
 
-def _show(own: OwnPart, name: str, node: int) -> str:
+def _describe_id(own: OwnPart, name: str, node: int) -> str:
+    """Return a node's id for a message, or its hash where ids are names."""
     return f"one whose name has the hash {node}" if own.held.types[name].named else str(node)
 
 

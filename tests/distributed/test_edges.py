@@ -36,12 +36,10 @@ HOPS = (*SKIPS, "smoothing.reach=hops")
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn": ("few", MODELS["gcn"]),
     "gcn-spread": ("spread", MODELS["gcn"]),
-    "gcn-int": ("integers", MODELS["gcn"]),
     "gcn-plain": ("few", (*MODELS["gcn"], "exchange=plain")),
     "gcn-skips": ("few", (*MODELS["gcn"], *SKIPS)),
     "sage-mean": ("few", MODELS["sage-mean"]),
-    "sage-int": ("integers", MODELS["sage-mean"]),
-    "gin-int": ("integers", MODELS["gin"]),
+    "gin": ("few", MODELS["gin"]),
     "gat": ("few", MODELS["gat-mean"]),
     "gat-hops": ("few", (*MODELS["gat-mean"], *HOPS)),
     "gcn-features": ("features", (*MODELS["gcn"], *SKIPS)),
@@ -56,7 +54,6 @@ def graph_of(kind: str) -> GraphData:
     known: dict[str, Any] = {
         "few": rng.choice(np.array([0, 0.5, 1, 3], np.float32), graph.num_edges),
         "spread": rng.random(graph.num_edges, np.float32) + np.float32(0.1),
-        "integers": rng.integers(0, 4, graph.num_edges).astype(np.float32),
     }
     weight = known["few"] if kind == "features" else known.get(kind)
     feat = (
@@ -70,15 +67,9 @@ def graph_of(kind: str) -> GraphData:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @functools.cache
-    def of(num_parts: int, case: str, parallel: bool = False) -> Any:
+    def of(num_parts: int, case: str) -> Any:
         kind, settings = CASES[case]
         graph = graph_of(kind)
-        if parallel:
-            assert graph.edge_weight is not None
-            src, dst = (
-                np.repeat(ends, graph.edge_weight.astype(int)) for ends in (graph.src, graph.dst)
-            )
-            graph = replace(graph, src=src, dst=dst, edge_weight=None)
         folder = tmp_path_factory.mktemp("edges")
         directory = write_partitions(
             folder, graph, oracle_masks(), assignment(num_parts), num_parts
@@ -105,11 +96,6 @@ LONG = pytest.mark.long("this case runs with another number of parts")
 )
 def test_parts_equal_one_part(trained: Any, case: str, num_parts: int) -> None:
     assert_same(trained(num_parts, case), trained(1, case.removesuffix("-plain")))
-
-
-@pytest.mark.parametrize("case", ["gcn-int", "sage-int", "gin-int"])
-def test_a_weight_of_k_is_k_edges(trained: Any, case: str) -> None:
-    assert_same(trained(4, case), trained(1, case, parallel=True))
 
 
 @pytest.mark.parametrize("case", ["gcn", "gat", "gcn-features", "gat-features"])

@@ -32,7 +32,7 @@ from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 from retexo.sites.tls import StreamTls
 from retexo.worker import train as train_worker
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hetero_support import (
     random_assignment,
     random_hetero,
@@ -20,7 +19,7 @@ from hetero_support import (
     write_hetero_sites,
 )
 from support import random_graph, thirds, write_partitions
-from test_resume import assert_same_run, dies_at
+from test_resume import dies_at
 
 from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
@@ -114,56 +113,6 @@ def test_what_was_sent_is_what_was_planned(
             assert count == planned[place]
 
 
-def test_a_death_changes_nothing(
-    parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 36))
-        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
-            train.run(settings(parts, "train", *EXACT), tmp_path / "died")
-    train.run(settings(parts, "train", *EXACT, "resume=auto"), tmp_path / "died")
-    assert_same_run(tmp_path / "died", trained(*EXACT)[0])
-
-
-def test_inference(parts: Path, trained: Any, tmp_path: Path) -> None:
-    """Of rounded rows the same scores, and a class for every node of the target, by its id."""
-    folder, summary = trained(*CASES[2])
-    model = f"checkpoint_dir={folder}"
-    result = evaluate.run(settings(parts, "evaluate", model), tmp_path / "evaluate")
-    assert result["test"] == pytest.approx(summary["test"], rel=1e-5)
-    predict.run(settings(parts, "predict", model, "predict.format=csv"), tmp_path / "predict")
-    rows = (tmp_path / "predict" / "predictions.csv").read_text().splitlines()[1:]
-    assert sorted(int(row.split(",")[0]) for row in rows) == sorted(
-        GRAPH.nodes["movie"].node_ids.tolist()
-    )
-
-
-def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
-    """From Python: what app=predict writes, some nodes as all, and embeddings that the last head
-    makes logits of.
-    """
-    given = "model=rgcn", "num_layers=2", "+experiment=exact", "smoothing.steps=0"
-    given = (*given, "output_heads=last", "temperature=none")
-    train.run(settings(parts, "train", *given), tmp_path / "run")
-    run, directory = load_run(tmp_path / "run"), next(parts.iterdir())
-    table = run.predict(directory)
-    assert table.ids.tolist() == GRAPH.nodes["movie"].node_ids.tolist()
-    with torch.no_grad():
-        logits = run.stages[-1].head(torch.from_numpy(table.embeddings))  # type: ignore[misc]
-    torch.testing.assert_close(logits.softmax(1).numpy(), table.probabilities)
-    some = run.predict(directory, node_ids=[1007, 1002])
-    np.testing.assert_allclose(some.probabilities, table.probabilities[[7, 2]], rtol=1e-5)
-    predict.run(
-        settings(parts, "predict", f"checkpoint_dir={tmp_path}/run", "predict.embeddings=true"),
-        tmp_path / "p",
-    )
-    written = np.stack(list(read_table(tmp_path / "p" / "embeddings.parquet").values())[1:], axis=1)
-    np.testing.assert_allclose(written, table.embeddings, rtol=1e-4, atol=1e-6)
-    write_partitions(tmp_path / "plain", random_graph(30, 90), thirds(30), np.arange(30) % 3, 3)
-    with pytest.raises(InputError, match="plain graph"):
-        run.predict(next((tmp_path / "plain").iterdir()))
-
-
 def test_end_to_end(parts: Path, tmp_path: Path) -> None:
     """A run, what app=plan says of it, its scores again, and its predictions from Python and by the
     command.
@@ -210,6 +159,8 @@ def test_refusals(parts: Path, trained: Any, tmp_path: Path) -> None:
         parts, "train", "model=rgcn", "+experiment=retexo", folder=tmp_path
     )
     checkpoint, _ = trained(*CASES[0])
+    with pytest.raises(InputError, match="plain graph"):
+        load_run(checkpoint).predict(next(tmp_path.glob("toy-*")))
     other = random_hetero({"movie": (40, 6), "person": (25, 3), "studio": (5, 0)})
     write_hetero(tmp_path / "other", other, 3)
     with pytest.raises((InputError, TrainingError), match="person"):

@@ -42,7 +42,7 @@ from retexo.launch import addresses
 from retexo.launch.control_channel import Channel, ChannelClosed, connect
 from retexo.settings.compose import compose
 from retexo.sites import hub
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 from retexo.sites.hub import Hub, HubListener, HubServer
 from retexo.sites.tls import Tls
 

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from support import RoundRecorder, make_graph, run_main, split_settings, train_settings
-from test_resume import dies_at
 
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
@@ -23,21 +21,18 @@ from partitioning.graph_data import MASKS, PLAIN_TYPE
 from partitioning.links.link_split import split_links
 from partitioning.links.score_ranks import measure_ranks
 from retexo import load_run
-from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.errors import TrainingError
 from retexo.models.hetero_stage import build_network
 from retexo.models.matrix import to_dense
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import agree_on_graph_info
-from retexo.settings.compose import compose
 from retexo.tasks import ranking
 from retexo.trainers import registry
 from retexo.trainers.context import Clock
-from retexo.trainers.lazy import each_layer
+from retexo.trainers.lazy import run_layers
 from retexo.worker.graph import Graph, read_graph
-from retexo.worker.make_context import make_context, task_of
+from retexo.worker.make_context import link_task, make_context
 
 COMMON = (
     "task=link_prediction",
@@ -165,7 +160,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].partition, directory, task=task_of(settings)
+            comm, graphs[comm.rank].partition, directory, task=link_task(settings)
         ),
     )
 
@@ -260,7 +255,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
                 dtype=torch.float32,
                 use="train",
             )
-            list(each_layer(context, stages, fit))
+            list(run_layers(context, stages, fit))
 
         run_threads(1, worker)
         return layers
@@ -596,41 +591,3 @@ def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, 
     ended = run_main(*common, *arguments, f"checkpoint_dir={folder / 'run'}", place, cwd=folder)
     assert ended.rc == 2, ended.output
     assert named in ended.output
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("gcn", 27),
-        pytest.param("rgcn", 42, marks=pytest.mark.long("gcn resumes likewise")),
-    ],  # of rgcn more is sent before rounds
-)
-def test_a_death_changes_nothing(
-    model: str, message: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = run[1][2:]
-    if model == "rgcn":
-        drawn = (
-            "dataset_name=synthetic_hetero",
-            "synthetic.nodes=300",
-            "synthetic.edges=1500",
-            "synthetic.types=2",
-        )
-        relation = ("task.relation=type1__relation0__target", "split.by=source")
-        data = (*data, *drawn, *relation, "dataset_file=null", f"partition_dir={tmp_path}")
-        assert run_main("app=partition_data", "task=link_prediction", *data, cwd=tmp_path).rc == 0
-    overrides = [*data, "num_rounds=9", "checkpoint.every=2", "stopping=none", "batch_size=20"]
-    overrides.append("distributed.max_restarts=0")
-    config = f"link_prediction_{model}"
-    whole = train.run(compose(overrides, config_name=config), tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, message))
-        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
-            train.run(compose(overrides, config_name=config), tmp_path / "cut")
-    resumed = train.run(compose([*overrides, "resume=auto"], config_name=config), tmp_path / "cut")
-    assert resumed["resumed"]["round"] > 0
-    assert {**resumed["test"], **resumed["val"]} == {**whole["test"], **whole["val"]}
-    for layer in ("layer0.safetensors", "layer1.safetensors"):
-        assert (tmp_path / "cut/checkpoint" / layer).read_bytes() == (
-            tmp_path / "whole/checkpoint" / layer
-        ).read_bytes()

@@ -20,6 +20,7 @@ from support import MODELS, RoundRecorder, make_graph, run_workers, train_settin
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
+from partitioning.random_rows import random_rows
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
@@ -122,6 +123,7 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
         (*MODELS["gin"], "max_grad_norm=0.05", "scheduler=cosine", "model.activation=tanh"),
     ),
     "gcn-columns": ("columns", MODELS["gcn"]),
+    "gcn-ids": ("ids", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
     "gcn-local-powersgd": ("dense", (*MODELS["gcn"], *LOCAL_3, POWERSGD, "gradient.rank=1")),
 }
@@ -138,7 +140,7 @@ def oracle_graph(kind: str) -> GraphData:
     """60 nodes: 0-49 random among themselves, 50-57 a component of their own, 58 and 59 isolated.
 
     Of the kind "columns" some columns are zero at the training nodes and where these have an edge
-    from. Of the kind "values" labels are two targets.
+    from. Of the kind "values" labels are two targets, of "ids" nobody is sent features.
     """
     rng = np.random.default_rng(7)
     edges = np.concatenate(
@@ -153,6 +155,9 @@ def oracle_graph(kind: str) -> GraphData:
         train = np.flatnonzero(oracle_masks()["train_mask"])
         features[train, UNUSED] = features[edges[np.isin(edges[:, 1], train), 0], UNUSED] = 0
     graph = make_graph(edges, features, labels, 4)
+    if kind == "ids":
+        features = random_rows(graph.node_ids, 30)
+        return dataclasses.replace(graph, features=features, features_of_ids=True)
     if kind == "values":
         targets = 1e6 + features[:, :2] * (10, 1e4)
         targets[::6, 1] = np.nan
@@ -268,7 +273,7 @@ def _train(
     trained = lazy.train(context, stages)
     stages = stages[: len(trained.rounds)]
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
-    context = context.at_depth(len(stages))
+    context = context.with_num_layers(len(stages))
     embeddings = noted[comm.rank]
     if not settings.model.grows:  # then the last layer passes on its logits
         np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
@@ -529,10 +534,10 @@ def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, ca
 
 
 SAME_AS = {"gat-chunks": "gat", "gat-batch-of-all": "gat", "gcn-batch-of-all": "gcn"}
-SAME_AS |= {"sage-pool-chunks": "sage-pool", "gcn-columns": "gcn-columns"}
+SAME_AS |= {"sage-pool-chunks": "sage-pool"}
 
 
-@pytest.mark.parametrize("case", [*SAME_AS, "gin-clipped"])
+@pytest.mark.parametrize("case", [*SAME_AS, "gin-clipped", "gcn-columns", "gcn-ids"])
 def test_other_ways_lead_to_the_same_network(trained: Any, case: str) -> None:
     assert_same(trained(4, case), trained(1, SAME_AS.get(case, case)))
 

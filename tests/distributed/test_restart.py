@@ -24,6 +24,7 @@ import pytest
 from support import (
     finish,
     free_port,
+    group_members,
     kill_group,
     make_credentials,
     random_graph,
@@ -148,7 +149,7 @@ def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
         return list(pool.map(run, (0, 1)))
 
 
-WORKER_SAMPLE = {("kill", "exchange", "classes", "tls", 1)}
+WORKER_SAMPLE = {("kill", "exchange", "links", "tls", 1)}
 
 
 @pytest.mark.parametrize(
@@ -293,9 +294,10 @@ def kill_parent(
     assert processes[node].poll() is None, finish(processes[node]).output
     processes[node].kill()
     processes[node].communicate()
+    wait_until(lambda: not group_members(processes[node].pid), 10, "its workers end with it")
 
 
-PARENT_SAMPLE = {(1, "round", "classes", "tls"), (0, "embedding", "classes", "gloo")}
+PARENT_SAMPLE = {(1, "round", "types", "tls"), (0, "embedding", "classes", "gloo")}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from retexo.launch.control_channel import connect
 from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
 from retexo.launch.protocols import Security
 from retexo.settings.flatten import flatten
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 from retexo.sites.hub import Hub, OwnHub
 from retexo.sites.tls import Tls
 

@@ -29,7 +29,7 @@ from retexo.comm.process_group import connected
 from retexo.comm.transport import PeerLost
 from retexo.launch import handshake
 from retexo.launch.handshake import PROTOCOL
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 from retexo.sites.tls import Tls, secure_stream
 
 SITES = ("north", "east", "south")

@@ -22,13 +22,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing import connection, util
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from hand import HAND, by_hand
 from hetero import make_hetero, tables, typed_sites, types
 from inputs import (
     Input,
@@ -70,10 +69,7 @@ SHARES: dict[str, int] = {
     "types": 50,
     "typed sites": 60,
 }
-"""Inputs of each kind; those of LISTS come on top."""
-LISTS: dict[str, tuple[Sequence[Any], Callable[[int, Path], Input]]] = {
-    "by hand": (HAND, by_hand),
-}
+"""Inputs of each kind."""
 GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
     **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")},
     "settings": settings,
@@ -109,7 +105,7 @@ def child(kind: str, number: int, options: argparse.Namespace, base: Path, place
     (place / "in").mkdir()
     os.chdir(place / "in")
     rng = Random(f"{options.seed} {kind} {number}")
-    given = LISTS[kind][1](number, base) if kind in LISTS else GENERATORS[kind](rng, base)
+    given = GENERATORS[kind](rng, base)
     (place / "said").write_text(given.said, errors="backslashreplace")
     before = files()
     status = main(given.arguments) if isinstance(given.arguments, tuple) else given.arguments()
@@ -225,19 +221,13 @@ def script() -> int:
     )
     for name, default in {"seed": 0, "count": 1750, "jobs": 2, "limit": 120}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", choices=[*GENERATORS, *LISTS])
+    parser.add_argument("--only", choices=[*GENERATORS])
     parser.add_argument("--index", type=int)
     parser.add_argument("--base", type=Path, help="a folder for what is damaged, to be used again")
     parser.add_argument("--verbose", action="store_true", help="show what ends with status 1, too")
     options = parser.parse_args()
     numbers = {kind: max(1, round(share * options.count / 1750)) for kind, share in SHARES.items()}
     inputs = [(kind, number) for kind, count in numbers.items() for number in range(count)]
-    step = max(1, round(1750 / options.count)) if options.only is None else 1
-    inputs += [
-        (kind, number)
-        for kind, (cases, _) in LISTS.items()
-        for number in range(0, len(cases), step)
-    ]
     if options.only is not None:
         inputs = [(kind, number) for kind, number in inputs if kind == options.only]
         inputs = inputs if options.index is None else [(options.only, options.index)]

@@ -1,17 +1,15 @@
-"""The files of deploy/: what each scheduler sets comes out as settings, and two processes with the
-variables of Kubernetes train Cora. No container runs here; scripts/check_deploy.sh checks the form.
+"""The files of deploy/: what each scheduler sets comes out as settings. No container runs here;
+scripts/check_deploy.sh checks the form.
 """
 
-import json
 import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
 import yaml
-from support import ROOT, finish, free_port, kill_group, run_main, start_cli
+from support import ROOT
 
 from retexo.settings.compose import load
 from retexo.settings.run_settings import Settings
@@ -128,29 +126,3 @@ def test_the_files_for_kubernetes_agree() -> None:
         pod({"spec": replicas["Master"]}),
     ):
         assert shared <= set(container["args"])
-
-
-def test_two_processes_with_the_variables_of_kubernetes_train_cora(tmp_path: Path) -> None:
-    here = {"/data": str(tmp_path), "retexo-train-0.retexo": "localhost"}
-    extra = (
-        "num_rounds=[20]",
-        "distributed.interface=lo",
-        f"distributed.master_port={free_port()}",
-    )
-
-    def local(given: list[str]) -> list[str]:
-        return [re.sub("|".join(here), lambda found: here[found[0]], each) for each in given]
-
-    made = run_main(*local(pod(read("kubernetes/partition.yaml"))["args"]), cwd=tmp_path)
-    assert made.rc == 0, made.output
-    container = pod(read("kubernetes/train.yaml"))
-    environs = [{"JOB_COMPLETION_INDEX": str(index), "RETEXO_RUN_KEY": "uid"} for index in (0, 1)]
-    commands = [[*local(arguments(container, environ)), *extra] for environ in environs]
-    other = start_cli(*commands[1], cwd=tmp_path, env=environs[1])
-    try:
-        for ended in (run_main(*commands[0], cwd=tmp_path, env=environs[0]), finish(other)):
-            assert ended.rc == 0, ended.output
-    finally:
-        kill_group(other.pid)
-    summary = json.loads((tmp_path / "runs" / "train" / "node0" / "summary.json").read_text())
-    assert summary["test"]["accuracy"] > 0.75

@@ -4,7 +4,6 @@ what is refused.
 
 import dataclasses
 import errno
-import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,10 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import (
-    Ended,
-    make_graph,
     random_graph,
-    run_main,
     run_workers,
     save_npz,
     thirds,
@@ -27,7 +23,6 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
@@ -38,7 +33,6 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.exchange.boundary import INFER_PHASE
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.results import atomic_write
@@ -315,19 +309,6 @@ def test_any_number_of_parts_predicts_the_same(tmp_path: Path, kind: str) -> Non
         assert_near(table, tables[0])
 
 
-def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path) -> None:
-    folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
-    described = json.loads((folder / "checkpoint" / "model.json").read_text())
-    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": "hops"}
-    (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
-    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 2), 2)
-    run = load_run(folder)
-    assert_near(
-        run.predict(directory, node_ids=[1030, 1003]),
-        run.predict(directory).take(np.array([30, 3])),
-    )
-
-
 @pytest.mark.parametrize(("reach", "same"), [("hops", True), ("computed", False)])
 def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same: bool) -> None:
     """Two splits and two assignments of one graph, exact rows: with reach=hops one answer."""
@@ -344,6 +325,8 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     )
     near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
     assert near == same
+    directory = find([tmp_path / "a" / "toy-random-vol-2"], 2)
+    assert_near(run.predict(directory, node_ids=[1030, 1003]), first.take(np.array([30, 3])))
 
 
 # --- a graph without labels ----------
@@ -475,29 +458,6 @@ def test_a_changed_part_is_refused(tmp_path: Path) -> None:
         run.predict(directory.path)
 
 
-def test_nodes_and_edges_added_since(tmp_path: Path) -> None:
-    """New nodes are predicted; nodes that no new edge reaches are as before."""
-    run, before = load_run(checkpoint_of(tmp_path / "run", architecture("sage"))), random_graph()
-    rng = np.random.default_rng(5)
-    new_edges = [(int(rng.integers(46)), node) for node in range(40, 46) for _ in range(3)] + [
-        (41, 7)
-    ]
-    edges = np.concatenate([np.stack((before.src, before.dst), 1), new_edges])
-    features = np.concatenate([before.features, rng.standard_normal((6, 6))])
-    after = make_graph(edges, features, [*before.labels, *[-1] * 6], 3)
-    masks = {name: np.concatenate([mask, np.zeros(6, bool)]) for name, mask in thirds(40).items()}
-    old = run.predict(write_partitions(tmp_path / "old", before, thirds(40), scattered(40, 2), 2))
-    new = run.predict(write_partitions(tmp_path / "new", after, masks, scattered(46, 3), 3))
-    assert new.ids.tolist() == list(range(1000, 1046))
-    assert np.isfinite(new.probabilities).all()
-    np.testing.assert_allclose(new.probabilities.sum(axis=1), 1, rtol=1e-5)
-    reached = {7} | {int(dst) for src, dst in zip(before.src, before.dst, strict=True) if src == 7}
-    same = [node for node in range(40) if node not in reached]
-    np.testing.assert_allclose(new.probabilities[same], old.probabilities[same], atol=1e-5)
-    assert np.abs(new.probabilities[7] - old.probabilities[7]).max() > 1e-4
-    assert_near(run.predict(write_partitions(tmp_path / "one", after, masks, np.zeros(46), 1)), new)
-
-
 # --- the app ----------
 
 
@@ -623,75 +583,6 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
     ]
 
 
-# --- bytes ----------
-
-
-def sent(
-    directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
-) -> dict[tuple[str, int, int], int]:
-    """Bytes of rows by kind, layer and phase, of all workers."""
-    checkpoint = open_checkpoint(run_dir)
-    settings = train_settings(f"num_partitions={directory.num_parts}", "device=cpu", *overrides)
-    exchange = dataclasses.replace(checkpoint.exchange, mode=settings.exchange.mode)
-    settings = dataclasses.replace(settings, model=checkpoint.model, exchange=exchange)
-
-    def work(comm: Communicator) -> list[Any]:
-        partition, stages = directory.read(comm.rank), checkpoint.stages()
-        graph_info = agree_on_graph_info(comm, partition, directory)
-        context = make_inference_context(
-            settings,
-            checkpoint,
-            Graph(partition),
-            graph_info,
-            comm,
-            stages,
-            use=use,
-            clock=Clock(),
-        )
-        infer(context, stages, checkpoint.heads)
-        return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]
-
-    total: dict[tuple[str, int, int], int] = {}
-    for tag, num_bytes in itertools.chain(*run_threads(directory.num_parts, work)):
-        if tag.kind in ("features", "embeddings"):
-            key = (tag.kind, tag.layer, tag.phase)
-            total[key] = total.get(key, 0) + num_bytes
-    return total
-
-
-def halo_rows(partition: Partition, dst: np.ndarray) -> int:
-    """Halo nodes with an edge into the inner nodes that are marked."""
-    edges = dst[partition.dst.numpy()] & (partition.src.numpy() >= partition.num_inner)
-    return len(np.unique(partition.src.numpy()[edges]))
-
-
-@pytest.mark.parametrize(
-    ("hidden", "width"), [(4, 4), (16, 6)], ids=["after the weights", "of the input"]
-)
-def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
-    """Attention takes rows: as many as boundary nodes that are needed, once a layer, in the shorter
-    of two forms.
-    """
-    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 3), 3)
-    checkpoint_of(tmp_path / "run", architecture("gat", hidden_dim=hidden))
-    parts = [directory.read(rank) for rank in range(3)]
-    everything = sum(part.num_halo for part in parts)
-    of_all = sent(directory, tmp_path / "run", "predict")
-    assert {phase for _, _, phase in of_all} == {INFER_PHASE}
-    assert of_all["features", 0, INFER_PHASE] == 4 * width * everything
-    masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
-    needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
-    of_masked = sent(directory, tmp_path / "run", "evaluate")
-    last = min(
-        build_stages(architecture("gat", hidden_dim=hidden), 0)[0].output_dim, 2 * 3
-    )  # 2 heads of 3 classes
-    assert of_masked["embeddings", 1, INFER_PHASE] <= 4 * last * needed
-    assert of_all["embeddings", 1, INFER_PHASE] <= 4 * last * everything
-    assert of_masked["features", 0, INFER_PHASE] <= of_all["features", 0, INFER_PHASE]
-    plain = sent(directory, tmp_path / "run", "predict", "exchange=plain")
-    assert sum(of_all.values()) <= sum(plain.values())
-
-
 # --- mistakes ----------
 
 
@@ -787,6 +678,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("predict.precision=int8", "exchange sets"),
     ),
     "used": (("hydra.run.dir=predicted",), ("predicted", "another run")),
+    "no checkpoint": (("checkpoint_dir=null",), ("checkpoint_dir",)),
+    "format": (("predict.format=xlsx",), ("predict.format=xlsx", "parquet")),
     "no partitions": (
         ("partition_dir=elsewhere", "parts_per_node=1"),
         ("elsewhere", "app=partition_data"),
@@ -802,9 +695,8 @@ def test_what_contradicts_the_run_is_refused(
     arguments, words = REFUSED[name]
     run_dir = written if name == "used" else tmp_path
     given = [argument for argument in arguments if not argument.startswith("hydra")]
-    settings = compose(["app=predict", *DATA, *HERE, "checkpoint_dir=run", *given])
     with pytest.raises(InputError) as caught:
-        predict.run(settings, run_dir)
+        predict.run(compose(["app=predict", *DATA, *HERE, "checkpoint_dir=run", *given]), run_dir)
     for word in words:
         assert word in str(caught.value)
 
@@ -828,36 +720,6 @@ def test_a_graph_that_the_model_does_not_fit(
     for word in words:
         assert word in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "no checkpoint": (("app=evaluate",), ("checkpoint_dir",)),
-    "format": (
-        ("app=predict", "checkpoint_dir=run", "predict.format=xlsx"),
-        ("predict.format=xlsx", "parquet"),
-    ),
-    "flipped": (("app=evaluate", "checkpoint_dir=flipped"), ("layer0.safetensors", "checksum")),
-}
-
-
-@pytest.fixture(scope="module")
-def ended(place: Path) -> dict[str, Ended]:
-    shutil.copytree(place / "run", place / "flipped")
-    flip(place / "flipped" / "checkpoint" / "layer0.safetensors")
-    return {
-        name: run_main(*arguments, *DATA, *HERE, cwd=place)
-        for name, (arguments, _) in COMMANDS.items()
-    }
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_mistakes_end_with_status_2_and_one_line(ended: dict[str, Ended], name: str) -> None:
-    assert ended[name].rc == 2, ended[name].output
-    errors = [line for line in ended[name].stderr.splitlines() if not line.startswith("[")]
-    assert len(errors) == 1, ended[name].stderr
-    assert "Traceback" not in ended[name].output
-    for word in COMMANDS[name][1]:
-        assert word in errors[0]
 
 
 @pytest.mark.parametrize("last", ["embeddings.npy", "predictions.json"])

@@ -1,4 +1,4 @@
-"""Somebody's tables, with names and without features, from the files to predictions that are read
+"""Tables with names and without features, from the files to predictions that are read
 by name.
 """
 
@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import run_main
-
-import retexo
 
 SPLIT = ("split=fraction", "split.train=0.4", "split.val=0.3", "split.test=0.3", "split.seed=1")
 SMALL = ("num_partitions=2", "num_rounds=[4]", "device=cpu", "hidden_dim=16")
@@ -29,39 +27,6 @@ def write_friends(folder: Path, people: int = 60) -> list[str]:
         rows = [(name, "young" if at < people // 2 else "old") for at, name in enumerate(names[1:])]
         csv.writer(file).writerows([("id", "label"), *rows])
     return names
-
-
-@pytest.mark.timeout(240)
-def test_tables_of_names_are_trained_predicted_and_read_back(tmp_path: Path) -> None:
-    names = write_friends(tmp_path / "friends")
-    data = (
-        "dataset_name=file",
-        "dataset_file=friends",
-        "symmetrize=true",
-        "features=[degree,positional]",
-    )
-    ended = run_main("app=train", *data, *SPLIT, *SMALL, "hydra.run.dir=run", cwd=tmp_path)
-    assert ended.rc == 0, ended.output
-    for kind in ("csv", "npy"):
-        wanted = (
-            "app=predict",
-            "checkpoint_dir=run",
-            f"predict.format={kind}",
-            f"hydra.run.dir={kind}",
-        )
-        ended = run_main(*wanted, *data, *SPLIT, "num_partitions=2", "device=cpu", cwd=tmp_path)
-        assert ended.rc == 0, ended.output
-    with (tmp_path / "csv" / "predictions.csv").open(newline="") as file:
-        rows = {row["id"]: row["class"] for row in csv.DictReader(file)}
-    assert rows.keys() == set(names)
-    assert set(rows.values()) <= {"old", "young"}
-    table = np.load(tmp_path / "npy" / "predictions.npy")
-    assert dict(zip(table["id"].tolist(), table["class"].tolist(), strict=True)) == rows
-    run = retexo.load_run(tmp_path / "run")
-    directory = next((tmp_path / "data/partitions").iterdir())
-    found = run.predict(directory, node_ids=[names[5], names[3]])
-    assert found.ids.tolist() == [names[5], names[3]]
-    assert found.classes.tolist() == [rows[names[5]], rows[names[3]]]
 
 
 @pytest.mark.timeout(240)

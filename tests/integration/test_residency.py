@@ -27,9 +27,8 @@ from support import (
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.site_folders import ARRAYS, write_sites
-from retexo.apps import evaluate, partition_data, plan, predict, train
+from retexo.apps import partition_data, plan, train
 from retexo.errors import TrainingError
-from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
 
 NAMES = ["north", "east", "south", "void"]
@@ -127,23 +126,6 @@ def test_the_plan_has_the_bytes_of_setup_and_features(
             if entry["kind"] == kind and (is_smoothed or not entry["if_smoothed"])
         )
         assert sent == runs["sites"]["bytes"]["by_kind"][kind]
-
-
-def test_predictions_are_by_the_sites_ids(place: Path, runs: Any, tmp_path: Path) -> None:
-    model = f"checkpoint_dir={place}/file"
-    for name, data in (("file", by_file(place)), ("sites", by_sites(place))):
-        predict.run(compose([*COMMON, "app=predict", model, *data]), tmp_path / name)
-    one, other = (read_table(tmp_path / name / "predictions.npy") for name in ("file", "sites"))
-    assert other["id"].tolist() == sorted(hard_graph()[0].node_ids.tolist())
-    for name, column in one.items():
-        np.testing.assert_array_equal(column, other[name])
-    scores = [
-        evaluate.run(
-            compose([*COMMON, "app=evaluate", model, *data]), tmp_path / f"{place}-scores"
-        )["test"]
-        for place, data in enumerate((by_file(place), by_sites(place)))
-    ]
-    assert scores[0] == scores[1]
 
 
 # --- what one process finds ----------

@@ -98,6 +98,7 @@ def decode(
 
 
 def _header_dtype(width: int) -> torch.dtype:
+    """Return the integer type of a row's header: it holds the count of values and a flag."""
     return torch.uint8 if width < 1 << 7 else torch.uint16 if width < 1 << 15 else torch.uint32
 
 

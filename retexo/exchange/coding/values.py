@@ -95,7 +95,9 @@ def decode_values(
 
 
 def _half_byte_positions(counts: IntArray) -> torch.Tensor | slice:
-    """Return the half byte of each value; rows start at whole bytes. A full slice means all."""
+    """Return the position of each int4 value, counted in half bytes, in a code whose rows start at
+    whole bytes. A full slice means all.
+    """
     if not (counts % 2).any():
         return slice(None)
     padding = np.repeat(np.cumsum(counts % 2) - counts % 2, counts)

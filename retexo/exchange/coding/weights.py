@@ -47,4 +47,5 @@ def decode_weights(code: ByteArray, count: int) -> WeightArray:
 
 
 def _index_bits(size: int) -> int:
+    """Return the bits of an index into a table of `size` values."""
     return max(0, size - 1).bit_length()

@@ -17,6 +17,7 @@ from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GCN":
+    """Build the graph convolution of one layer."""
     return GCN(layer.num_in, layer.num_out, layer.model.dropout)
 
 

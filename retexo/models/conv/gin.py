@@ -19,6 +19,7 @@ from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":
+    """Build the graph isomorphism layer, with its MLP."""
     width = layer.num_out if layer.model.self_weight else layer.model.hidden_dim
     model = layer.model
     return GIN(layer.num_in, layer.num_out, model.dropout, width, model.norm, model.activation)

@@ -12,4 +12,5 @@ from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> RelationalConvolution:
+    """Build the convolution with one weight per relation."""
     return RelationalConvolution(layer.groups, layer.num_out, layer.model.dropout)

@@ -27,6 +27,7 @@ from retexo.settings.options import NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
+    """Build the attention of one layer; InputError if hidden_dim is no multiple of heads."""
     heads = 1 if layer.is_last else layer.model.heads
     if layer.num_out % heads:
         raise InputError(
@@ -77,7 +78,9 @@ class RelationalAttention(RelationalConvolution):
             )
         ]
         return (
-            torch.cat([*out, *([self.added(parts, inputs.num_rows)] if self.groups else [])], dim=1)
+            torch.cat(
+                [*out, *([self.sum_parts(parts, inputs.num_rows)] if self.groups else [])], dim=1
+            )
             + self.bias
         )
 

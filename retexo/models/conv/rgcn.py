@@ -15,6 +15,7 @@ from retexo.settings.options import RGCNOptions
 
 
 def build(layer: LayerShape, options: RGCNOptions) -> RelationalConvolution:
+    """Build the convolution of one layer, with bases shared by relations."""
     return RelationalConvolution(
         layer.groups, layer.num_out, layer.model.dropout, options.num_bases
     )

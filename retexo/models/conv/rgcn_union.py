@@ -22,6 +22,7 @@ BASES = 8
 
 
 def build(layer: LayerShape, options: NoOptions) -> "UnionRGCN":
+    """Build the convolution over the relations of a union graph."""
     groups = ((RelationInput("rows", layer.num_in),) * layer.num_edge_features,)
     return UnionRGCN(groups, layer.num_out, layer.model.dropout, BASES)
 

@@ -25,6 +25,7 @@ from retexo.settings.options import SAGEOptions
 
 
 def build(layer: LayerShape, options: SAGEOptions) -> "SAGEMean | SAGEPool":
+    """Build the GraphSAGE layer with the aggregator that the options name."""
     if options.aggregator == "pool":
         return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
     return SAGEMean(

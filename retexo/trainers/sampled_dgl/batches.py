@@ -56,7 +56,11 @@ class Batches:
     """The network on one batch of a trainer's nodes per round."""
 
     def __init__(self, share: TrainerShare, client: Client) -> None:
-        self.share, self.client, self.module = share, client, end_to_end.network_of(share.stages)
+        self.share, self.client, self.module = (
+            share,
+            client,
+            end_to_end.collect_modules(share.stages),
+        )
         self.metric = share.task.make_round_metric()
         self._sampler = client.dgl.dataloading.NeighborSampler(list(share.fanout))
         self._nodes, self._step = share.train, 0

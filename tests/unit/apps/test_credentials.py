@@ -27,7 +27,7 @@ from support import make_credentials
 from partitioning.errors import InputError
 from retexo.apps import credentials
 from retexo.apps.credentials import main
-from retexo.sites.credentials import read_credentials
+from retexo.sites.certificates import read_credentials
 
 COMMANDS = {
     "sign": ("sign", "authority", "new/request.pem"),

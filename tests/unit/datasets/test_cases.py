@@ -1,6 +1,5 @@
 """Tables as people bring them: each is read as it is meant, or refused with the remedy."""
 
-import gzip
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support import dataset_settings, run_main, split_settings
+from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import read_graph
 from partitioning.errors import InputError
-from partitioning.features.build import encode_tables, stored_columns
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe, draw
 
@@ -44,69 +41,22 @@ def load(folder: Path, **fields: Any) -> GraphData:
     return datasets.load(dataset_settings("file", str(folder), **fields))
 
 
-def write_labels(folder: Path, labels: Any) -> None:
-    write(folder, NODES.assign(label=labels))
-
-
-def spark(folder: Path) -> None:
-    for name, frame in (("nodes", NODES), ("edges", EDGES)):
-        (folder / f"{name}.parquet").mkdir()
-        for part, rows in enumerate((slice(0, 5), slice(5, None))):
-            frame[rows].to_parquet(folder / f"{name}.parquet" / f"part-{part}.parquet")
-        (folder / f"{name}.parquet/_SUCCESS").touch()
-
-
 def parquet(folder: Path, nodes: pd.DataFrame) -> None:
     nodes.to_parquet(folder / "nodes.parquet")
     EDGES.to_parquet(folder / "edges.parquet")
 
 
-def gz(folder: Path) -> None:
-    for name, frame in (("nodes", NODES), ("edges", EDGES)):
-        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
-
-
-def snap(folder: Path) -> None:
-    lines = [f"{src}\t{dst}" for src, dst in EDGES.itertuples(index=False)]
-    text = "\n".join(["# Directed graph", "# FromNodeId\tToNodeId", *lines, ""])
-    (folder / "edges.txt").write_text(text)
-    NODES.to_csv(folder / "nodes.csv", index=False)
-
-
-def blank_last_line(folder: Path) -> None:
-    write(folder)
-    for file in folder.iterdir():
-        file.write_text(file.read_text() + "\n\n")
-
-
 HASHES = np.arange(NUM_NODES, dtype=np.uint64) + np.uint64(2**64 - 100)
-DIGITS = [f"6221888200042590280{row:02}" for row in range(NUM_NODES)]
-CODES = ["NA", *(f"C{row}" for row in range(1, NUM_NODES))]
 CHINESE = [f"李明 {row}" for row in range(NUM_NODES)]
 
 
 @pytest.mark.parametrize(
     ("case", "ids"),
     [
-        (write, None),
-        (gz, None),
-        (spark, None),
-        (snap, None),
-        (blank_last_line, None),
-        (lambda folder: write(folder, sep="\t", encoding="utf-16"), None),
-        (lambda folder: write(folder, sep=";", decimal=","), None),
-        (lambda folder: write(folder, edges=EDGES.astype(float)), None),
         (lambda folder: parquet(folder, NODES.set_index("id")), None),
-        (lambda folder: write(folder, *with_ids([f"{row:05}" for row in range(12)])), "00000"),
-        (lambda folder: write(folder, *with_ids(DIGITS)), DIGITS[0]),
         (lambda folder: write(folder, *with_ids(HASHES)), str(HASHES[0])),
-        (lambda folder: write(folder, *with_ids(CODES)), "NA"),
-        (lambda folder: write(folder, *with_ids(CHINESE)), "李明 0"),
     ],
-    ids=[
-        *("base", "gz", "spark", "snap", "blank-line", "utf-16", "decimal-comma", "float-ends"),
-        *("named-index", "zeros", "digits", "hashes", "NA", "chinese"),
-    ],
+    ids=["named-index", "hashes"],
 )
 def test_ids_come_back_as_they_were_given(tmp_path: Path, case: Case, ids: str | None) -> None:
     case(tmp_path)
@@ -115,26 +65,6 @@ def test_ids_come_back_as_they_were_given(tmp_path: Path, case: Case, ids: str |
     assert (graph.src.tolist(), graph.dst.tolist()) == (EDGES.src.tolist(), EDGES.dst.tolist())
     assert graph.labels.tolist() == LABELS.tolist()
     assert graph.features.tolist() == [[value] for value in NODES.x]
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "num_blank"),
-    [
-        ([1582218195625938945 + row % 3 if row > 1 else "" for row in range(12)], 3, 2),
-        (["None", "low", "high"] * 4, ("None", "high", "low"), 0),
-        (["-1", "ham", "spam"] * 4, ("ham", "spam"), 4),
-        ([np.nan, 1.0, 0.0] * 4, None, 4),
-    ],
-    ids=["19 digits", "None", "-1", "blank"],
-)
-def test_classes_of_any_kind(tmp_path: Path, labels: Any, names: Any, num_blank: int) -> None:
-    write_labels(tmp_path, labels)
-    graph = load(tmp_path)
-    assert int((graph.labels < 0).sum()) == num_blank
-    if isinstance(names, int):
-        assert graph.num_classes == names
-    else:
-        assert graph.class_names == names
 
 
 @pytest.mark.parametrize(
@@ -248,35 +178,6 @@ def test_dates_split_the_nodes(tmp_path: Path) -> None:
     assert (np.diff(graph.node_time) == -86400).all()
 
 
-@pytest.mark.parametrize("labels", [None, ""], ids=["without", "blank"])
-def test_next_months_table_without_labels(tmp_path: Path, labels: str | None) -> None:
-    """New ids, no labels, other values: encoded as the stored state says."""
-    for folder in ("before", "after"):
-        (tmp_path / folder).mkdir()
-    write(tmp_path / "before", NODES.assign(zip=["0100", "0200"] * 6))
-    columns = {"categorical": ("zip",)}
-    asked = dataset_settings(
-        "file", str(tmp_path / "before"), columns=columns, features={"scale": "auto"}
-    )
-    before, states = encode_tables(read_graph(asked), asked.features, None)
-    nodes, edges = with_ids(np.arange(NUM_NODES) + 5000)
-    nodes = nodes.assign(zip="0200").drop(columns="label")
-    write(tmp_path / "after", nodes if labels is None else nodes.assign(label=labels), edges)
-    later = dataset_settings("file", str(tmp_path / "after"))
-    later = replace(
-        later,
-        columns=stored_columns(states, later.columns),
-        split=replace(later.split, kind="none"),
-    )
-    after, _ = encode_tables(read_graph(later), asked.features, None, states)
-    assert isinstance(after, GraphData)
-    assert isinstance(before, GraphData)
-    rows = np.arange(NUM_NODES)
-    assert np.allclose(after.features[rows][:, 0], before.features[rows][:, 0])
-    assert after.features[rows][:, 1:].tolist() == [[0, 1]] * NUM_NODES
-    assert (after.labels == -1).all()
-
-
 def test_an_id_column_of_a_type_is_found(tmp_path: Path) -> None:
     for folder in ("nodes", "edges"):
         (tmp_path / folder).mkdir()
@@ -303,22 +204,3 @@ def test_a_folder_of_types_without_labels(tmp_path: Path) -> None:
     graph = datasets.load_any(replace(asked, split=replace(asked.split, kind="none")))
     assert isinstance(graph, HeteroGraphData)
     assert graph.nodes["film"].features.tolist() == [[1990, 0, 1, 0], [1990, 1, 0, 1]]
-
-
-def test_the_roles_are_printed_and_stored(tmp_path: Path) -> None:
-    (tmp_path / "toy").mkdir()
-    write(tmp_path / "toy", NODES.assign(city=["Rome", "Oslo"] * 6).rename(columns={"id": "key"}))
-    command = [
-        *("app=partition_data", "dataset_name=file", f"dataset_file={tmp_path}/toy"),
-        *("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25"),
-        *("num_partitions=2", f"partition_dir={tmp_path}", f"hydra.run.dir={tmp_path}/run"),
-    ]
-    for number, attempt in enumerate((command, command, [*command, "features.scale=none"])):
-        ended = run_main(*attempt, cwd=tmp_path)
-        if number == 2:
-            assert ended.rc == 2
-            assert "features.scale (auto there, none now)" in ended.output
-        else:
-            assert "nodes: id key; label label\n" in ended.stdout
-            assert "nodes: numeric (standardised): x\n" in ended.stdout
-            assert "nodes: categorical (2 one-hot columns): city (Oslo, Rome)\n" in ended.stdout

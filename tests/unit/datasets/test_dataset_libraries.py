@@ -538,12 +538,7 @@ def test_damaged_files_of_planetoid_are_named(tmp_path):
     ("name", "file"), [("facebook", "facebook.npz"), ("lastfm", "lastfm_asia.npz")]
 )
 def test_musae(tmp_path, name, file):
-    raw = tmp_path / name / "raw"
-    raw.mkdir(parents=True)
-    edges = np.array(BOTH)
-    np.savez(
-        raw / file, features=np.arange(36.0).reshape(12, 3), target=np.arange(12) % 4, edges=edges
-    )
+    write_musae(tmp_path / name / "raw", file)
     graph = load(name, tmp_path)
     assert pairs(graph) == BOTH
     assert graph.labels.tolist() == [node % 4 for node in range(12)]

@@ -2,7 +2,6 @@
 relations, or refused.
 """
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -110,27 +109,6 @@ def test_means_of_edge_features_by_hand(tmp_path: Path) -> None:
     assert read(folder, reverse=False, features=("degree",)).nodes["film"].features.shape == (6, 2)
     with pytest.raises(InputError, match="duplicates=merge: features or times of edges"):
         read(folder, duplicates="merge")
-
-
-def test_tables_as_other_programs_write_them(tmp_path: Path) -> None:
-    """A table of nodes in part files, with an index that has a name; one that gzip has
-    compressed.
-    """
-    plain, folder = read(write(tmp_path / "plain")), write(tmp_path / "films")
-    frame = pd.read_csv(folder / "nodes/movie.csv").set_index("id")
-    (folder / "nodes/movie.csv").unlink()
-    (folder / "nodes/movie.parquet").mkdir()
-    (folder / "nodes/movie.parquet/_SUCCESS").touch()
-    for part in range(3):
-        frame[part : part + 1].to_parquet(folder / f"nodes/movie.parquet/part-{part}.parquet")
-    edges = folder / "edges/person__acts_in__movie.csv"
-    edges.with_suffix(".csv.gz").write_bytes(gzip.compress(edges.read_bytes()))
-    edges.unlink()
-    graph = read(folder)
-    assert graph.nodes["movie"].node_names.tolist() == ["alien", "heat", "up"]  # type: ignore[union-attr]
-    assert graph.nodes["movie"].features.tolist() == plain.nodes["movie"].features.tolist()
-    assert graph.labels.tolist() == plain.labels.tolist()
-    assert graph.relations[CREW].dst.tolist() == plain.relations[CREW].dst.tolist()
 
 
 def test_types_without_features_get_some(tmp_path: Path) -> None:

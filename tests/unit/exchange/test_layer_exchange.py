@@ -418,28 +418,6 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
             held = held_rows(whole, asker, sides[asker])
 
 
-@quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), modes)
-def test_a_plain_exchange_sends_every_halo_row_once(
-    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
-) -> None:
-    kind, width, out = mode
-    sides = exchanged(
-        whole,
-        features(kind, whole.num_nodes, width),
-        Layer(convolution(name, width, out), *place, True),
-    )
-    for owner, asker in pairs(whole):
-        rows = {
-            source for source, _ in cut_edges(whole, owner, asker, np.ones(whole.num_nodes, bool))
-        }
-        assert sides[owner].rows_sent(TRAIN_PHASE, asker) == 8 * width * len(rows)
-        assert sides[owner].rows_sent(INFER_PHASE, asker) == 0
-        assert {tag.kind for tag, _ in sides[owner].sent} <= {
-            "features" if place[0] == 0 else "embeddings"
-        }
-
-
 def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
     """Rows 0 and 1 cancel, so whole sums of both are short; once row 0 is sent, row 1 remains in
     them.

@@ -25,7 +25,6 @@ from retexo.exchange import boundary as boundary_module
 from retexo.exchange.boundary import (
     Boundary,
     BoundaryCode,
-    find_incoming_boundaries,
 )
 from retexo.exchange.coding.elias_fano import encode_sorted, encoded_size
 from retexo.exchange.exchange_plan import (
@@ -237,38 +236,6 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
         ):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
-
-
-@quickly
-@given(wholes(), st.booleans(), st.integers(0, 99))
-def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, place: int) -> None:
-    """Directories sort edges by destination, then source. Weights move with their edges."""
-    for part in range(whole.num_parts):
-        partition = whole.partition(part)
-        partition = replace(partition, edge_weight=(100 * partition.src + partition.dst).float())
-        required = whole.required_layers(2)[whole.nodes_of(part)].astype(np.uint8)
-        order = np.lexsort((partition.src, partition.dst))
-        turned, two = (
-            order.copy(),
-            slice(place % max(1, len(order)), place % max(1, len(order)) + 2),
-        )
-        turned[two] = order[two][::-1]
-        orders = np.arange(len(order)), turned, order
-        drawn, *others = (
-            find_incoming_boundaries(in_order(partition, each), required, sums) for each in orders
-        )
-        for other in others:
-            for found, expected in zip(other, drawn, strict=True):
-                for name, values in vars(expected).items():
-                    np.testing.assert_array_equal(getattr(found, name), values)
-
-
-def in_order(partition: Partition, order: Ints) -> Partition:
-    edges = {
-        name: getattr(partition, name)[torch.from_numpy(order)]
-        for name in ("src", "dst", "edge_weight")
-    }
-    return replace(partition, **edges)
 
 
 @quickly

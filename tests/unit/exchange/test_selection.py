@@ -177,19 +177,6 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
 
 @quickly
 @given(cases(), st.booleans())
-def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, projected: bool) -> None:
-    chosen = case.select_vectors(partial_sums=False, projected=projected)
-    assert chosen.rows.all()
-    assert not chosen.sums.any()
-    every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
-    assert case.weight(chosen) == min(
-        case.weight(Selection(each, every, none)) for each in formats(projected)
-    )
-    assert len(case.write(chosen)) == case.weight(chosen)
-
-
-@quickly
-@given(cases(), st.booleans())
 def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> None:
     """Or shorter: a sparse sum without the rows that are sent may have fewer values."""
     chosen = case.select_vectors(projected=projected)

@@ -41,20 +41,6 @@ def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("edges", BLOCKS)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_sums(edges: Block, weighted: bool) -> None:
-    rows = torch.randn(len(edges.nodes), 3, dtype=F64, requires_grad=True)
-    weight = torch.randn(len(edges.src), dtype=F64, requires_grad=True) if weighted else None
-    each = rows[edges.src] if weight is None else rows[edges.src] * weight[:, None]
-    wanted = torch.zeros(edges.num_dst, 3, dtype=F64).index_add(0, edges.dst, each)
-    assert_same(
-        edge_sum(edges, rows, weight),
-        wanted,
-        *(tensor for tensor in (rows, weight) if tensor is not None),
-    )
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
 def test_sums_of_several_heads(
@@ -79,25 +65,6 @@ def test_softmax(edges: Block) -> None:
     assert_same(edge_softmax(edges, score), power / total[edges.dst], score)
     alpha = edge_softmax(edges, 1000 * score.float())
     assert alpha.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-@pytest.mark.parametrize("edges", BLOCKS)
-def test_maxima(edges: Block, dtype: torch.dtype) -> None:
-    """The gradient goes to one of the maximal rows; here only zeros are equal."""
-    rows = torch.relu(torch.randn(len(edges.nodes), 6, dtype=dtype)).requires_grad_()
-    top = edge_max(edges, rows)
-    largest = torch.zeros(edges.num_dst, 6, dtype=dtype)
-    wanted = largest.index_reduce(0, edges.dst, rows.detach()[edges.src], "amax")
-    assert torch.equal(top, wanted)
-    assert torch.equal(edge_max(edges, rows.detach()), wanted)
-    weight = torch.rand(top.shape, dtype=dtype)
-    (top * weight).sum().backward()
-    expected = torch.zeros_like(rows)
-    for node, column in (top > 0).nonzero().tolist():
-        senders = edges.src[edges.dst == node]
-        expected[senders[rows[senders, column].argmax()], column] += weight[node, column]
-    torch.testing.assert_close(rows.grad, expected)
 
 
 def everything(edges: Block, width: int) -> list[Tensor]:

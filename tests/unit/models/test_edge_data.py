@@ -96,17 +96,6 @@ def test_sums_are_weighted_and_a_weight_of_k_is_k_edges(name: str, sparse: bool)
     )
 
 
-def test_weights_have_a_gradient_path_to_the_rows() -> None:
-    conv, x = make(SAGEMean), rows(False).requires_grad_()
-    nodes = torch.arange(N)
-    weight = torch.randn(N, D, dtype=F64)
-    block = edges(WEIGHTS).cut_block(nodes, NOTHING)
-    out = conv(conv.prepare(block, x[block.nodes], NOTHING.projected.values))
-    got = torch.autograd.grad((out * weight).sum(), x)[0]
-    formula = aggregate("sage", x, WEIGHTS) @ conv.weight_neigh + x @ conv.weight_self
-    torch.testing.assert_close(got, torch.autograd.grad((formula * weight).sum(), x)[0])
-
-
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_gat_reads_features_of_edges(self_loops: bool) -> None:
     conv = make(GAT, heads=2, merge="concat", self_loops=self_loops, num_edge_features=K)

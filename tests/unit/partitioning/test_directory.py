@@ -16,7 +16,6 @@ import torch
 from support import (
     ROOT,
     dgl,
-    dgl_directory,
     provenance,
     random_graph,
     thirds,
@@ -93,52 +92,6 @@ def test_parts_are_mapped(directory: PartitionDirectory) -> None:
         "src",
         "dst",
     }
-
-
-def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True)
-    for rank in range(3):
-        config = directory.path / f"{directory.path.name}.json"
-        structure, feats, _, book, name, ntypes, etypes = dgl.distributed.load_partition(
-            str(config), rank
-        )
-        part = directory.read(rank)
-        assert name == directory.path.name
-        assert (ntypes, etypes) == (["_N"], [("_N", "_E", "_N")])
-        assert int(structure.ndata["inner_node"].sum()) == part.num_inner
-        assert structure.num_nodes() == part.num_inner + part.num_halo
-        assert structure.num_edges() == len(part.src) + part.self_loops
-        assert torch.equal(feats["_N/feat"], part.features)
-        assert feats["_N/orig_id"].tolist() == part.node_ids.tolist()
-        assert feats["_N/in_deg"].tolist() == part.in_degree.tolist()
-        assert torch.equal(structure.ndata["out_deg"], part.out_degree)
-        assert (
-            book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
-        )
-
-
-def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path) -> None:
-    directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
-    theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
-    assert theirs.meta is None
-    mine, others = ([place.read(rank) for rank in range(3)] for place in (directory, theirs))
-    for own, other in zip(mine, others, strict=True):
-        assert sorted(own.node_ids.tolist()) == sorted(other.node_ids.tolist())
-        order, others_order = own.node_ids.argsort(), other.node_ids.argsort()
-        for name in ("features", "labels", "in_degree", *MASKS):
-            assert torch.equal(getattr(own, name)[order], getattr(other, name)[others_order])
-        assert own.self_loops == other.self_loops
-        assert other.out_degree is None
-        found = []
-        for parts, part in ((mine, own), (others, other)):
-            ids = np.array(global_ids(parts, part))
-            found.append(
-                (
-                    sorted(zip(ids[part.src], ids[part.dst], strict=True)),
-                    sorted(ids[part.num_inner :].tolist()),
-                )
-            )
-        assert found[0] == found[1]
 
 
 def test_edges_come_sorted_and_chunks_change_nothing(

@@ -49,10 +49,12 @@ CASE = random_graph.Case(
 def test_gradients_by_hand() -> None:
     # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3.
     # Each message has a tail of 8, and goes 2 (W - 1) times in all.
-    assert random_graph.sent(CASE)["gradients"] == 6 * 4 * (10 * (63 + 8) + 20 * (18 + 8))
+    assert random_graph.count_sent_bytes(CASE)["gradients"] == 6 * 4 * (
+        10 * (63 + 8) + 20 * (18 + 8)
+    )
     # SAGE has one weight more, for a node's own row.
     sage = replace(CASE, model="sage", rounds=(1, 0))
-    assert random_graph.sent(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 8)
+    assert random_graph.count_sent_bytes(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 8)
 
 
 def memory(case: random_graph.Case) -> int:
@@ -149,7 +151,7 @@ def test_bytes_of_a_dry_run(tmp_path: Path, split: str, layers: int, model: str)
     directory = open_directory(settings)
     parts = [directory.read(part) for part in range(3)]
     counted, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
-    sizes = random_graph.sent(case)
+    sizes = random_graph.count_sent_bytes(case)
     for kind, tolerance in (
         ("features", 0.05),
         ("embeddings", 0.05),
@@ -179,7 +181,7 @@ def test_bytes_memory_and_the_networks_least_time(
     printed = dict(
         re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()
     )
-    sizes = random_graph.sent(CASE)
+    sizes = random_graph.count_sent_bytes(CASE)
     assert printed["bytes, gradients"] == f"{sizes['gradients']:,.0f}"
     assert printed["bytes, in all"] == f"{sum(sizes.values()):,.0f}"
     assert printed["memory per worker, bytes"] == f"{memory(CASE):,}"

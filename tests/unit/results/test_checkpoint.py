@@ -5,20 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from partitioning.errors import InputError
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.results.checkpoint import load_model, open_checkpoint, save_layer, save_model
-
-MODELS: list[tuple[str, dict[str, Any]]] = [
-    ("gcn", {}),
-    ("sage", {"aggregator": "mean"}),
-    ("sage", {"aggregator": "pool"}),
-    ("gat", {"head_merge": "mean", "self_loops": True}),
-    ("gin", {}),
-]
 
 
 def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
@@ -32,28 +23,6 @@ def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Arc
         options=options,
     )
     return Architecture(model, num_features=5, num_classes=3)
-
-
-@pytest.mark.parametrize("norm", ["layer", "none"])
-@pytest.mark.parametrize(("name", "options"), MODELS)
-def test_what_was_saved_is_loaded(
-    tmp_path: Path, name: str, options: dict[str, Any], norm: str
-) -> None:
-    shape = architecture(name, options, norm)
-    stages = build_stages(shape, 7)
-    for layer, stage in enumerate(stages):
-        save_layer(tmp_path, layer, stage)
-    save_model(tmp_path, shape, {})
-    loaded_shape, loaded = load_model(tmp_path)
-    assert loaded_shape == shape
-    for stage, copy in zip(stages, loaded, strict=True):
-        assert not copy.training
-        assert stage.state_dict().keys() == copy.state_dict().keys()
-        assert all(
-            torch.equal(value, copy.state_dict()[key]) for key, value in stage.state_dict().items()
-        )
-    parts = {"conv", "norm", "head"} if norm == "layer" else {"conv", "head"}
-    assert {key.split(".")[0] for key in loaded[0].state_dict()} == parts
 
 
 def test_gat_of_a_checkpoint_from_before_has_no_self_loops() -> None:

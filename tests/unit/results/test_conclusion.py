@@ -47,10 +47,10 @@ def standard_error_of_ranking(scores: np.ndarray, truth: np.ndarray, score: Any)
 
 @pytest.mark.parametrize("name", SCORES)
 def test_a_standard_error_is_the_deviation_over_other_test_nodes(name: str) -> None:
-    """Of 600 nodes, a fifth of them positive, drawn 300 times."""
+    """Of 600 nodes, a fifth of them positive, drawn 200 times."""
     rng = np.random.default_rng(0)
     values, errors = [], []
-    for _ in range(300):
+    for _ in range(200):
         truth = (rng.random(600) < 0.2).astype(int)
         scores = rng.normal(size=600) + 1.2 * truth
         ranked = name in ("roc_auc", "average_precision")

@@ -25,18 +25,6 @@ def test_labels_each_by_itself() -> None:
     np.testing.assert_allclose(columns["p1"], 1 / (1 + np.exp([-1, -0.5])), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "npy"])
-def test_what_was_written_is_read(tmp_path: Path, kind: str) -> None:
-    columns = found([2**62 + 1, -3]).columns()
-    write_table(tmp_path / f"table.{kind}", columns)
-    again = read_table(tmp_path / f"table.{kind}")
-    assert list(again) == list(columns)
-    for name, column in columns.items():
-        assert again[name].dtype == column.dtype
-        assert again[name].tolist() == column.tolist()
-    assert [path.name for path in tmp_path.iterdir()] == [f"table.{kind}"]
-
-
 def test_a_csv_keeps_ids_and_float32(tmp_path: Path) -> None:
     columns = found([2**62 + 1, -3]).columns()
     write_table(tmp_path / "table.csv", columns)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import FORMAT_VERSION, HEADER, ReplayLog, checksum
@@ -39,55 +38,6 @@ def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
         return recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
 
     return run_threads(world, work)
-
-
-def equal(left: Any, right: Any) -> bool:
-    if isinstance(left, Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return list(left) == list(right) and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return bool(left == right)
-
-
-leaves = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**60), 2**60),
-    st.floats(allow_nan=False),
-    st.text(),
-    st.builds(
-        lambda shape, dtype: torch.arange(shape[0] * shape[1]).view(shape).to(dtype),
-        st.tuples(st.integers(0, 3), st.integers(0, 3)),
-        st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]),
-    ),
-    st.builds(lambda: torch.tensor(3.0)),
-)
-states = st.dictionaries(
-    st.text(max_size=3),
-    st.recursive(
-        leaves,
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 5), inner, max_size=3)
-        ),
-    ),
-    max_size=4,
-)
-
-
-@given(state=states)
-def test_a_state_is_read_as_it_was_written(
-    state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("state")
-    recovery(folder / "0").save_round(0, 3, state)
-    again = recovery(folder / "0")
-    assert run_threads(1, again.agree) == [(0, 3)]
-    found: list[dict[str, Any]] = []
-    assert again.load_round(0, found.append)
-    assert equal(found[0], state)
-    assert not again.load_round(1, found.append)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sum of the updates of a round: whole, rounded, used rows only, and as low-rank factors."""
+"""Sum of the updates of a round: rounded, and as low-rank factors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from retexo.settings.communication_settings import GradientSettings
 SETUP, GRADIENTS = MessageTag("setup", 1), MessageTag("gradients", 1)
 F64 = torch.float64
 TAIL = 8
-NOBODY: frozenset[int] = frozenset()
 
 
 class Model(nn.Module):
@@ -43,7 +42,6 @@ class Way:
 
     rank: int = 0
     wire: WireFormat | None = None
-    zero_ranks: frozenset[int] = NOBODY
     used: tuple[bool, ...] | None = None
     """Rows of the first weight."""
 
@@ -72,7 +70,7 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
             {} if way.used is None else {module.weight: torch.tensor(way.used)}
         )
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
-        wire = AllReduce(comm, GRADIENTS, way.wire, way.zero_ranks)
+        wire = AllReduce(comm, GRADIENTS, way.wire, frozenset())
         settings = GradientSettings(
             "sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1), False
         )
@@ -124,21 +122,7 @@ def assert_agreed(added: list[Added]) -> None:
         assert worker.tails.tolist() == [[total] * TAIL for total in totals]
 
 
-# --- whole sums ----------
-
-
 USED = tuple(row in (0, 3, 4, 11) for row in range(12))
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("wire", [None, torch.bfloat16])
-def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: WireFormat | None) -> None:
-    shares = random_shares(world)
-    weight_of(shares)[:, :, ~torch.tensor(USED)] = 0.0
-    all_rows, some = summed_by(shares, Way(wire=wire)), summed_by(shares, Way(wire=wire, used=USED))
-    assert_agreed(some)
-    assert torch.equal(some[0].sums, all_rows[0].sums)
-    assert sent(all_rows) - sent(some) == 2 * (world - 1) * 8 * 10 * (4 if wire is None else 2)
 
 
 # --- rounded sums ----------
@@ -195,28 +179,6 @@ def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
 
 
 # --- workers that send nothing ----------
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("zero_ranks", [{1}, {0, 2}, {0, 1, 2}])
-def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) -> None:
-    """A rank without update sends only the tail; the first rank with one adds up."""
-    shares = random_shares(3, dtype=F64)
-    shares[list(zero_ranks)] = 0.0
-    loud, quiet = (
-        summed_by(shares, Way(rank)),
-        summed_by(shares, Way(rank, zero_ranks=frozenset(zero_ranks))),
-    )
-    assert_agreed(quiet)
-    torch.testing.assert_close(quiet[0].sums, loud[0].sums, rtol=1e-12, atol=1e-12)
-    values = Model.SIZE if rank == 0 else 12 * rank + 14 + 10 * rank
-    for added, silent in ((loud, set()), (quiet, zero_ranks)):
-        root = min({0, 1, 2} - silent, default=0)
-        sums = [
-            2 * (values + TAIL) if worker == root else values * (worker not in silent) + TAIL
-            for worker in range(3)
-        ]
-        assert [sum(worker.sent) for worker in added] == [8 * count for count in sums]
 
 
 # --- low-rank factors ----------

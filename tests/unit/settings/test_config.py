@@ -1,11 +1,9 @@
 """Every check of a setting: what is wrong is named, with its value and a remedy."""
 
-import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import yaml
@@ -13,7 +11,7 @@ from support import ROOT, need_dgl
 
 from partitioning.errors import InputError
 from retexo.settings.compose import compose
-from retexo.settings.flatten import flatten, nest
+from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import CONFIG_DIR
 from retexo.trainers import registry
@@ -337,78 +335,32 @@ PUBLISHED = {
     "gradient.rank": 4,
     "exchange.precision": "fp32",
 }
-CHANGED = {
-    "model.self_weight": True,
-    "model.input_skip": True,
-    "model.output": "aggregate",
-    "dropout": 0.2,
-    "output_heads": "validation",
-    "smoothing.steps": 7,
-    "batch_size": 9,
-    "learning_rate": [0.01],
-    "num_rounds": [90],
-    "stopping.patience": 20,
-    "local_epochs": 20,
-    "gradient.mode": "local",
-    "gradient.precision": "bf16",
-    "gradient.compression": "powersgd",
-    "gradient.rank": 9,
-    "exchange.precision": "int8",
-}
-
-
-@pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with the configurations changed_gcn and changed_gat, in which all of these defaults
-    are others.
-    """
-    folder = tmp_path_factory.mktemp("changed")
-    whole = (CONFIG_DIR / "node_classification.yaml").read_text()
-    for name in ("  - defaults\n", "gradient: default"):
-        assert whole.count(name) == 1
-    whole = whole.replace("  - defaults\n", "  - defaults\n  - others\n").replace(
-        "gradient: default", "gradient: local"
-    )
-    (folder / "others.yaml").write_text(json.dumps(nest(CHANGED)))
-    (folder / "changed.yaml").write_text(whole)
-    for model in ("gcn", "gat"):
-        own = (CONFIG_DIR / f"node_classification_{model}.yaml").read_text()
-        (folder / f"changed_{model}.yaml").write_text(own.replace("node_classification", "changed"))
-    assert settings_in(str(folder)) == CHANGED
-    return str(folder)
-
-
-def config_name(folder: str | None, model: str) -> str:
-    return f"{'node_classification' if folder is None else 'changed'}_{model}"
-
-
-def settings_in(folder: str | None, *overrides: str, model: str = "gcn") -> dict[str, object]:
-    """Those of PUBLISHED."""
-    composed = compose(overrides, config_name(folder, model), folder)
-    registry.check(composed.train)
-    found = flatten(composed.resolved)
-    return {name: found[name] for name in PUBLISHED}
 
 
 @pytest.mark.parametrize(
     "choice", ["+experiment=retexo", *(f"trainer={name}" for name in TRAINERS if name != "lazy")]
 )
-def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str) -> None:
+def test_published_settings_of_other_trainers(choice: str) -> None:
+    """All are named by base/published.yaml, so that none follows a default."""
     if choice == "trainer=sampled":
         need_dgl()
+    train = compose([choice], "node_classification_gcn")
+    registry.check(train.train)
+    found = flatten(train.resolved)
     published = PUBLISHED | ({"batch_size": 1024} if choice == "trainer=sampled" else {})
-    for folder in (None, changed):
-        assert settings_in(folder, choice) == published
-    assert settings_in(changed, choice, "stopping=none", "output_heads=last") == {
-        **published,
-        "stopping.patience": None,
-    }
-    own = {**published, "gradient.mode": "local", "local_epochs": 7, "learning_rate": [0.2]}
-    if choice not in ("trainer=full_graph", "trainer=bns", "trainer=sampled"):
-        given = ("gradient=local", "local_epochs=7", "learning_rate=[0.2]")
-        assert settings_in(changed, choice, *given) == own
+    assert {name: found[name] for name in PUBLISHED} == published
     said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
     assert {*said, "gradient.mode"} == {*PUBLISHED}
+
+
+@pytest.mark.parametrize(
+    ("choice", "loops"), [("+experiment=retexo", False), ("trainer=bns", True)]
+)
+def test_published_gat_of_lazy_training_alone_leaves_the_node_out(choice: str, loops: bool) -> None:
+    gat = compose([choice], "node_classification_gat").train.model
+    assert (gat.dropout, gat.options) == (0.3, {"head_merge": "mean", "self_loops": loops})
+    given = compose([choice, "model.self_loops=true"], "node_classification_gat").train.model
+    assert given.options["self_loops"]
 
 
 def test_regression_has_defaults_of_its_own_and_some_by_model() -> None:
@@ -445,18 +397,6 @@ def test_depth_by_validation_and_look_ahead_are_refused_where_they_do_not_apply(
 ) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         registry.check(compose(overrides.split(), name).train)
-
-
-def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) -> None:
-    for folder, (choice, loops) in product(
-        (None, changed), (("+experiment=retexo", False), ("trainer=bns", True))
-    ):
-        assert settings_in(folder, choice, model="gat") == {**PUBLISHED, "dropout": 0.3}
-        gat = compose([choice], config_name(folder, "gat"), folder).train.model
-        assert gat.options == {"head_merge": "mean", "self_loops": loops}
-    assert compose(
-        ["+experiment=retexo", "model.self_loops=true"], "node_classification_gat"
-    ).train.model.options["self_loops"]
 
 
 @pytest.mark.parametrize(

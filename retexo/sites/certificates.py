@@ -1,4 +1,4 @@
-"""A node's credentials, from its folder, and the TLS 1.3 context they give.
+"""A node's certificates: reads and checks its folder of credentials, and makes the TLS 1.3 context.
 
     key.pem            this site's private key, readable only by its owner
     certificate.pem    the site's certificate, signed by the authority
@@ -112,6 +112,7 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
 
 
 def _check_key(path: Path) -> None:
+    """InputError if the key is missing, or others may read it."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -193,6 +194,9 @@ def revocation_number(path: Path, revoked: Any) -> int:
 
 
 def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int]:
+    """Read members.json and check the authority's signature; return the members and the list's
+    number.
+    """
     path = folder / "members.json"
     content, signature = (read_pem(each, bytes) for each in (path, folder / "members.sig"))
     if not is_signed(authority, signature, content):
