@@ -48,7 +48,7 @@ def assign(
     if settings.method == "file":
         path = Path(str(settings.file))
         if isinstance(graph, HeteroGraphData):
-            return _read_folder(graph, path, num_parts)
+            return _read_by_type(graph, path, num_parts)
         return {graph.target: read_assignment(path, graph.num_nodes, num_parts)}
     rng = np.random.default_rng(settings.seed)
     if settings.method == "random" or num_parts == 1:
@@ -230,8 +230,10 @@ def _read_integers(path: Path) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def _read_folder(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
-    """Read the assignment of a heterogeneous graph from TYPE.npy or TYPE.csv for each node type."""
+def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
+    """Read the partition of each node of a heterogeneous graph, by node type, from TYPE.npy or
+    TYPE.csv in a folder; InputError if one is missing, double or of no type of the graph.
+    """
     if not folder.is_dir():
         raise InputError(
             f"partition_file={folder}: no such folder; expected one with TYPE.npy or TYPE.csv, an"

@@ -211,7 +211,14 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
 def add_reverse(
     graph: GraphData | HeteroGraphData, settings: DatasetSettings, *, symmetrize: bool = False
 ) -> GraphData | HeteroGraphData:
-    """Add reverse edges or relations where the settings or, failing them, `symmetrize` says so."""
+    """Add the reverse of each edge, or of each relation of a heterogeneous graph.
+
+    A plain graph follows the setting symmetrize or, where it is not set, the argument; a
+    heterogeneous graph follows relations.reverse alone.
+
+    Raises:
+        InputError: a setting of the other kind of graph is set.
+    """
     if isinstance(graph, HeteroGraphData):
         if settings.symmetrize:
             raise InputError(

@@ -151,7 +151,7 @@ def build(
 
 
 def label_columns(schema: Schema | None) -> list[str]:
-    """Return the columns of a table that have the labels."""
+    """Return the names of the columns that have the labels; none of arrays, without a schema."""
     return [] if schema is None else schema.roles.get("label", [])
 
 

@@ -65,7 +65,9 @@ class OwnPart:
         return self.part - self.held.first_part
 
     def deleted(self, name: str) -> Ints:
-        """Deleted nodes of the partition, by numbers in the whole graph, ascending."""
+        """Return the deleted nodes of a node type in the partition, by their numbers in the whole
+        graph before the change, ascending.
+        """
         first, end = self.held.types[name].bounds[self.local_part : self.local_part + 2]
         gone = self.change.nodes[name].deleted
         here = gone[(gone >= first) & (gone < end)]

@@ -125,7 +125,9 @@ def ranking_rows(val: Mapping[str, float], test: Mapping[str, float]) -> dict[st
 
 
 def class_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return one row per class on test; none of a long list."""
+    """Return a row of test scores for each class; of more than MAX_CLASS_ROWS classes one row that
+    points to summary.json.
+    """
     rows = summary.get("classes", {}).get("test", [])
     if len(rows) > MAX_CLASS_ROWS:
         return {"classes": f"{len(rows)}; summary.json has the scores of each"}

@@ -113,8 +113,8 @@ class ProcessMonitor:
         self.idle_seconds = 0.0
         """Seconds without a heartbeat and without CPU time."""
 
-    def reset(self) -> None:
-        """Note that a heartbeat has come: the silent time begins again at 0."""
+    def note_heartbeat(self) -> None:
+        """Set idle_seconds to 0, as a heartbeat has come."""
         self.idle_seconds = 0.0
 
     def add(self, seconds: float) -> None:

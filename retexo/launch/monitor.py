@@ -47,7 +47,7 @@ class Worker:
 
     def read(self) -> None:
         """Read one message: a heartbeat, a log line or the outcome. A worker that died has none."""
-        self.monitor.reset()
+        self.monitor.note_heartbeat()
         try:
             message: dict[str, Any] = json.loads(self.receiver.recv_bytes())
         except (EOFError, OSError):

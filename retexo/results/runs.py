@@ -153,10 +153,11 @@ def read_runs(*folders: Path) -> list[Run]:
 
 
 def _find_run_dirs(folders: Sequence[Path], setting: str) -> set[Path]:
-    """Find the run directories in `folders` and below.
+    """Find the run directories among `folders` and all folders below, also inside other runs.
 
     Raises:
-        InputError: more than MAX_FOLDERS other folders are visited; begins with `setting`.
+        InputError: more than MAX_FOLDERS folders are neither runs nor directly inside one; its
+            text begins with `setting`.
     """
     found: set[Path] = set()
     others = 0
@@ -320,7 +321,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_counts(tables: list[Any], key: str) -> None:
-    """ValueError, naming the key, unless each table maps names to counts."""
+    """ValueError, naming the key, unless each table maps short names to numbers of at least 0."""
     for counts in tables:
         if not isinstance(counts, dict) or not all(
             _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH

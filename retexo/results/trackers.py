@@ -115,7 +115,7 @@ class MLflow(Callback):
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         self._log(results_of(summary), 0)
-        for path in _artefacts(self._run_dir):
+        for path in _kept_files(self._run_dir):
             log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
             log(self._id, str(path), *([path.name] if path.is_dir() else []))
         done = summary.get("status") == "done"
@@ -150,15 +150,15 @@ class WandB(Callback):
 
         self._run.summary.update(results_of(summary))
         artefact = wandb.Artifact(f"run-{self._run.id}", type="run")
-        for path in _artefacts(self._run_dir):
+        for path in _kept_files(self._run_dir):
             add = artefact.add_dir if path.is_dir() else artefact.add_file
             add(str(path), name=path.name)
         self._run.log_artifact(artefact)
         self._run.finish(exit_code=0 if summary.get("status") == "done" else 1)
 
 
-def _artefacts(run_dir: Path) -> Iterator[Path]:
-    """The files and folders of a run that a tracker keeps."""
+def _kept_files(run_dir: Path) -> Iterator[Path]:
+    """The files of FILES and the checkpoint folder, if the run has them: what a tracker keeps."""
     return (path for name in (*FILES, "checkpoint") if (path := run_dir / name).exists())
 
 

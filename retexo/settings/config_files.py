@@ -73,7 +73,7 @@ def _check_file(file: Path, relative: Path) -> None:
     text = content.decode(errors="replace")
     if re.search(r"^\s*#\s*@\s*package\s.*hydra", text, re.MULTILINE):
         raise InputError(f"{file}: its package is Hydra's own configuration; choose another")
-    config = _load(file, content)
+    config = _parse_yaml(file, content)
     if not isinstance(config, Mapping):
         return
     features = config.get("features")
@@ -112,8 +112,10 @@ def _read(file: Path) -> bytes:
     return content
 
 
-def _load(file: Path, content: bytes) -> Any:
-    """Load a file. Its size is checked before YAML aliases are expanded."""
+def _parse_yaml(file: Path, content: bytes) -> Any:
+    """Parse YAML; InputError if it is none, or would have more than MAX_VALUES values once its
+    aliases are expanded.
+    """
     try:
         node = yaml.compose(content, yaml.SafeLoader)
         if node is not None and _count(node, {}, MAX_DEPTH) > MAX_VALUES:
@@ -121,7 +123,7 @@ def _load(file: Path, content: bytes) -> Any:
                 f"{file}: holds more than {MAX_VALUES:,} values, aliases (*name) included;"
                 " shorten it"
             )
-        return yaml.safe_load(content)
+        return yaml.safe_parse_yaml(content)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, InputError):
             raise

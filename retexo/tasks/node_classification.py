@@ -244,8 +244,8 @@ class NodeClassification:
     def scores(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return what ROC AUC ranks: scores, float [n], and whether each is positive, bool [n].
 
-        With two classes a score is the difference of the logits. Multi-label nodes have a score
-        for each known label.
+        With two classes a score is the logit of the positive class, `self.positive`, less that of
+        the other. Multi-label nodes have a score for each known label.
         """
         if self.multilabel:
             known = ~labels.isnan()

@@ -486,6 +486,8 @@ def find_top_destinations(
 
 
 def _links(context: TaskContext) -> dict[str, Tensor]:
-    """Return the arrays of link prediction of this worker's partition, by name."""
+    """Return the pairs of nodes of this worker's partition, int64 [n, 2], by set: those of each
+    split, and the negatives.
+    """
     assert context.partition.links is not None
     return dict(context.partition.links)

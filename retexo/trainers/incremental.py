@@ -304,7 +304,10 @@ class ChangedNodes:
     def _exchange(
         self, name: str, rows: Tensor, changed: Tensor, tag: MessageTag
     ) -> tuple[Tensor, Tensor]:
-        """Send changed rows; return those of all halo nodes, [H, F], and which changed, bool [H].
+        """Exchange changed rows; the others of halo nodes are taken from the former state.
+
+        Returns:
+            The rows of all halo nodes, [H, F], and which changed, bool [H].
 
         Args:
             name: of the rows in the state.

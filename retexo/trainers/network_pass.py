@@ -117,7 +117,9 @@ class Pass:
 
     @property
     def first_matrices(self) -> Sequence[Matrix]:
-        """The matrices that the first layer's first weights are multiplied with."""
+        """The input matrices of the first layer. A column that is zero everywhere gives a row of
+        its weights no gradient, so that none is sent.
+        """
         return [
             matrix
             for inputs in self.steps[0].fixed.values()

@@ -27,7 +27,7 @@ class DescribeJob(Job):
 
 
 def main(rank: int, job: DescribeJob, parent: Connection, streams: Streams | None) -> None:
-    """Run a worker process, as in retexo.worker.train."""
+    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 
 

@@ -45,7 +45,7 @@ class InferJob(Job):
 
 
 def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) -> None:
-    """Run a worker process, as in retexo.worker.train."""
+    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 
 

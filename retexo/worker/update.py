@@ -53,7 +53,7 @@ class UpdateJob(Job):
 
 
 def main(rank: int, job: UpdateJob, parent: Connection, streams: Streams | None) -> None:
-    """Run a worker process, as in retexo.worker.train."""
+    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 
 

@@ -130,15 +130,15 @@ class ExtraTrainer(WatchedProcess):
         its.close()
 
     def send(self, what: Any) -> None:
-        with self._report_if_dead():
+        with self._wait_for_report():
             self._pipe.send_bytes(pickle.dumps(what))
 
     def receive(self) -> Any:
-        with self._report_if_dead():
+        with self._wait_for_report():
             return pickle.loads(self._pipe.recv_bytes())
 
     @contextlib.contextmanager
-    def _report_if_dead(self) -> Iterator[None]:
+    def _wait_for_report(self) -> Iterator[None]:
         """Give the watching thread time, after a broken pipe, to report why the process ended."""
         try:
             yield
