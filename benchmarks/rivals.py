@@ -4,9 +4,10 @@
         --results benchmarks/results/rivals.csv
 
 DIR holds NAME.npz and splits/NAME/0 ... Every method trains GraphSAGE of two layers, 256 wide, with
-the skip connections, norm, label propagation and stopping rule of the defaults (SIGN has its own
-network; patience: see PATIENT). For each graph and method, validation on the first split chooses
-among learning rates and dropout rates (SEARCH); then it trains once per split. Rows of a
+the skip connections, norm, label propagation and stopping rule of the defaults; SIGN has its own
+network. For each graph and method, validation on the first split chooses among learning rates and
+dropout rates (SEARCH) and, for networks trained end to end, whether they have skip connections and
+label propagation (PLAIN); then it trains once per split. Rows of a
 `compressed` method have 4 bits, its gradients rank 2 and 6 bits; those of others have 32 bits.
 `PyG` trains SAGEConv of two layers of width 256 on the whole graph, with its own search of class
 weights.
@@ -37,13 +38,14 @@ SEARCH = [
     f"learning_rate=[{rate}] dropout={dropout}"
     for rate, dropout in product((0.01, 0.003), (0.3, 0.6))
 ]
-PATIENT = {"anomaly_reddit": " stopping.patience=100"}
-"""Where the default patience of 20 rounds ends end-to-end training before it has learned."""
 SAME = (
     "base=default model.output=activation output_heads=last smoothing.reach=computed"
     " gradient.compression=powersgd gradient.precision=int6 gradient.rank=2"
 )
 """The defaults of the lazy trainer, as far as a network that is trained at once has them."""
+PLAIN = " model.self_weight=false model.input_skip=false smoothing.steps=0 stopping.patience=60"
+"""Without skip connections and label propagation, as PyG's network: networks that are trained at
+once are searched with and without, for on some graphs they learn only without."""
 FP32 = "exchange.precision=fp32 gradient.precision=fp32 gradient.compression=none"
 LOCAL = "local, compressed"
 METHODS = {
@@ -131,8 +133,9 @@ def run_method(
     if args.searched:
         best = choose(kept.values())[name, args.searched, method][0]["search"]
     else:
-        more = PATIENT.get(name, "")
-        searched = [""] if method == "PyG" else [search + more for search in SEARCH]
+        searched = [""] if method == "PyG" else SEARCH
+        if SAME in METHODS.get(method, ""):
+            searched = [*SEARCH, *(f"{search}{PLAIN}" for search in SEARCH[:2])]
         runs = [found(0, search) for search in searched]
         best = max(runs, key=lambda run: float(run["validation"] or 0))["search"]
     for split in range(args.seeds):
