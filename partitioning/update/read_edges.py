@@ -112,7 +112,7 @@ def add_reverse(
             count = held.types[PLAIN_TYPE].bounds[-1] + 1
             for kind, edges in tables[PLAIN_RELATION].items():
                 if edges is not None:
-                    made[PLAIN_RELATION][kind] = _reversed_too(edges, kind, count)
+                    made[PLAIN_RELATION][kind] = _add_missing_reverses(edges, count)
     elif held.meta.request.get("relations.reverse", True):
         for name, kinds in tables.items():
             back = name[2], f"{REVERSE}{name[1]}", name[0]
@@ -122,8 +122,8 @@ def add_reverse(
     return made
 
 
-def _reversed_too(edges: Edges, kind: str, count: int) -> Edges:
-    """The edges of a table of an undirected graph in both directions."""
+def _add_missing_reverses(edges: Edges, count: int) -> Edges:
+    """Return the edges and the reverse of each that has none; nodes are below `count`."""
     count = max(count, 1 + int(max(edges.src.max(initial=0), edges.dst.max(initial=0))))
     data: dict[str, Any] = dict(edges.data)
     relation = Relation(edges.src, edges.dst, **data)

@@ -108,7 +108,12 @@ def _check_kinds(run_dir: Path, ranks: range) -> None:
 
 
 def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
-    """InputError for a run directory in use, and for a `resume` that names one without a state."""
+    """InputError for a run directory in use, unless resume=auto goes on with its run, and for a
+    `resume` that names a directory without state/run.json.
+
+    Args:
+        ranks: ranks of this node, whose paths below `run_dir` must be folders or files as expected.
+    """
     _check_kinds(run_dir, ranks)
     if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(

@@ -126,7 +126,7 @@ def connect_nodes(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
             run_id = secrets.token_hex(8)
             rendezvous = _make_rendezvous(cluster, loopback(), run_id, file=folder / "rendezvous")
-            yield Node(cluster, run_id, rendezvous, streams=_no_streams(cluster))
+            yield Node(cluster, run_id, rendezvous, streams=_empty_streams(cluster))
             return
         if security.tls is None:
             logger.warning(
@@ -209,7 +209,7 @@ class Participant:
             parts_per_node=self.cluster.parts_per_node,
         )
         links = {key[0]: channel for key, channel in found.items() if len(key) == 1}
-        node = Node(self.cluster, run_id, rendezvous, links, _no_streams(self.cluster))
+        node = Node(self.cluster, run_id, rendezvous, links, _empty_streams(self.cluster))
         for key, channel in found.items():
             if node.streams is not None and len(key) == 3:
                 own, other = (key[1], key[2]) if key[1] in self.own.ranks else (key[2], key[1])
@@ -476,8 +476,10 @@ def _proof(secret: str, key: Key) -> str:
     return hmac.digest(secret.encode(), json.dumps(key).encode(), "sha256").hex()
 
 
-def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
-    """Return an empty table of streams, to be filled; None for gloo, which opens its own."""
+def _empty_streams(cluster: ClusterSettings) -> StreamsByRank | None:
+    """Return an empty table of streams for backend=sockets; None for gloo and nccl, which open
+    their own connections.
+    """
     return {} if cluster.backend == "sockets" else None
 
 

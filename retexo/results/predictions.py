@@ -131,21 +131,25 @@ def write_part(
         write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
 
 
-def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
-    """Merge the files of the partitions, sorted by id; return partitions without a file."""
+def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
+    """Merge the partitions' files of predictions, and those of embeddings, each sorted by id.
+
+    Returns:
+        The partitions without a file.
+    """
     missing: set[int] = set()
     for name in KINDS:
         if not (run_dir / name).is_dir():
             continue
-        paths = {part: run_dir / name / f"part{part}.{kind}" for part in range(num_parts)}
+        paths = {part: run_dir / name / f"part{part}.{suffix}" for part in range(num_parts)}
         found = [path for path in paths.values() if path.is_file()]
         missing |= {part for part, path in paths.items() if not path.is_file()}
         if not found:
             continue
-        if kind == "csv":
+        if suffix == "csv":
             _merge_lines(run_dir / f"{name}.csv", found)
         else:
-            _merge_tables(run_dir / f"{name}.{kind}", found)
+            _merge_tables(run_dir / f"{name}.{suffix}", found)
     return sorted(missing)
 
 

@@ -149,7 +149,11 @@ class Recovery:
         )
 
     def _load(self, layer: int, number: int | None, load: Callable[[State], None]) -> bool:
-        """Load a state. Raises InputError if it does not fit this run."""
+        """Pass a saved state, of a finished layer if `number` is None, to `load`; return True.
+
+        Raises:
+            InputError: the state cannot be read, or does not fit this run.
+        """
         with reading(self._path_of(layer, number), "state of this run", REMEDY):
             load(self._read(layer, number))
         return True

@@ -123,7 +123,7 @@ def _parse_yaml(file: Path, content: bytes) -> Any:
                 f"{file}: holds more than {MAX_VALUES:,} values, aliases (*name) included;"
                 " shorten it"
             )
-        return yaml.safe_parse_yaml(content)
+        return yaml.safe_load(content)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
