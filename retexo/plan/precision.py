@@ -10,6 +10,7 @@ candidate is chosen whose seconds are at most a second or a tenth above the fewe
 meta.json, so all nodes and a resumed run choose alike.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,8 @@ from retexo.models.hetero_stage import (
     build_network,
 )
 from retexo.models.stage import Architecture, Stage
-from retexo.rounds.reduction import is_compressed
+from retexo.rounds.parameters import FlatParameters
+from retexo.rounds.reduction import is_compressed, make_gradient_matrices
 from retexo.settings.run_settings import TrainSettings
 
 ROW_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -139,20 +141,16 @@ def _gradient_cost(
 
 
 def count_factors(stage: Stage, rank: int) -> int:
-    """Return the values of PowerSGD's messages; parameters are grouped as in
-    retexo.rounds.reduction.make_gradient_matrices."""
-    widths: dict[tuple[int, bool], int] = {}
-    inputs = {id(weight) for weight in stage.first_weights}
-    for each in stage.parameters():
-        rows, columns = each.shape if each.dim() == 2 else (each.numel(), 1)
-        reads_inputs = id(each) in inputs
-        if not reads_inputs and rows < columns:
-            rows, columns = columns, rows
-        key = rows, reads_inputs
-        widths[key] = widths.get(key, 0) + columns
+    """Return the number of values in PowerSGD's messages of a round; stage: on the meta device."""
+    num_parameters = sum(each.numel() for each in stage.parameters())
+    flat = FlatParameters(
+        stage,
+        torch.empty(num_parameters, device="meta"),
+        {weight: torch.ones(len(weight), dtype=torch.bool) for weight in stage.first_weights},
+    )
     return sum(
-        rank * (rows + columns) if is_compressed((rows, columns), rank) else rows * columns
-        for (rows, _), columns in widths.items()
+        rank * sum(matrix.shape) if is_compressed(matrix.shape, rank) else math.prod(matrix.shape)
+        for matrix in make_gradient_matrices(flat)
     )
 
 
