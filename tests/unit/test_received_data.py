@@ -1,22 +1,100 @@
-"""What comes from other workers is checked by exceptions: `python -O` drops every `assert`."""
+"""What workers send: checksums in the replay log, the bytes of a sum, failures of threads; what
+comes from others is checked by exceptions, for `python -O` drops every `assert`.
+"""
 
 import ast
+import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support import ROOT
 from test_imports import FILES
 
+from retexo.comm import message_format
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_node_numbers
+from retexo.comm.replay_log import checksum
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
+from retexo.comm.transport import PeerLost
 from retexo.errors import TrainingError
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.exchange_plan import request_halo_nodes
 from retexo.exchange.layer_exchange import _decode_from
+
+ROWS = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+MESSAGE = ROWS.reshape(-1).view(np.uint8)
+
+
+@given(st.lists(st.integers(0, len(MESSAGE)), max_size=5))
+def test_the_checksum_does_not_depend_on_the_pieces(cuts: list[int]) -> None:
+    assert checksum(np.split(MESSAGE, sorted(cuts))) == checksum([MESSAGE])
+
+
+@pytest.mark.parametrize("place", [0, 7, 4095, 4096, len(MESSAGE) - 1])
+def test_the_checksum_is_of_every_byte(place: int) -> None:
+    changed = MESSAGE.copy()
+    changed[place] ^= 128
+    assert checksum([changed]) != checksum([MESSAGE])
+
+
+@pytest.mark.parametrize("other", [1, 15, 16, 39])
+def test_the_checksum_is_of_the_order_of_rows(other: int) -> None:
+    swapped = ROWS.copy()
+    swapped[[0, other]] = ROWS[[other, 0]]
+    assert checksum([swapped.reshape(-1).view(np.uint8)]) != checksum([MESSAGE])
+
+
+def test_the_checksum_is_of_the_length() -> None:
+    sizes = (0, 1, 8, 4095, 4096, 4097)
+    assert len({checksum([np.zeros(size, np.uint8)]) for size in sizes}) == len(sizes)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_bytes_whatever_the_strides(count: int) -> None:
+    """A tensor of one value, or none, may have a stride of 0."""
+    one, every_second = torch.arange(1).expand(count), torch.arange(2 * count)[::2]
+    for values in (one, every_second):
+        assert message_format.as_bytes(values).tobytes() == values.numpy().tobytes()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Any:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+# --- failures ----------
+
+
+class Cause(Exception):
+    pass
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_the_cause_is_raised_and_not_what_follows(failing: int) -> None:
+    followed = []
+
+    def work(comm: Communicator) -> None:
+        try:
+            comm.all_gather(torch.zeros(1), SETUP)
+            if comm.rank == failing:
+                raise Cause("the disk is full")
+            comm.all_gather(torch.zeros(1), SETUP)
+        except PeerLost:
+            followed.append(comm.rank)
+            raise
+
+    with pytest.raises(Cause, match="the disk is full"):
+        run_threads(3, work)
+    assert sorted(followed) == sorted({0, 1, 2} - {failing})
+
 
 WITHOUT_ASSERT = ("retexo/comm/", "retexo/exchange/coding/")
 """All that these modules handle is what was received, or what is sent."""

@@ -1,5 +1,5 @@
-"""The feature pipeline: what it learns from the training nodes, and what it makes of later
-tables.
+"""The feature pipeline: what it learns from training nodes, from summaries of several tables or by
+sums over the network; features of nodes that have none, and of edges.
 """
 
 import json
@@ -10,16 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from support import dataset_settings
+import torch
+from support import dataset_settings, dgl, random_graph
 
 from partitioning import datasets, prediction_graph
 from partitioning.array_checks import Array
+from partitioning.datasets import load
 from partitioning.errors import InputError
+from partitioning.features.agreed import read_agreed
 from partitioning.features.build import encode_tables
-from partitioning.features.encoder import EncodedFeatures, apply, fit
-from partitioning.features.schema import Schema, check_states, describe
+from partitioning.features.encoder import EncodedFeatures, State, apply, fit
+from partitioning.features.kinds import HOPS, WIDTH, with_features
+from partitioning.features.schema import Column, Schema, check_states, describe
+from partitioning.features.spec import read_spec
+from partitioning.features.summary import BIN, summarise
+from partitioning.features.sums import BINS, Words, compute_share, fit_sums, share_nothing
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import FeatureSettings
+from partitioning.random_rows import random_rows
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import SETUP
+from retexo.settings.compose import compose
+from retexo.sites.masks import agree_on_masks
 
 
 def settings(**fields: Any) -> FeatureSettings:
@@ -272,3 +285,339 @@ def test_what_cannot_be_encoded_is_refused(
     (tmp_path / "edges.csv").write_text("src,dst\n0,1\n")
     with pytest.raises(InputError, match=message):
         datasets.load(dataset_settings("file", str(tmp_path), columns=columns))
+
+
+def test_random_rows_are_of_the_id_alone() -> None:
+    ids = np.array([5, -3, 2**62, 0])
+    rows = random_rows(ids, 64)
+    assert (random_rows(ids[[2, 0]], 64) == rows[[2, 0]]).all()
+    assert (random_rows(ids, 16) == rows[:, :16]).all()
+    many = random_rows(np.arange(20_000), 8).astype(np.float64)
+    assert np.allclose(many.mean(axis=0), 0, atol=0.03)
+    assert np.allclose(np.cov(many.T), np.eye(8), atol=0.03)
+    assert np.abs(many).max() <= 3**0.5
+
+
+def test_positional_is_the_sum_of_normalised_averages() -> None:
+    graph = random_graph()
+    between = graph.src != graph.dst
+    dense = np.zeros((graph.num_nodes,) * 2)
+    np.add.at(dense, (graph.dst[between], graph.src[between]), 1)
+    dense += dense.T
+    mean = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1)
+    rows, expected = random_rows(graph.node_ids, WIDTH).astype(np.float64), 0
+    for _ in range(HOPS):
+        rows = mean @ rows
+        expected = expected + rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    assert np.allclose(with_features(graph, ("positional",)).features, expected, atol=1e-4)
+
+
+def test_a_list_is_side_by_side() -> None:
+    graph = random_graph()
+    made = with_features(graph, ("degree", "given", "random"))
+    assert made.features.shape[1] == 2 + graph.num_features + WIDTH
+    assert (made.features[:, 2 : 2 + graph.num_features] == graph.features).all()
+    assert not made.features_of_ids
+    assert with_features(graph, ("random",)).features_of_ids
+    assert with_features(graph, ("given",)) is graph
+
+
+def test_nobody_to_take_features_from() -> None:
+    graph = random_graph()
+    nothing = replace(
+        graph, features=graph.features[:, :0], featured=np.zeros(graph.num_nodes, np.bool_)
+    )
+    with pytest.raises(InputError, match="no node has features; set features=degree"):
+        with_features(nothing, ("neighbours",))
+
+
+SRC, DST = np.array([0, 1, 1, 3, 2]), np.array([1, 0, 2, 3, 1])
+GRAPH: dict[str, Any] = {"src": SRC, "dst": DST, "feat": np.eye(4), "label": np.array([0, 1, 0, 1])}
+WEIGHT, FEAT = np.array([0.5, 2, 0, 4, 7]), np.arange(10.0).reshape(5, 2)
+
+
+def loaded(path: Path, *more: str) -> GraphData:
+    return load(compose(["dataset_name=file", f"dataset_file={path}", *more]).partition.dataset)
+
+
+def from_npz(folder: Path, *more: str, **edges: Any) -> GraphData:
+    np.savez(folder / "g.npz", **GRAPH, **edges)
+    return loaded(folder / "g.npz", *more)
+
+
+def test_they_come_with_the_edges(tmp_path: Path) -> None:
+    graph = from_npz(tmp_path, edge_weight=WEIGHT, edge_feat=FEAT)
+    assert (graph.edge_weight.dtype, graph.edge_feat.dtype) == (np.float32, np.float32)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(graph.edge_weight, WEIGHT)
+    np.testing.assert_array_equal(graph.edge_feat, FEAT)
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (
+            {"edge_weight": np.array([1, -2, 1, 1, 1])},
+            "`edge_weight`: row 1 is -2.0; expected 0, or a weight from",
+        ),
+        (
+            {"edge_weight": np.array([1, 1, 1e30, 1, 1])},
+            "`edge_weight`: row 2 is .*; expected 0, or a weight from",
+        ),
+        (
+            {"edge_weight": np.array([1, 1, 1, np.nan, 1])},
+            "`edge_weight`: row 3, .* is nan; expected a finite",
+        ),
+        (
+            {"edge_weight": np.ones(4)},
+            r"`edge_weight` has shape \(4,\); expected \[5\], a weight per edge",
+        ),
+        ({"edge_weight": np.array(list("abcde"))}, "`edge_weight` has dtype <U1; expected numbers"),
+        (
+            {"edge_feat": np.ones((4, 2))},
+            r"`edge_feat` has shape \(4, 2\); expected \[5, features\], a row per edge",
+        ),
+        (
+            {"edge_feat": np.full((5, 2), np.inf)},
+            "`edge_feat`: row 0, column 0 is inf; expected a finite",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, edges: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_npz(tmp_path, **edges)
+
+
+def test_a_reverse_edge_has_those_of_its_edge(tmp_path: Path) -> None:
+    """1 -> 2 and back are both there, 0 and 1 too; of 3 -> 0, twice, both are added."""
+    src, dst = np.array([3, 0, 1, 3, 1, 2]), np.array([0, 1, 0, 0, 2, 1])
+    weight = np.array([5.0, 1, 2, 6, 3, 4])
+    np.savez(
+        tmp_path / "g.npz",
+        **{**GRAPH, "src": src, "dst": dst},
+        edge_weight=weight,
+        edge_feat=-weight,
+    )
+    graph = loaded(tmp_path / "g.npz", "symmetrize=true")
+    added = sorted(zip(graph.src[6:], graph.dst[6:], graph.edge_weight[6:], strict=True))  # type: ignore[index]
+    assert added == [(0, 3, 5), (0, 3, 6)]
+    np.testing.assert_array_equal(graph.edge_feat, -graph.edge_weight[:, None])  # type: ignore[index]
+
+
+def test_edata_of_dgl(tmp_path: Path) -> None:
+    graph = dgl.graph((torch.from_numpy(SRC), torch.from_numpy(DST)))
+    graph.ndata.update({name: torch.from_numpy(GRAPH[name]) for name in ("feat", "label")})
+    graph.edata.update({"w": torch.from_numpy(WEIGHT), "feat": torch.from_numpy(FEAT)})
+    dgl.save_graphs(str(tmp_path / "g.bin"), [graph])
+    read = loaded(tmp_path / "g.bin")
+    np.testing.assert_array_equal(read.edge_weight, WEIGHT)
+    np.testing.assert_array_equal(read.edge_feat, FEAT)
+
+
+RANGES = {
+    "age": [0, 150],
+    "balance": [0, 1e6],
+    "time": [1.6e9, 1.8e9],
+    "flag": [0, 1],
+    "empty": [-1, 1],
+    "constant": [0, 1],
+    "pair": [-10, 10],
+    "emb": [-1000, 1000],
+}
+NAMES = ("age", "balance", "time", "flag", "empty", "constant", "pair")
+CITIES = ("Rome", "Bonn", "Oslo", "Pisa")
+COLUMNS = (
+    *(Column(name, "numeric", at) for at, name in enumerate(NAMES)),
+    Column("emb", "embedding", len(NAMES), 2),
+    Column("city", "categorical", len(NAMES) + 2, categories=CITIES),
+)
+SIZES = (300, 200, 401)
+
+
+def table(rows: int, seed: int) -> Array:
+    """[rows, W]: columns of all kinds, whose distribution depends on the seed."""
+    rng = np.random.default_rng(seed)
+    made = np.column_stack(
+        [
+            rng.integers(18, 91, rows) + 10 * seed,
+            rng.lognormal(7, 1.5, rows),
+            1.7e9 + rng.normal(0, 1e6, rows) * (1 + seed),
+            rng.integers(0, 2, rows),
+            np.full(rows, np.nan),
+            np.full(rows, 0.1),
+            rng.normal(seed, 1, rows),
+            rng.normal(0, [1, 100], (rows, 2)),
+            rng.integers(0, 2 + seed, rows),
+        ]
+    ).astype(np.float32)
+    made[rng.random(rows) < 0.1, 0] = np.nan
+    blank = rng.random(rows) < 0.1
+    made[blank, 1] = made[blank, 6] = np.nan
+    made[rng.random(rows) < 0.05, -1] = np.nan
+    return made
+
+
+TABLES = [table(rows, seed) for seed, rows in enumerate(SIZES)]
+TRAINED = [np.arange(rows) % 3 > 0 for rows in SIZES]
+SCHEMA = Schema("nodes.csv", COLUMNS, {"id": ["id"]}, {"note": "columns.ignore"})
+
+
+def write(folder: Path, name: str, summary: Any) -> str:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"summaries": {"nodes": summary}}))
+    return str(path)
+
+
+def merge(folder: Path, **fields: Any) -> State:
+    files = [
+        write(folder, str(at), summarise(rows, SCHEMA, train))
+        for at, (rows, train) in enumerate(zip(TABLES, TRAINED, strict=True))
+    ]
+    state = read_spec(settings(spec=tuple(files), **fields))["nodes"]
+    assert state == read_spec(settings(spec=tuple(files[::-1]), **fields))["nodes"]
+    return state
+
+
+def agreed_file(folder: Path) -> Path:
+    columns: dict[str, Any] = {
+        name: {"role": "numeric", "range": ends} for name, ends in RANGES.items()
+    }
+    columns["emb"] |= {"role": "embedding", "width": 2}
+    columns["city"] = {"role": "categorical", "categories": CITIES}
+    path = folder / "columns.json"
+    path.write_text(json.dumps({"columns": columns}))
+    return path
+
+
+def add_up(folder: Path, *, masked: bool, **fields: Any) -> State:
+    """The pipeline of four sites, of which the last has no rows."""
+    agreed, asked = read_agreed(agreed_file(folder)), settings(**fields)
+
+    def work(comm: Communicator) -> State:
+        def total(words: Words) -> Words:
+            sums = torch.from_numpy(words.copy())
+            comm.all_reduce([ReduceInput(sums)], SETUP)
+            return np.asarray(sums)
+
+        if masked:
+            comm.masks = agree_on_masks(comm, "a run")
+        share = share_nothing(agreed, asked)
+        if comm.rank < len(TABLES):
+            share = compute_share(TABLES[comm.rank], SCHEMA, TRAINED[comm.rank], agreed, asked)
+        return fit_sums(share, agreed, asked, total)
+
+    states = run_threads(len(TABLES) + 1, work)
+    assert all(state == states[0] for state in states)
+    return states[0]
+
+
+@pytest.mark.parametrize("way", ["summaries", "sums"])
+@pytest.mark.parametrize("scale", ["auto", "standard", "robust", "log", "none"])
+@pytest.mark.parametrize("missing", ["median", "mean", "zero"])
+def test_the_pipeline_of_all_sites_is_that_of_all_rows(
+    tmp_path: Path, way: str, scale: str, missing: str
+) -> None:
+    asked = {"scale": scale, "missing": missing, "max_categories": 3}
+    one = fit(np.concatenate(TABLES), SCHEMA, settings(**asked), np.concatenate(TRAINED))
+    if way == "sums":
+        merged = add_up(tmp_path, masked=False, **asked)
+        assert merged == add_up(tmp_path, masked=True, **asked)
+        one |= {"roles": {}, "ignored": {}}
+    else:
+        merged = merge(tmp_path, **asked)
+    for key in ("version", "fitted_on", "num_rows", "missing", "roles", "ignored"):
+        assert merged[key] == one[key]
+    rows = np.concatenate(TABLES)[np.concatenate(TRAINED)]
+    for column, expected, found in zip(COLUMNS, one["columns"], merged["columns"], strict=True):
+        by_quantile = {
+            "center": scale == "robust",
+            "scale": scale == "robust",
+            "fill": missing == "median",
+        }
+        values = rows[:, column.columns].astype(np.float64)
+        for name, value in expected.items():
+            if value is None or name not in by_quantile:
+                assert found[name] == value, (column.name, name)
+            elif by_quantile[name]:
+                known = values[~np.isnan(values).any(axis=1)]
+                bin_width = 3 * BIN * (known.std(axis=0) if len(known) else 0)
+                if way == "sums":
+                    bin_width = np.ptp(RANGES[column.name]) / BINS
+                assert (np.abs(np.subtract(found[name], value)) <= 2 * bin_width + 1e-9).all()
+            else:
+                accuracy = 1e-8 if way == "sums" else 1e-12
+                assert np.allclose(found[name], value, rtol=accuracy, atol=0), (column.name, name)
+    assert [each["indicator"] for each in merged["columns"][:2]] == [True, True]
+    assert not merged["columns"][6]["indicator"]  # blank where `balance` is
+
+
+def test_a_summary_has_no_values_but_the_range() -> None:
+    told: list[float] = []
+    text = json.dumps(summarise(TABLES[1], SCHEMA, TRAINED[1]))
+    json.loads(text, parse_float=lambda number: told.append(float(number)))
+    balances = TABLES[1][TRAINED[1], 1].astype(np.float64)
+    assert set(told) & set(balances) == {np.nanmin(balances), np.nanmax(balances)}
+
+
+def test_quartiles_of_tables_far_apart(tmp_path: Path) -> None:
+    schema = Schema("t", (Column("x", "numeric", 0),))
+    near, far = np.array([[1], [2], [3]], np.float32), np.array([[1001], [1002]], np.float32)
+    files = [
+        write(tmp_path, str(at), summarise(each, schema)) for at, each in enumerate((near, far))
+    ]
+    found = read_spec(settings(spec=tuple(files)))["nodes"]["columns"][0]
+    both = np.concatenate([near, far])
+    assert np.allclose([found["center"], found["scale"]], [both.mean(axis=0), both.std(axis=0)])
+    assert abs(found["fill"][0] - 3) < 0.1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"num_rows": -1},
+        {"fitted_on": "test"},
+        {"columns": {}},
+        {"roles": {"id": [3]}},
+        {"mean": [float("nan")]},
+        {"mean": ["1"]},
+        {"variance": [-1.0]},
+        {"count": [3]},
+        {"binary": [1]},
+        {"width": 0},
+        {"role": "text"},
+        {"blank_as": 99},
+        {"histogram": [{"first": 1 << 70, "counts": []}]},
+        {"histogram": [{"first": 0, "counts": [-1, 1]}]},
+        {"name": "balance"},
+    ],
+)
+def test_a_damaged_summary_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+    summary = json.loads(json.dumps(summarise(TABLES[0], SCHEMA)))
+    ((name, value),) = damage.items()
+    (summary if name in summary else summary["columns"][0])[name] = value
+    with pytest.raises(InputError, match=r"bad\.json: damaged: .*no summary"):
+        read_spec(settings(spec=(write(tmp_path, "bad", summary),)))
+
+
+def test_tables_that_differ_are_refused(tmp_path: Path) -> None:
+    first = write(tmp_path, "first", summarise(TABLES[0], SCHEMA))
+
+    def refuse(message: str, summary: Any, **fields: Any) -> None:
+        other = write(tmp_path, "other", summary)
+        with pytest.raises(InputError, match=message):
+            read_spec(settings(spec=(first, other), **fields))
+
+    rows, fewer = TABLES[1], Schema("nodes.csv", COLUMNS[1:])
+    refuse(r"column `age` is in .*first\.json and not in .*other\.json", summarise(rows, fewer))
+    renamed = Schema("nodes.csv", (Column("age", "boolean", 0), *COLUMNS[1:]))
+    refuse(r"`age` is (numeric|boolean) .* set columns\.numeric=age", summarise(rows, renamed))
+    newer = summarise(rows, SCHEMA) | {"version": 2}
+    refuse(r"other\.json: has pipelines of version \['2'\]; expected 1", newer)
+    refuse(r"`age` has blanks", summarise(rows, SCHEMA), missing="error")
+    with pytest.raises(InputError, match=r"first\.json twice"):
+        read_spec(settings(spec=(first, first)))
+    (tmp_path / "meta.json").write_text(json.dumps({"features": {}}))
+    with pytest.raises(InputError, match="only files of app=describe can be merged"):
+        read_spec(settings(spec=(first, str(tmp_path))))
+    (tmp_path / "x.json").write_text("[1, 2")
+    with pytest.raises(InputError, match=r"x\.json: damaged"):
+        read_spec(settings(spec=(str(tmp_path / "x.json"),)))

@@ -1,21 +1,38 @@
-"""Convolutions compared with closed forms on dense matrices; sparse inputs with dense ones."""
+"""Convolutions compared with closed forms on dense matrices; the registry, which finds an added
+one; and what they are made of: sums over in-edges, blocks, products and dropout.
+"""
 
+import re
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from support import dense_conv
+from support import ROOT, dense_conv
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
+from partitioning.errors import InputError
+from retexo.models import aggregate
+from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
+from retexo.models.block import Block, HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
 from retexo.models.convolution import Convolution
-from retexo.models.matrix import SparseMatrix, is_sparse
+from retexo.models.dropout import fast_dropout
+from retexo.models.matrix import SparseMatrix, as_matrix, is_sparse, matmul
+from retexo.models.stage import Architecture, build_stages
+from retexo.settings import options
+from retexo.settings.compose import compose
+from retexo.settings.schema import CONFIG_DIR
+from retexo.trainers import registry
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
@@ -170,3 +187,255 @@ def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
     weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
     (dropped @ weight).sum().backward()
     torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
+
+
+def test_every_convolution_has_its_files() -> None:
+    assert {path.stem for path in (CONFIG_DIR / "model").glob("*.yaml")} == CONVOLUTIONS.keys()
+    found = {
+        path.stem.removeprefix("node_classification_")
+        for path in CONFIG_DIR.glob("node_classification_*.yaml")
+    }
+    assert found <= CONVOLUTIONS.keys()
+
+
+KINDS = {name: check_model(default_model_settings(name, 1, 8)) for name in CONVOLUTIONS}
+PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.reads_relations)]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, same, other = (
+        build_stages(Architecture(default_model_settings(name, 2, 8), 5, 4), seed)[1].state_dict()
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_check_makes_no_parameters(name: str) -> None:
+    conv = check_model(default_model_settings(name, 2, 8))
+    assert {parameter.device.type for parameter in conv.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.name=gru"], ["model=gru", "gat, gcn, gin, hetero_sage"]),
+        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator", "none"]),
+        (["model=sage", "+model.head_merge=mean"], ["model.head_merge", "model.aggregator"]),
+        (["model=sage", "~model.aggregator"], ["model.aggregator"]),
+        (["model=sage", "model.aggregator=lstm"], ["model.aggregator=lstm", "mean, pool"]),
+        (["model=gat", "model.head_merge=max"], ["model.head_merge=max", "mean, concat"]),
+        (["model=gat", "model.head_merge=[1]"], ["model.head_merge"]),
+        (["model=gat", "hidden_dim=10", "heads=4"], ["hidden_dim=10", "heads=4"]),
+    ],
+)
+def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str]) -> None:
+    settings = compose(overrides).train
+    with pytest.raises(InputError) as caught:
+        registry.check(settings)
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def added_lines(file: str) -> str:
+    """The lines that CONTRIBUTING.md's diff adds to a file, up to its first gap."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    diff = re.search(rf"b/{file}\n(.*?)\n(?:\+\+\+|@@) ", page, re.DOTALL)
+    assert diff
+    return "\n".join(line.removeprefix("+") for line in diff.group(1).splitlines())
+
+
+@pytest.fixture
+def graphconv() -> Iterator[None]:
+    """The convolution that CONTRIBUTING.md adds."""
+    module, settings = ModuleType("graphconv"), dict(vars(options))
+    exec(added_lines("retexo/settings/options.py"), settings)
+    cls = settings["GraphConvOptions"]
+    with (
+        mock.patch.object(options, "GraphConvOptions", cls, create=True),
+        mock.patch.dict(options.OPTIONS, {("model", "graphconv"): cls}),
+        mock.patch.dict(CONVOLUTIONS, graphconv=module),
+    ):
+        exec(added_lines("retexo/models/conv/graphconv.py"), vars(module))
+        yield
+
+
+@pytest.mark.parametrize("aggregator", ["add", "mean"])
+@pytest.mark.usefixtures("graphconv")
+def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
+    settings = compose(
+        ["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]
+    ).train
+    registry.check(settings)
+    assert default_model_settings("graphconv", 2, 8).options == {"aggregator": "add"}
+    conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
+    x, count = (
+        rows("dense"),
+        COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if aggregator == "mean" else COUNT,
+    )
+    weight_root, weight = conv.first_weights
+    torch.testing.assert_close(
+        outputs(conv, x, list(range(NODES))), x @ weight_root + count @ x @ weight
+    )
+
+
+def block(
+    num_src: int, num_dst: int, num_edges: int, *, by_dst: bool = True, seed: int = 0
+) -> Block:
+    """A random block with duplicate edges; the last destination has no in-edges."""
+    rng = torch.Generator().manual_seed(seed)
+    src = torch.randint(num_src, (num_edges,), generator=rng)
+    dst = torch.randint(max(num_dst - 1, 1), (num_edges,), generator=rng)
+    src, dst = torch.cat((src, src[:3])), torch.cat((dst, dst[:3]))
+    order = torch.argsort(dst, stable=True) if by_dst else torch.arange(len(dst))
+    nothing = torch.zeros(0)
+    return Block(torch.arange(num_src), num_dst, num_src, src[order], dst[order], nothing, nothing)
+
+
+BLOCKS = [block(7, 5, 30), block(7, 5, 30, by_dst=False), block(4, 3, 0), block(1, 1, 2)]
+
+
+def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    weight = torch.rand(got.shape, dtype=F64)
+    both = [
+        torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True)
+        for each in (got, wanted)
+    ]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
+def test_sums_of_several_heads(
+    edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregate, "MIN_COMPILED_EDGES", 0 if compiled else len(edges.src) + 1)
+    rows, alpha = (
+        torch.randn(len(edges.nodes), 5, dtype=F64),
+        torch.randn(len(edges.src), 3, dtype=F64),
+    )
+    alpha.requires_grad_()
+    shares = alpha.unbind(1)
+    wanted = torch.stack([edge_sum(edges, rows, each.contiguous()) for each in shares])
+    assert_same(edge_sum_per_head(edges, rows, alpha), wanted, alpha)
+
+
+@pytest.mark.parametrize("edges", [each.with_self_loops() for each in BLOCKS])
+def test_softmax(edges: Block) -> None:
+    score = (30 * torch.randn(len(edges.src), 2, dtype=F64)).requires_grad_()
+    power = (score - score.detach().max()).exp()
+    total = torch.zeros(edges.num_dst, 2, dtype=F64).index_add(0, edges.dst, power)
+    assert_same(edge_softmax(edges, score), power / total[edges.dst], score)
+    alpha = edge_softmax(edges, 1000 * score.float())
+    assert alpha.isfinite().all()
+
+
+def everything(edges: Block, width: int) -> list[Tensor]:
+    """Values and gradients of all operations."""
+    torch.manual_seed(1)
+    rows = torch.randn(len(edges.nodes), width, requires_grad=True)
+    score = torch.randn(len(edges.src), 2, requires_grad=True)
+    alpha = edge_softmax(edges, score)
+    total = (
+        edge_sum(edges, rows)
+        + edge_sum(edges, rows, alpha[:, 1].contiguous())
+        + edge_max(edges, torch.relu(rows))
+    )
+    (total * torch.randn(total.shape)).sum().backward()
+    assert rows.grad is not None
+    assert score.grad is not None
+    return [total, rows.grad, score.grad]
+
+
+def test_no_tensor_has_a_row_for_each_edge() -> None:
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal largest
+            made = func(*args, **(kwargs or {}))
+            for tensor in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                    largest = max(largest, tensor.numel())
+            return made
+
+    edges = block(50, 40, 5000)
+    with Watch():
+        everything(edges, 16)
+    assert 2 * 5003 <= largest < 3 * 5003
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_on_a_gpu() -> None:
+    edges, device = block(300, 200, 9000), torch.device("cuda")
+    rows = torch.rand(300, 20)
+    for function in (edge_sum, edge_max):
+        there = function(edges.to(device), rows.to(device))
+        torch.testing.assert_close(there.cpu(), function(edges, rows))
+    score = torch.randn(9003, 2)
+    torch.testing.assert_close(
+        edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score)
+    )
+
+
+@pytest.mark.parametrize("edges", [1, 3, 100])
+def test_chunks_are_the_nodes_in_order_with_few_edges_each(edges: int) -> None:
+    degree = torch.tensor([0, 2, 0, 5, 1, 1, 1, 0])
+    row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
+    in_edges = InEdges(torch.zeros(10, dtype=torch.int64), row_ptr, torch.zeros(8), torch.zeros(8))
+    nodes = torch.tensor([0, 1, 3, 4, 5, 6, 7])
+    chunks = in_edges.chunks(nodes, edges)
+    assert torch.cat(chunks).tolist() == nodes.tolist()
+    for chunk in chunks:
+        assert int(degree[chunk[:-1]].sum()) <= edges
+    assert len(chunks) == {1: 6, 3: 3, 100: 1}[edges]
+    assert list(in_edges.chunks(nodes[:0], edges)) == []
+
+
+def test_unsorted_edges_are_sorted_and_sorted_ones_not_copied() -> None:
+    src, dst, degree = torch.tensor([3, 1, 2]), torch.tensor([1, 0, 1]), torch.zeros(4)
+    unsorted = InEdges.build(src, dst, degree[:2], degree, torch.float32)
+    assert unsorted.src.tolist() == [1, 3, 2]
+    assert unsorted.row_ptr.tolist() == [0, 1, 3]
+    again = InEdges.build(unsorted.src, torch.tensor([0, 1, 1]), degree[:2], degree, torch.float32)
+    assert again.src.data_ptr() == unsorted.src.data_ptr()
+
+
+def test_products_with_sparse_rows_and_in_bfloat16() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, weight = (torch.randn(shape, generator=generator) for shape in ((600, 256), (256, 64)))
+    bias = torch.randn(64, generator=generator)
+    sparse = as_matrix(rows * (torch.arange(256) < 9))
+    torch.testing.assert_close(
+        matmul(sparse, weight, bias), rows[:, :9] @ weight[:9] + bias, rtol=1e-4, atol=1e-4
+    )
+    assert matmul(rows.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert matmul(rows, weight).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.25, 0.6, 0.999])
+def test_values_are_dropped_at_random_and_the_others_scaled_up(rate: float) -> None:
+    values = torch.full((500_000,), 2.0, requires_grad=True)
+    torch.manual_seed(5)
+    first, second = fast_dropout(values, rate), fast_dropout(values, rate)
+    torch.manual_seed(5)
+    assert torch.equal(fast_dropout(values, rate), first)
+    scale = 2**16 / (2**16 - round(rate * 2**16))
+    for out in (first, second):
+        assert set(out.unique().tolist()) == {0.0, torch.tensor(2.0 * scale).item()}
+        share = (out == 0).double().mean().item()
+        assert abs(share - rate) < 5 * (rate * (1 - rate) / len(values)) ** 0.5
+        (gradient,) = torch.autograd.grad((out * 3).sum(), values)
+        assert torch.equal(gradient, torch.where(out == 0, 0.0, 3 * torch.tensor(scale)))
+    agree = ((first == 0) & (second == 0)).double().mean().item()
+    assert abs(agree - rate**2) < 5 * (rate**2 / len(values)) ** 0.5  # independent of each other

@@ -1,23 +1,48 @@
-"""The partition directory of a heterogeneous graph: what goes in comes out, and damage is named."""
+"""Heterogeneous graphs on disk: partition directories, those of DGL, site folders and files of an
+assignment come back as written, and each mistake is named.
+"""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hetero_support import RELATIONS, SIZES, hetero_parts, random_hetero, reassembled, write_hetero
+import torch
+from hetero_support import (
+    RELATIONS,
+    SIZES,
+    WEIGHTED,
+    hetero_parts,
+    partitioned_by_dgl,
+    random_assignment,
+    random_hetero,
+    reassembled,
+    write_hetero,
+    write_hetero_sites,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import dgl, need_dgl, thirds
 
 from partitioning.directory.meta import HeteroMeta
+from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
+from partitioning.graph_data import SEPARATOR, HeteroGraphData
 from partitioning.node_names import Names
+from partitioning.site_folders import find_sites
+from retexo.apps import partition_data
 from retexo.apps.find_partitions import open_directory
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
+from retexo.comm.transport import PeerLost
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
+from retexo.worker.make_context import resolve_halo_by_type
 
 
 @settings(
@@ -169,3 +194,421 @@ def composed(overrides: list[str]) -> Settings:
         compose(overrides),
         given=frozenset(each.split("=")[0] for each in overrides) - {"dataset_file"},
     )
+
+
+pytestmark = pytest.mark.timeout(60)
+NAMES = ["north", "east", "south"]
+SITES_WEIGHTED = [("person", "directs", "movie"), ("movie", "sequel_of", "movie")]
+
+
+def write(base: Path, graph: HeteroGraphData, num_parts: int = 3) -> list[Path]:
+    masks = thirds(len(graph.labels))
+    return write_hetero_sites(
+        base, graph, masks, random_assignment(graph, num_parts), NAMES[:num_parts]
+    )
+
+
+def change(folder: Path, described: Any = None, **arrays: Any) -> None:
+    """Replace fields of site.json and arrays; None takes one away."""
+    before = json.loads((folder / "site.json").read_text())
+    after = {
+        key: value for key, value in {**before, **(described or {})}.items() if value is not None
+    }
+    (folder / "site.json").write_text(json.dumps(after))
+    with np.load(folder / "part.npz") as file:
+        held = {**file, **arrays}
+    np.savez(
+        folder / "part.npz", **{name: array for name, array in held.items() if array is not None}
+    )
+
+
+def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
+    found = find_sites(base, num_parts)
+    assert found.is_hetero
+    return found
+
+
+def ask(base: Path) -> list[HeteroPartition | str]:
+    """Each site's part once the owners were asked, or its error; by threads."""
+    parts = [hetero(base).read_hetero(rank) for rank in range(3)]
+    sizes = {name: tuple(part.nodes[name].num_inner for part in parts) for name in parts[0].nodes}
+
+    def worker(comm: Communicator) -> HeteroPartition | str:
+        try:
+            return resolve_halo_by_type(parts[comm.rank], sizes, comm, None)
+        except (InputError, PeerLost) as error:
+            return f"{type(error).__name__}: {error}"
+
+    return run_threads(3, worker)
+
+
+def assert_same_part(found: HeteroPartition | str, wanted: HeteroPartition) -> None:
+    assert isinstance(found, HeteroPartition), found
+    assert list(found.nodes) == list(wanted.nodes)
+    assert list(found.relations) == list(wanted.relations)
+    of_nodes, of_edges = (
+        ("features", "node_ids", "halo_owner", "halo_index"),
+        ("src", "dst", "edge_weight"),
+    )
+    pairs: list[tuple[Any, Any, tuple[str, ...]]] = [
+        (found, wanted, ("labels", "train_mask", "val_mask", "test_mask")),
+        *((found.nodes[name], wanted.nodes[name], of_nodes) for name in wanted.nodes),
+        *((found.relations[each], wanted.relations[each], of_edges) for each in wanted.relations),
+    ]
+    for one, other, names in pairs:
+        for name in names:
+            a, b = getattr(one, name), getattr(other, name)
+            assert (a is None) == (b is None), name
+            assert a is None or (
+                a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+            ), name
+    assert (found.rank, found.num_parts, found.target, found.self_loops) == (
+        wanted.rank,
+        wanted.num_parts,
+        wanted.target,
+        wanted.self_loops,
+    )
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_a_part_is_that_of_the_partition_directory(tmp_path: Path, multi: bool) -> None:
+    graph = random_hetero(multi=multi, weighted=SITES_WEIGHTED)
+    directory = write_hetero(tmp_path, graph, 3)
+    write(tmp_path / "sites", graph)
+    for rank, found in enumerate(ask(tmp_path / "sites")):
+        assert_same_part(found, directory.read_hetero(rank))
+
+
+def test_what_a_site_has_none_of_may_be_left_out(tmp_path: Path) -> None:
+    graph = random_hetero()
+    assignment = random_assignment(graph, 2)
+    *_, south = write_hetero_sites(tmp_path, graph, thirds(40), assignment, NAMES)
+    with np.load(south / "part.npz") as file:
+        assert all(not len(array) for array in file.values())
+    np.savez(south / "part.npz")
+    found = ask(tmp_path)[2]
+    assert isinstance(found, HeteroPartition)
+    assert [nodes.features.shape for nodes in found.nodes.values()] == [(0, 6), (0, 4), (0, 0)]
+
+
+def test_ids_that_contradict_are_named_with_their_type(tmp_path: Path) -> None:
+    """A studio that its owner does not hold."""
+    folders = write(tmp_path, random_hetero())
+    with np.load(folders[2] / "part.npz") as file:
+        into = int(file["movie/node_id"][0])
+    one = {"src": [77], "dst": [into], "src_owner": [0]}
+    change(
+        folders[2],
+        None,
+        **{f"studio__makes__movie/{name}": np.array(value) for name, value in one.items()},
+    )
+    assert "south/part.npz: studio: array `src`: north does not hold node 77" in str(
+        ask(tmp_path)[2]
+    )
+
+
+ONE = {"src": np.array([5, 7]), "dst": np.array([1, 1]), "src_owner": np.array([0, 1])}
+ARRAYS: dict[str, Any] = {
+    "movie/node_id": np.array([1, 2]),
+    "movie/feat": np.ones((2, 2)),
+    "movie/label": np.array([0, 1]),
+    "movie/train_mask": np.array([True, False]),
+    "movie/val_mask": np.array([False, True]),
+    "movie/test_mask": np.array([False, False]),
+    "person/node_id": np.array([5, 6]),
+    **{f"person__directs__movie/{name}": array for name, array in ONE.items()},
+}
+DESCRIBED: dict[str, Any] = {
+    "version": 1,
+    "site": "north",
+    "sites": ["north", "east"],
+    "target": "movie",
+    "types": {"movie": 2, "person": 0},
+    "relations": ["person__directs__movie", "person__acts_in__movie"],
+}
+MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "no-types": ({"types": None}, {}, "site.json: types is None; expected {TYPE: width"),
+    "type-name": ({"types": {"movie": 2, "a__b": 0}}, {}, "no name has __ or / in it"),
+    "target": (
+        {"target": "actor"},
+        {},
+        "site.json: target is 'actor'; expected one of its types: movie, person",
+    ),
+    "relation": (
+        {"relations": ["robot__builds__movie"]},
+        {},
+        "relations is .*robot__builds__movie.*; expected a list",
+    ),
+    "weighted": (
+        {"weighted": ["directs"]},
+        {},
+        "weighted is .*directs.*; expected a list of some of its relations",
+    ),
+    "stranger": (
+        None,
+        {"actor/node_id": np.array([1])},
+        "array `actor/node_id` has no meaning here; expected TYPE/ARRAY",
+    ),
+    "wide": (
+        None,
+        {"movie/feat": np.ones((2, 3))},
+        "movie: its features are 3 wide, `types` of site.json says 2",
+    ),
+    "unwanted": (
+        None,
+        {"person/feat": np.ones((2, 1))},
+        "person: its features are 1 wide, `types` of site.json says 0",
+    ),
+    "no-features": (None, {"movie/feat": None}, "movie: there is no array `feat`"),
+    "dst": (
+        None,
+        {"person__directs__movie/dst": np.array([1, 5])},
+        "person__directs__movie: array `dst`: row 1 is 5",
+    ),
+    "weight": (
+        None,
+        {"person__directs__movie/edge_weight": np.ones(2)},
+        "movie: array `edge_weight` has no meaning here",
+    ),
+    "no-weight": (
+        {"weighted": ["person__directs__movie"]},
+        {},
+        "no array `edge_weight`; site.json says .* weighted",
+    ),
+    "owners": (
+        {"sites": ["north", "east", "south"]},
+        {
+            f"person__acts_in__movie/{name}": array
+            for name, array in {**ONE, "src_owner": np.array([0, 2])}.items()
+        },
+        "edges from person: array `src`: row 3 is 7; `src_owner` names two sites",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
+    described, arrays, message = MISTAKES[name]
+    (tmp_path / "site.json").write_text(json.dumps(DESCRIBED))
+    np.savez(tmp_path / "part.npz", **ARRAYS)
+    num_parts = len((described or DESCRIBED).get("sites", DESCRIBED["sites"]))
+    assert hetero(tmp_path, 2).read_hetero(0).nodes["person"].num_halo == 1
+    change(tmp_path, described, **arrays)
+    with pytest.raises(InputError, match=message):
+        hetero(tmp_path, num_parts).read_hetero(0)
+
+
+def test_the_order_of_types_is_agreed_on(tmp_path: Path) -> None:
+    folders = write(tmp_path, random_hetero())
+    types = json.loads((folders[1] / "site.json").read_text())["types"]
+    change(folders[1], {"types": dict(reversed(types.items()))})
+    with pytest.raises(InputError, match="its sites, task, num_classes or types differ"):
+        find_sites(tmp_path, 3)
+
+
+GRAPH = random_hetero()
+PARTS = random_assignment(GRAPH, 3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """films, tables of the graph; by, its assignment."""
+    for name in ("films/nodes", "films/edges", "by"):
+        (tmp_path / name).mkdir(parents=True)
+    for name, table in GRAPH.nodes.items():
+        arrays = {"label": GRAPH.labels} if name == GRAPH.target else {}
+        arrays |= {"feat": table.features} if table.features.shape[1] else {}
+        np.savez(tmp_path / "films/nodes" / f"{name}.npz", node_id=table.node_ids, **arrays)
+    for each, edges in GRAPH.relations.items():
+        ids = (
+            GRAPH.nodes[each[end]].node_ids[ends] for end, ends in ((0, edges.src), (2, edges.dst))
+        )
+        np.savez(
+            tmp_path / "films/edges" / f"{SEPARATOR.join(each)}.npz", src=next(ids), dst=next(ids)
+        )
+    np.save(tmp_path / "by/movie.npy", PARTS["movie"])
+    np.save(tmp_path / "by/studio.npy", PARTS["studio"].astype(np.uint8))
+    np.savetxt(tmp_path / "by/person.csv", PARTS["person"], fmt="%d")
+    return tmp_path
+
+
+def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
+    given = [
+        "app=partition_data",
+        "dataset_name=file",
+        f"dataset_file={folder}/films",
+        f"partition_dir={folder}/parts",
+        "split=fraction",
+        "split.train=0.5",
+        "split.val=0.2",
+        "split.test=0.3",
+        "num_partitions=3",
+        "features=degree",
+        "partition_method=file",
+        f"partition_file={folder}/{by}",
+    ]
+    meta = partition_data.run(compose([*given, *more]).partition)
+    assert isinstance(meta, HeteroMeta)
+    return meta
+
+
+def test_nodes_go_where_their_files_say(folder: Path) -> None:
+    directory = find([folder / "parts" / made(folder).name], 3)
+    assert directory.is_hetero
+    for part in map(directory.read_hetero, range(3)):
+        for name, nodes in part.nodes.items():
+            assert (
+                nodes.node_ids.tolist()
+                == GRAPH.nodes[name].node_ids[PARTS[name] == part.rank].tolist()
+            )
+
+
+def saved(name: str, values: np.ndarray) -> Callable[[Path], None]:
+    return lambda folder: np.save(folder / name, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda folder: (folder / "by/studio.npy").unlink(),
+            r": has no studio\.npy or studio\.csv",
+        ),
+        (
+            saved("by/studio.npy", np.zeros(4, int)),
+            r"/studio\.npy: has shape \[4\], .* each of its 5 nodes",
+        ),
+        (
+            saved("by/movie.npy", np.full(SIZES["movie"][0], 3)),
+            r"/movie\.npy: row 0 is 3, outside \[0, 3\)",
+        ),
+        (saved("by/person.npy", PARTS["person"]), r": has person\.csv and person\.npy; remove one"),
+        (
+            saved("by/actor.npy", np.zeros(3, int)),
+            r": actor\.npy belongs to no node type .* movie, person, studio",
+        ),
+    ],
+    ids=["missing", "short", "large", "twice", "unknown"],
+)
+def test_a_wrong_file_is_named(folder: Path, change: Callable[[Path], None], said: str) -> None:
+    change(folder)
+    with pytest.raises(InputError, match=f"partition_file={folder}/by{said}"):
+        made(folder)
+    assert not (folder / "parts").exists()
+
+
+@pytest.mark.parametrize("by", ["by/movie.npy", "nowhere"])
+def test_a_folder_is_asked_for(folder: Path, by: str) -> None:
+    with pytest.raises(
+        InputError, match=r"no such folder; expected one with TYPE\.npy or TYPE\.csv"
+    ):
+        made(folder, by)
+
+
+@pytest.fixture(scope="module")
+def graph() -> HeteroGraphData:
+    need_dgl()
+    return random_hetero(weighted=[WEIGHTED])
+
+
+@pytest.fixture
+def directory(
+    tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch
+) -> PartitionDirectory:
+    return partitioned_by_dgl(tmp_path, graph, monkeypatch)
+
+
+@pytest.mark.parametrize("halo_hops", [1, 2])
+def test_the_parts_are_those_of_the_graph(
+    tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int
+) -> None:
+    directory = partitioned_by_dgl(tmp_path, graph, monkeypatch, halo_hops)
+    parts, ours = [directory.read_hetero(part) for part in range(3)], hetero_parts(graph, 3)
+    found, expected = reassembled(parts), reassembled(hetero_parts(graph, 1))
+    assert found["edges"] == expected["edges"]
+    del found["rows"]["studio"], expected["rows"]["studio"]  # which has no features
+    assert found["rows"] == expected["rows"]
+    assert all(
+        torch.equal(part.nodes["studio"].features, torch.zeros_like(part.nodes["studio"].features))
+        for part in parts
+    )
+    for part, own in zip(parts, ours, strict=True):
+        assert sorted(part.nodes["movie"].node_ids.tolist()) == sorted(
+            own.nodes["movie"].node_ids.tolist()
+        )
+        assert {name: nodes.num_halo for name, nodes in part.nodes.items()} == {
+            name: nodes.num_halo for name, nodes in own.nodes.items()
+        }
+        rows = part.nodes["movie"].node_ids - 1000
+        assert part.labels.tolist() == graph.labels[rows].tolist()
+        assert part.val_mask.tolist() == (rows % 3 == 1).tolist()
+        for nodes in part.nodes.values():
+            keys = (nodes.halo_owner * 10**6 + nodes.halo_index).tolist()
+            assert keys == sorted(set(keys))
+    assert sum(part.self_loops for part in parts) == 1
+    assert verify_directory(directory.path) == {}
+    with pytest.raises(InputError, match="node_classification_rgcn"):
+        directory.read(0)
+
+
+def edit(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        content = json.loads((path / "toy.json").read_text())
+        change(content)
+        (path / "toy.json").write_text(json.dumps(content))
+
+    return apply
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        file = str(path / "part1" / "node_feat.dgl")
+        held = dgl.data.utils.load_tensors(file)
+        change(held)
+        dgl.data.utils.save_tensors(file, held)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            edit(lambda content: content["node_map"].pop("studio")),
+            "node_map leave a gap|types of node_map",
+        ),
+        (edit(lambda content: content["node_map"]["movie"].pop()), "node_map has no range"),
+        (
+            edit(lambda content: content["edge_map"].pop("person:directs:movie")),
+            "edge_map leave a gap",
+        ),
+        (edit(lambda content: content.pop("part-1")), "files of part 1"),
+        (edit(lambda content: content.update(num_parts="3")), "num_parts is '3'"),
+        (tensors(lambda held: held.pop("movie/val_mask")), "has no 'movie/val_mask'"),
+        (tensors(lambda held: held.pop("movie/label")), "one type of nodes with label"),
+        (
+            tensors(lambda held: held.update({"movie/feat": held["movie/feat"][1:]})),
+            "movie/feat has",
+        ),
+        (lambda path: (path / "part1" / "graph.dgl").write_bytes(b"nothing"), "part1"),
+        (lambda path: (path / "part1" / "graph.dgl").unlink(), "part1.*missing"),
+        (
+            lambda path: (path / "part1/graph.dgl").write_bytes(
+                (path / "part0/graph.dgl").read_bytes()
+            ),
+            "inner nodes",
+        ),
+    ],
+)
+def test_damage_of_dgls_files_is_named(
+    directory: PartitionDirectory, change: Callable[[Path], None], said: str
+) -> None:
+    change(directory.path)
+    with pytest.raises(InputError, match=said):
+        read_1(directory.path)
+
+
+def read_1(path: Path) -> None:
+    found = find([path], None)
+    assert found.is_hetero
+    found.read_hetero(1)

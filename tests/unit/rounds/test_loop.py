@@ -1,12 +1,24 @@
-"""The rounds of a layer: their messages, and the parameters they end with."""
+"""The rounds of a layer: messages, counts as digits, seconds of phases, updates by hand, the best
+round; and the predictions of +experiment=exact, compared with closed forms on dense matrices.
+"""
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
-from support import graph_info, train_settings
+from hypothesis import given
+from hypothesis import strategies as st
+from support import dense_conv, graph_info, random_graph, thirds, train_settings, write_partitions
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -17,9 +29,10 @@ from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix
-from retexo.models.stage import Stage
+from retexo.models.stage import Architecture, OutputHeads, Stage, build_stages
 from retexo.rounds import reduction
-from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.best_round import EarlyStopping
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.rounds.objective import (
     AUTO_BATCH_SIZE,
     AUTO_NUM_VAL,
@@ -29,10 +42,17 @@ from retexo.rounds.objective import (
     choose_patience,
     choose_val_stride,
 )
+from retexo.rounds.parameters import FlatParameters
+from retexo.rounds.round_message import counts_to_digits, digits_to_counts
+from retexo.rounds.schedule import Schedule
 from retexo.rounds.training_loop import run_rounds
-from retexo.rounds.update_rules import LocalOptimizer
-from retexo.settings.run_settings import TrainSettings
+from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
+from retexo.settings.communication_settings import GradientSettings
+from retexo.settings.run_settings import OptimizerSettings, TrainSettings
 from retexo.tasks.node_classification import NodeClassification
+from retexo.trainers.context import PHASES, Clock
+from retexo.trainers.lazy import infer
+from retexo.worker.make_context import make_context
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
@@ -295,3 +315,336 @@ def test_a_worker_whose_rounding_differs_is_named(
         match=r"rank\(s\) 2 trained other parameters .* in layer 0; .*ATEN_CPU_CAPABILITY",
     ):
         train_layer(settings, [0.1, 0.2, 0.3, 0.4])
+
+
+def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> tuple[int, int]:
+    """The best and the last round, given the metrics after 0, 1, ... rounds."""
+    stopping = EarlyStopping(patience, min_delta)
+    for number, metric in enumerate(metrics):
+        stopping.is_best(number, metric, math.nan)
+        if stopping.out_of_patience(number):
+            return stopping.best_round, number
+    return stopping.best_round, len(metrics) - 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "patience", "min_delta", "best", "last"),
+    [
+        ([0.1, 0.5, 0.5, 0.5], 2, 0.0, 1, 3),  # ties go to the earlier round
+        ([0.1, 0.2, 0.3, 0.2, 0.1], 2, 0.0, 2, 4),
+        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], 2, 0.0, 3, 5),  # patience begins anew
+        ([0.9, 0.1, 0.1], 2, 0.0, 1, 2),  # the untrained parameters are no candidate
+        ([0.0, 0.0, 0.0, 0.0], 3, 0.0, 1, 3),  # but the first round is, whatever its metric
+        (
+            [0.0, 0.50, 0.55, 0.59, 0.60],
+            None,
+            0.1,
+            1,
+            4,
+        ),  # min_delta has to be passed, not reached in small steps
+        ([0.0, 0.50, 0.55, 0.61], None, 0.1, 3, 3),
+        ([0.0, 0.25, 0.5], None, 0.25, 1, 2),  # exactly min_delta is not more
+        ([0.0, 0.05, 0.0], 9, 0.1, 1, 2),  # the first round needs no min_delta
+        ([0.1, *[0.3] * 50], None, 0.0, 1, 50),  # no patience: never
+        ([0.1, 0.2], 1, 0.0, 1, 1),
+    ],
+)
+def test_early_stopping(
+    metrics: list[float], patience: int | None, min_delta: float, best: int, last: int
+) -> None:
+    assert run(metrics, patience, min_delta) == (best, last)
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "last"),
+    [
+        ([9.0, 3.0, 2.0, 1.0, 1.0, 1.0], 3, 5),  # the loss decides between equal metrics
+        ([9.0, 1.0, 2.0, 3.0], 1, 3),
+        ([9.0, 1.0, 0.9995, 0.999, 0.9985], 3, 3),  # a fall below LEAST_DECREASE restarts nothing
+    ],
+)
+def test_the_loss_breaks_ties_and_restarts_patience(
+    losses: list[float], best: int, last: int
+) -> None:
+    stopping = EarlyStopping(2, 0.0)
+    for number, loss in enumerate(losses):
+        stopping.is_best(number, 0.5, loss)
+        if stopping.out_of_patience(number):
+            break
+    assert (stopping.best_round, number) == (best, last)
+
+
+def test_a_lower_loss_keeps_training_on_though_the_metric_falls() -> None:
+    stopping = EarlyStopping(2, 0.0)
+    for number, (metric, loss) in enumerate([(0.0, 9.0), (0.9, 3.0), (0.8, 2.0), (0.7, 1.0)]):
+        stopping.is_best(number, metric, loss)
+    assert (stopping.best_round, stopping.last_improvement) == (1, 3)
+    again = EarlyStopping(2, 0.0)
+    again.load_state_dict(stopping.state_dict())
+    assert again.state_dict() == stopping.state_dict()
+    assert not again.out_of_patience(4)
+    assert again.out_of_patience(5)
+
+
+COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=12), st.sampled_from([torch.float32, torch.float64]))
+def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> None:
+    total = torch.tensor(
+        [counts_to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype
+    ).sum(dim=0)
+    assert digits_to_counts(total.tolist()).tolist() == [
+        sum(counts) for counts in zip(*workers, strict=True)
+    ]
+
+
+def test_digits_add_up_over_as_many_workers_as_promised() -> None:
+    counts = torch.tensor([2**24 - 1, 4095])
+    total = torch.tensor(counts_to_digits(counts)).float() * 4096
+    assert float(total.max()) < 2**24  # so that each partial sum is exact, too
+    assert digits_to_counts(total.tolist()).tolist() == [4096 * (2**24 - 1), 4096 * 4095]
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Advance the clock."""
+    now = 0.0
+
+    def advance(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    return advance
+
+
+def test_no_second_is_in_two_phases(wait: Callable[[float], None]) -> None:
+    clock = Clock()
+    wait(100)
+    with clock.phase("evaluate"):
+        wait(1)
+        with clock.phase("exchange"):
+            wait(2)
+            with clock.phase("plan"):
+                wait(4)
+            wait(8)
+        wait(16)
+        with clock.phase("exchange"):
+            wait(32)
+    with clock.phase("plan"):
+        wait(64)
+    assert clock.seconds == dict.fromkeys(PHASES, 0.0) | {
+        "evaluate": 17,
+        "exchange": 42,
+        "plan": 68,
+    }
+
+
+SGD = train_settings("optimizer._target_=torch.optim.SGD", "weight_decay=0").optimizer
+
+
+class Line(torch.nn.Module):
+    """A loss that can be differentiated by hand: sum over n of (w - x_n)^2 / 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+        self.b = torch.nn.Parameter(torch.tensor([[3.0]]))
+
+    def loss(self, points: torch.Tensor) -> torch.Tensor:
+        return ((self.w[0] - points) ** 2).sum() / 2 + 0 * self.w[1] + (self.b * 0).sum()
+
+
+def on_worker(
+    flat: FlatParameters, optimizer: Any, losses: Any, num_train: int, total: int
+) -> LocalOptimizer:
+    info = graph_info(num_train=total)
+    objective = SimpleNamespace(
+        losses=losses, num_train=num_train, graph_info=info, exchanges_rows=False
+    )
+    return LocalOptimizer(flat, optimizer, objective)
+
+
+def local_optimizer(
+    module: Line,
+    points: list[float],
+    total: int,
+    settings: OptimizerSettings = SGD,
+    max_grad_norm: float | None = None,
+) -> LocalOptimizer:
+    flat = FlatParameters(module, torch.zeros(3))
+    optimizer = build_optimizer(settings, 0.5, module)
+    own = on_worker(
+        flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total
+    )
+    return replace(own, max_grad_norm=max_grad_norm)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.5, 5.0])
+def test_the_gradient_is_clipped_as_by_torch_after_it_is_summed(max_grad_norm: float) -> None:
+    module = Line()
+    own = local_optimizer(module, [0.0, 4.0], total=5, max_grad_norm=max_grad_norm)
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
+    update_rule.compute()
+    own.flat.gradient += torch.tensor([12.0, 5.0, 0.0])
+    expected = torch.nn.Parameter(own.flat.values.clone())
+    expected.grad = own.flat.gradient / 5
+    torch.nn.utils.clip_grad_norm_([expected], max_grad_norm)
+    torch.optim.SGD([expected], 0.5).step()
+    update_rule.apply()
+    torch.testing.assert_close(own.flat.values, expected.detach())
+
+
+@pytest.mark.parametrize("name", ["cosine", "step"])
+def test_schedules_are_those_of_torch(name: str) -> None:
+    given = (f"scheduler={name}", "scheduler_rounds=3", "scheduler_factor=0.3")
+    schedule = Schedule(train_settings(*given).optimizer, 8)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+    known: Any = {
+        "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8),
+        "step": lambda: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.3),
+    }
+    torchs = known[name]()
+    for number in range(8):
+        expected = optimizer.param_groups[0]["lr"]
+        assert 0.1 * schedule.rate_factor(number, 0) == pytest.approx(expected)
+        optimizer.step()
+        torchs.step()
+
+
+def test_a_plateau_lowers_the_learning_rate_and_a_resumed_one_goes_on() -> None:
+    settings = train_settings("scheduler=plateau", "scheduler_rounds=2").optimizer
+    schedule, found = Schedule(settings, 99), []
+    improvements = [0, 0, 1, 2, 2, 2, 2, 2, 2, 8, 8, 8, 8]
+    for number, last_improvement in enumerate(improvements):
+        if number == 6:  # a resumed run
+            saved, schedule = schedule.state_dict(), Schedule(settings, 99)
+            schedule.load_state_dict(saved)
+        found.append(schedule.rate_factor(number, last_improvement))
+    assert found == [1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_the_default_optimizer_is_torchs_adam() -> None:
+    """Equal bit for bit, also after saving and loading; a parameter without gradient does not
+    change.
+    """
+    settings = train_settings("weight_decay=0.25").optimizer
+    ours, torchs = Line(), Line()
+    optimizer = build_optimizer(settings, 0.5, ours)
+    reference = torch.optim.Adam(torchs.parameters(), lr=0.5, weight_decay=0.25, fused=True)
+    for number in range(6):
+        for module in (ours, torchs):
+            module.w.grad = torch.tensor([number - 2.0, 0.1 * number])
+        optimizer.step()
+        reference.step()
+        saved = optimizer.state_dict()
+        assert [
+            {name: values.tolist() for name, values in state.items()}
+            for state in saved["state"].values()
+        ] == [
+            {name: values.tolist() for name, values in state.items()}
+            for state in reference.state_dict()["state"].values()
+        ]
+        optimizer = build_optimizer(settings, 0.5, ours)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+        assert torch.equal(ours.w, torchs.w)
+        assert ours.b.item() == 3.0
+
+
+NODES, NUM_CLASSES, LAYERS, STEPS, ALPHA = 24, 3, 3, 2, 0.3
+GRAPH = random_graph(NODES, 90)
+X = torch.from_numpy(GRAPH.features).double()
+EYE = torch.eye(NODES, dtype=torch.float64)
+
+
+COUNT = torch.zeros(NODES, NODES, dtype=torch.float64)
+"""Number of edges [to, from], without self loops."""
+ENDS = torch.from_numpy(GRAPH.dst), torch.from_numpy(GRAPH.src)
+COUNT.index_put_(ENDS, torch.ones(len(GRAPH.src), dtype=torch.float64), accumulate=True)
+COUNT.fill_diagonal_(0)
+NORMALISED = (
+    torch.diag((COUNT.sum(1) + 1) ** -0.5) @ (COUNT + EYE) @ torch.diag((COUNT.sum(0) + 1) ** -0.5)
+)
+WEIGHTS = {"gcn": "weight", "sage": "weight_neigh", "gin": "weight_in"}
+AGGREGATES = {
+    "gcn": NORMALISED,
+    "sage": COUNT / COUNT.sum(1, keepdim=True).clamp(min=1),
+    "gin": COUNT + EYE,
+}
+
+
+def answers_of(model: str, stages: list[Any]) -> list[Tensor]:
+    """Halves [X, A X], then thirds [A X, X, A q], each with its own weights; q = A X W is passed
+    on. Of GAT X W + mean of heads, then X W + h W + mean of heads; h is passed on.
+    """
+    passed, answers = X, []
+    for layer, stage in enumerate(stages):
+        own, first = dense_conv(stage.conv, COUNT, passed), {"rows": X}
+        if model == "gat":
+            beside = {"features": X, "rows": passed} if layer else first
+        else:
+            beside = {"aggregate": AGGREGATES[model] @ X, "features": X} if layer else first
+        assert list(stage.skips) == list(beside)
+        parts = [rows @ stage.skips[name] for name, rows in beside.items()]
+        hidden = own + sum(parts) if model == "gat" else torch.cat((*parts, own), dim=1)
+        norm = stage.norm
+        if not isinstance(norm, torch.nn.Identity):
+            hidden = layer_norm(hidden, hidden.shape[1:], norm.weight, norm.bias)
+        hidden = torch.relu(hidden)
+        answers.append(hidden @ stage.head.weight.T + stage.head.bias)
+        if model == "gat":
+            passed = hidden
+        else:
+            assert {part.shape[1] for part in (*parts, own)} == {12 // (len(parts) + 1)}
+            passed = AGGREGATES[model] @ passed @ getattr(stage.conv, WEIGHTS[model])
+    return answers
+
+
+@pytest.mark.parametrize("norm", ["layer", "none"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
+def test_the_answers_of_a_network(model: str, norm: str, tmp_path: Path) -> None:
+    settings = train_settings(
+        "+experiment=exact",
+        f"model={model}",
+        f"num_layers={LAYERS}",
+        "hidden_dim=12",
+        "heads=2",
+        "device=cpu",
+        "num_partitions=1",
+        f"smoothing.steps={STEPS}",
+        f"model.norm={norm}",
+    )
+    directory = write_partitions(tmp_path, GRAPH, thirds(NODES), np.zeros(NODES), 1)
+    stages = [
+        stage.double().eval()
+        for stage in build_stages(Architecture(settings.model, X.shape[1], NUM_CLASSES), 0)
+    ]
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        for stage in stages:
+            for parameter in stage.parameters():
+                torch.nn.init.normal_(parameter)  # biases, too
+        values = answers_of(model, stages)
+
+    def worker(comm: Communicator) -> list[Tensor]:
+        partition = directory.read(0)
+        info = agree_on_graph_info(comm, partition, directory)
+        context = make_context(
+            settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
+        )
+        given = [
+            OutputHeads((0,)),
+            OutputHeads((2,)),
+            OutputHeads((1, 2)),
+            OutputHeads((0, 1, 2), ALPHA, STEPS),
+        ]
+        return [infer(context, stages, answer).logits for answer in given]
+
+    mean = sum(values) / LAYERS
+    powers = [mean, NORMALISED @ mean, NORMALISED @ NORMALISED @ mean]
+    smoothed = ALPHA * powers[0] + ALPHA * (1 - ALPHA) * powers[1] + (1 - ALPHA) ** 2 * powers[2]
+    wanted = [values[0], values[2], (values[1] + values[2]) / 2, smoothed]
+    (found,) = run_threads(1, worker)
+    for got, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)

@@ -1,17 +1,21 @@
-"""What follows from the definitions of settings: the page, the help, defaults, and what two runs
-are compared by.
+"""What follows from the definitions of settings: the page, the help, defaults, what two runs are
+compared by, other names, and the number that a run returns to a sweeper.
 """
 
 import json
+from pathlib import Path
 
 import pytest
 from support import ROOT
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
+from retexo.errors import TrainingError
+from retexo.settings.aliases import ALIASES, rename_override, rename_stored
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten, nest, without
 from retexo.settings.schema import DEFINED, default, keys, usual_values
+from retexo.settings.search import MAX_NAME, check_direction, find_objective, shorten_name
 from retexo.settings.table import help_text, markdown
 
 
@@ -83,3 +87,98 @@ def test_a_setting_that_an_earlier_version_did_not_have() -> None:
         None,
     )
     assert default("no.such", {}) is None
+
+
+def test_every_alias_names_a_setting_and_is_none_itself() -> None:
+    assert {alias.name for alias in ALIASES.values()} <= DEFINED.keys()
+    assert not ALIASES.keys() & DEFINED.keys()
+
+
+def test_aliases_on_the_command_line() -> None:
+    given = ("lr=[0.1,0.2]", "model.own_half=false", "model.inputs=previous", "readout=last")
+    train = compose([*given, "model.passes=activation"]).train
+    assert train.learning_rate == (0.1, 0.2)
+    assert (train.model.self_weight, train.model.input_skip) == (False, False)
+    assert (train.model.output, train.output_heads) == ("activation", "last")
+    assert rename_override("model.inputs=all,previous") == "model.input_skip=true,false"
+    assert rename_override("~lr") == "~learning_rate"
+    with pytest.raises(InputError, match=r"learning_rate=-1\.0: must be at least 0"):
+        compose(["lr=-1.0"])
+
+
+def test_aliases_in_a_configuration_file(tmp_path: Path) -> None:
+    text = "defaults: [node_classification, _self_]\nlr: 0.5\nmodel: {inputs: previous}\n"
+    (tmp_path / "own.yaml").write_text(text)
+    settings = compose([], "own", str(tmp_path))
+    assert (settings.train.learning_rate[0], settings.train.model.input_skip) == (0.5, False)
+    assert "lr" not in settings.resolved
+    assert compose(["lr=0.25"], "own", str(tmp_path)).train.learning_rate[0] == 0.25
+
+
+def test_stored_settings_of_earlier_versions() -> None:
+    stored = {"model": {"inputs": "all", "norm": "none"}, "sweep": {"dir": "runs", "axes": None}}
+    assert rename_stored(stored) == {"model": {"norm": "none", "input_skip": True}}
+
+
+RUN = {
+    "chosen": {"metric": "roc_auc"},
+    "val": {"roc_auc": 0.75, "log_loss": 0.5, "accuracy": None},
+    "bytes": {"total": 12, "by_kind": {"features": 7}},
+}
+
+
+def test_the_objective_by_name_and_by_default() -> None:
+    assert find_objective(RUN, None) == 0.75
+    assert find_objective(RUN, ("bytes.by_kind.features",)) == 7
+    assert find_objective(RUN, ("val.log_loss", "bytes.total")) == [0.5, 12]
+    assert find_objective({**RUN, "chosen": {"metric": "loss"}}, None) == 0.5
+    regression = {"chosen": {"metric": "loss"}, "targets": {}, "val": {"r2": 0.25}}
+    assert find_objective(regression, None) == 0.25
+    assert find_objective({**RUN, "val": {"roc_auc": {"mean": 0.5, "std": 0.1}}}, None) == 0.5
+    assert find_objective("report.html", None) is None
+    with pytest.raises(TrainingError, match=r"val\.accuracy: has no value .* roc_auc, log_loss"):
+        find_objective(RUN, ("val.accuracy",))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("val.auc", "val.roc_auc"),
+        ("accuracy", "val.accuracy"),
+        ("test.acuracy", "test.accuracy"),
+        ("val.loss", "val.log_loss"),
+        ("value", "bytes.total"),
+    ],
+)
+def test_a_wrong_objective_is_refused_before_training(name: str, meant: str) -> None:
+    with pytest.raises(InputError, match=meant):
+        compose([f"objective={name}"])
+
+
+def test_links_have_another_auc() -> None:
+    assert compose(["objective=val.auc", "task=link_prediction"]).objective == ("val.auc",)
+
+
+@pytest.mark.parametrize(
+    ("objective", "metric", "given", "needed"),
+    [
+        (None, "auto", "minimize", "maximize"),
+        (None, "loss", "maximize", "minimize"),
+        (["seconds.train"], "auto", "maximize", "minimize"),
+        (["val.accuracy", "bytes.total"], "auto", ["maximize"], r"\[maximize,minimize\]"),
+    ],
+)
+def test_optuna_is_kept_from_looking_for_the_worst_run(
+    objective: list[str] | None, metric: str, given: str | list[str], needed: str
+) -> None:
+    with pytest.raises(InputError, match=f"hydra.sweeper.direction={needed}"):
+        check_direction(objective, metric, {"direction": given})
+    check_direction(objective, metric, {})  # Hydra's own sweeper has none
+
+
+def test_folders_of_trials_have_short_and_different_names() -> None:
+    first, second = (f"dropout=0.123456789{digit},x=a/b" for digit in (1, 2))
+    assert shorten_name(first).startswith("dropout=0.1235,x=a_b-")
+    assert shorten_name(first) != shorten_name(second)
+    assert shorten_name("seed=1,dropout=0.5") == "seed=1,dropout=0.5"
+    assert len(shorten_name("x" * 1000)) < MAX_NAME + 10

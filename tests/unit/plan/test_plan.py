@@ -1,0 +1,609 @@
+"""app=plan: the prediction beside a run of the same command, options, memory and mistakes; bytes
+and memory from sizes alone, one node a client, and the choice of precisions by bandwidth.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    ROOT,
+    make_graph,
+    random_graph,
+    run_main,
+    save_npz,
+    thirds,
+    train_settings,
+    write_partitions,
+)
+
+from partitioning import datasets, node_split
+from partitioning.directory.meta import Meta
+from partitioning.directory.partition import PartCounts
+from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from retexo.apps import partition_data, plan
+from retexo.apps.find_partitions import open_directory
+from retexo.exchange.cover import minimum_cover
+from retexo.plan import baselines
+from retexo.plan import random_graph as by_size
+from retexo.plan.memory import BASE, KEPT, Memory, peak_memory, worker_memory
+from retexo.plan.precision import ROWS, choose, gradient_candidates, row_candidates
+from retexo.plan.traffic import architecture_of, estimate_by_gradient, estimate_traffic
+from retexo.settings.communication_settings import BY_NETWORK, bandwidth_of
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
+
+sys.path.append(str(ROOT / "scripts"))
+import one_node_a_client as one
+
+WORLD = 3
+DATA = (
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "partition_dir=parts",
+    f"num_partitions={WORLD}",
+)
+SMALL = ("hidden_dim=8", "num_rounds=[3]", "stopping=none", "device=cpu")
+
+
+# --- by command line ----------
+
+PLAN = ("app=plan", *DATA, *SMALL, "plan.rounds=[5,2,9]")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with toy.npz, and its partitions below parts/."""
+    folder = Path(tmp_path_factory.mktemp("plan"))
+    save_npz(folder / "toy.npz", random_graph(), thirds(40))
+    partition_data.run(
+        compose(
+            [*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]
+        ).partition
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(place: Path) -> str:
+    ended = run_main(*PLAN, "hydra.run.dir=plan", cwd=place)
+    assert ended.rc == 0, ended.output
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def planned(place: Path, printed: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / "plan" / "plan.json").read_text())
+    return found
+
+
+def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    entries = planned["entries"]
+    features = [
+        entry for entry in entries if (entry["kind"], entry["phase"]) == ("features", "rounds")
+    ]
+    embeddings = [
+        entry for entry in entries if (entry["kind"], entry["phase"]) == ("embeddings", "embed")
+    ]
+    assert f"layer 0 rounds features {sum(entry['num_bytes'] for entry in features):,}" in lines
+    assert (
+        f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most"
+        in lines
+    )
+    for name, number in (("limit", "3, 3"), ("given", "5, 2")):
+        assert f"all bytes, rounds per layer {number} ({name})" in lines
+        assert f"this configuration {planned['bytes'][name]:,} at most" in lines
+        assert any(
+            line.startswith(f"centralized {planned['baselines'][name]['centralized']:,}")
+            for line in lines
+        )
+    assert "by sender (down) and receiver (given)" in lines
+    assert any(line.startswith("memory per worker, private, about:") for line in lines)
+    seconds = planned["network_seconds"]["given"]
+    assert f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}" in lines
+
+
+def test_training_sends_what_its_bandwidth_asks_for(place: Path) -> None:
+    """The rows of this graph are sent within a second by any link from here on."""
+    given = ("network=10Mbit", "gradient.compression=none")
+    ended = run_main("app=train", *DATA, *SMALL, *given, "hydra.run.dir=slow", cwd=place)
+    assert ended.rc == 0, ended.output
+    summary = json.loads((place / "slow" / "summary.json").read_text())
+    candidates, settings = summary["network"], summary["settings"]
+    assert [each["values"]["exchange.precision"] for each in candidates["rows"]] == [*ROWS]
+    assert settings["exchange"]["precision"] == ["fp32"]
+    assert (
+        settings["gradient"] | {"precision": "fp32", "compression": "none"} == settings["gradient"]
+    )
+    assert "network=10Mbit: rows in fp32; predicted for the busiest worker" in ended.output
+    model = json.loads((place / "slow" / "checkpoint" / "model.json").read_text())
+    assert model["exchange_precision"] == ["fp32", "fp32"]
+
+
+# --- in this process ----------
+
+
+def toy_settings(place: Path, *overrides: str) -> Settings:
+    return compose(
+        [*DATA, *SMALL, f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts", *overrides]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds"),
+    [("[5,2]", (5, 2, 2)), ("[0,1,2,3]", (0, 1, 2))],
+)
+def test_rounds_are_one_a_layer(given: str, rounds: tuple[int, ...]) -> None:
+    settings = compose(["num_layers=3", f"plan.rounds={given}", f"num_rounds={given}"])
+    assert settings.plan_rounds == settings.train.num_rounds == rounds
+    assert compose([]).plan_rounds is None
+    with pytest.raises(InputError, match=r"plan\.rounds=-1: .*at least 0"):
+        compose(["plan.rounds=[-1]"])
+
+
+def test_bytes_and_seconds_follow_the_rounds(planned: dict[str, Any]) -> None:
+    most = np.zeros((WORLD, WORLD))
+    for entry in planned["entries"]:
+        times = 3 if entry["kind"] == "gradients" else 1
+        most[entry["sender"], entry["receiver"]] += entry["num_bytes"] * times
+    assert most.sum() == planned["bytes"]["limit"]
+    busiest = max(*most.sum(axis=0), *most.sum(axis=1))
+    assert planned["network_seconds"]["limit"] == pytest.approx(8 * busiest / 1e9)
+    first, second = planned["bytes_each_round"]
+    assert planned["bytes"]["given"] - planned["bytes"]["limit"] == 2 * first - second > 0
+
+
+def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: Path) -> None:
+    base = ("exchange=plain", "gradient=sync")
+    options = plan.run(toy_settings(place, *base, "plan.rounds=[4,1]"), tmp_path)["options"]
+    assert set(options) == {
+        "exchange=exact",
+        "exchange.precision=bf16",
+        "exchange.precision=int8",
+        "gradient.precision=bf16",
+        "gradient.precision=int6",
+        "gradient.compression=powersgd",
+        "smoothing.reach=computed",
+    }
+    assert list(options.values()) == sorted(options.values())
+    for name, total in options.items():
+        exchange = [*base[1:], "exchange=exact"] if name.startswith("exchange") else base
+        changed = toy_settings(place, *exchange, name)
+        directory = plan.open_directory(changed)
+        partitions = [directory.read(part) for part in range(WORLD)]
+        assert estimate_traffic(changed.train, directory, partitions).total([4, 1]) == total
+
+
+# --- other ways to train ----------
+
+
+def small_graph() -> GraphData:
+    """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4; 0 and 1 are sources of edges into part 1, 3
+    of one into 0.
+    """
+    edges = [(0, 3), (0, 4), (1, 3), (3, 2), (3, 4), (0, 1), (1, 1)]
+    return make_graph(edges, [[1, 2, 3, 4]] * 5, [0, 1, 2, 0, 1])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> PartitionDirectory:
+    masks = {
+        name: np.arange(5) % 3 == third
+        for third, name in enumerate(("train_mask", "val_mask", "test_mask"))
+    }
+    return write_partitions(tmp_path, small_graph(), masks, [0, 0, 0, 1, 1], 2)
+
+
+def small_settings(directory: PartitionDirectory, *overrides: str) -> Settings:
+    return compose(
+        [
+            f"partition_dir={directory.path}",
+            "num_partitions=2",
+            "hidden_dim=8",
+            "num_rounds=[10,4,3]",
+            "num_layers=3",
+            "device=cpu",
+            *overrides,
+        ]
+    )
+
+
+def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
+    settings = small_settings(small)
+    found = plan.run(settings, tmp_path / "run")["baselines"]["limit"]
+    halo, epochs = 3, 10
+    features, embeddings = (
+        4 * halo * 4,
+        2 * 4 * halo * 8 * 2,
+    )  # forwards and backwards, after each layer but the last
+    parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
+    gradients = 2 * 1 * 4 * parameters
+    partitions = [small.read(part) for part in (0, 1)]
+    plain = replace(
+        settings.train,
+        exchange=replace(settings.train.exchange, mode="plain", precision=("fp32",) * 3),
+    )
+    assert found == {
+        "plain lazy exchange": estimate_traffic(plain, small, partitions).total([10, 4, 3]),
+        "full graph, end to end": features + epochs * (embeddings + gradients),
+        "boundary node sampling at 0.1": features + epochs * (int(0.1 * embeddings) + gradients),
+        "centralized": baselines.part_bytes(partitions[1], partitions, 3),
+    }
+
+
+def test_a_part_by_hand(small: PartitionDirectory) -> None:
+    """Rows of 4 floats; 3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places;
+    4 bits a node.
+    """
+    partitions = [small.read(part) for part in (0, 1)]
+    assert baselines.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2
+    assert baselines.part_bytes(partitions[1], partitions, 3) == 2 * 4 * 4 + 2 + 1
+
+
+def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
+    rows = np.zeros((40, 200))
+    rows[:, 7] = 1
+    graph = make_graph([(0, 39)], rows, [0, 1] * 20)
+    directory = write_partitions(tmp_path, graph, thirds(40), [0] * 39 + [1], 2)
+    partitions = [directory.read(part) for part in (0, 1)]
+    assert 39 * 3 < baselines.part_bytes(partitions[0], partitions, 2) < 39 * 10
+
+
+# --- memory ----------
+
+
+def test_what_memory_keeps() -> None:
+    memory = Memory()
+    memory.hold("rows", 100)
+    memory.use(30, 20)
+    assert memory.peak == 150
+    memory.hold("rows", 10)
+    memory.hold("large", KEPT + 1)
+    assert memory.peak == 150 + KEPT + 1  # the room of small blocks is not given back
+    memory.hold("large")
+    memory.use(2 * KEPT)
+    assert memory.peak == 150 + 2 * KEPT  # that of large ones is
+
+
+def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, width: int = 6) -> int:
+    graph = random_graph(nodes, edges, width)
+    name = f"{nodes}-{edges}-{width}"
+    directory = write_partitions(folder, graph, thirds(nodes), np.arange(nodes) % 2, 2, name)
+    partitions = [directory.read(part) for part in (0, 1)]
+    settings = train_settings("num_partitions=2", "hidden_dim=8", *overrides)
+    return worker_memory(
+        partitions[0], architecture_of(settings, directory, partitions), settings, 26
+    )
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
+    least = needed(tmp_path, f"model={model}")
+    assert BASE < least < BASE + 200_000
+    for more in ({"nodes": 80}, {"edges": 320}, {"width": 60}):
+        assert needed(tmp_path / str(more), f"model={model}", **more) > least
+    assert needed(tmp_path / "wide", f"model={model}", "hidden_dim=16") > least
+
+
+def load() -> tuple[GraphData, node_split.Split]:
+    settings = compose(["dataset_name=cora"]).partition.dataset
+    graph = datasets.load(settings)
+    return graph, node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
+
+
+def sizes_of(graph: GraphData, **changes: int) -> one.Clients:
+    degree = torch.bincount(one.neighbours(graph)[0], minlength=graph.num_nodes).numpy()
+    given = {
+        "nodes": graph.num_nodes,
+        "features": graph.num_features,
+        "classes": graph.num_classes,
+        "train": 602,
+    }
+    return one.Clients(
+        degree, **{**given, "hidden": 4, "stages": 2, "rounds": 3, "group": 5, **changes}
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(60)
+def test_cora_by_hand() -> None:
+    graph, split = load()
+    sizes = sizes_of(graph)
+    assert int(sizes.rows(7).sum()) == 2 * 10_556 * 7 * 4 == 591_136
+    # A stage on 1,433 features, 4 wide: matrix, bias, LayerNorm (2 x 4), a head of 4 x 7 + 7; later
+    # ones read 7 more.
+    weights = 3 * (1433 * 4 + 4 + 8 + 35) + 2 * 7 * 4
+    assert sizes.agreed(7) == (4 * 3 * 5 * weights, 4 * 3 * 5 * weights + 4 * 2708 * weights)
+    rows, both = (
+        sizes.full_graph()
+    )  # features once; 4 wide, forth and back in 3 rounds, and forth at the end
+    assert rows == 4 * 10_556 * (1433 + 7 * 4)
+    assert both == 4 * (2867 * 4 + 9 * 7) * (2 * 3 * 602 + 2708)
+    found, sent = one.simulate(
+        graph, split, sizes, scores=True, offline=0.0, seed=0, rate=0.01, dropout=0.5
+    )
+    assert sent == 591_136
+    assert len(found) == 3
+    assert (
+        one.simulate(graph, split, sizes, scores=True, offline=1.0, seed=0, rate=0.01, dropout=0.5)[
+            1
+        ]
+        == 0
+    )
+
+
+def test_a_client_computes_from_what_it_was_sent() -> None:
+    rng = np.random.default_rng(0)
+    src, dst = torch.from_numpy(rng.integers(0, 9, (2, 40)))
+    rows, online = torch.randn(9, 3), torch.from_numpy(rng.random(9) < 0.6)
+    boxes: list[list[torch.Tensor]] = [[] for _ in range(9)]
+    for sender, receiver in zip(src.tolist(), dst.tolist(), strict=True):
+        if online[sender] and online[receiver]:
+            boxes[receiver].append(rows[sender])
+    wanted = torch.stack([torch.stack(box).mean(dim=0) if box else torch.zeros(3) for box in boxes])
+    torch.testing.assert_close(one.received(rows, src, dst, online), wanted)
+    assert not online.all()
+
+
+FREE = frozenset(BY_NETWORK)
+PARTS = 4
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_bytes_beside_a_dry_run(tmp_path: Path, model: str) -> None:
+    graph = random_graph(400, 1600, 120)
+    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % PARTS, PARTS)
+    settings = compose(
+        [f"model={model}", "hidden_dim=64", "num_rounds=[3,5]", "smoothing.steps=0", "device=cpu"]
+    ).train
+    assert directory.meta is not None
+    rows = row_candidates(settings, directory.meta, 1e9)
+    gradients = gradient_candidates(settings, directory.meta, 1e9, FREE)
+    encodings = [
+        replace(
+            settings.gradient,
+            precision=each.values["gradient.precision"],
+            compression=each.values["gradient.compression"],
+        )
+        for each in gradients
+    ]
+    exact = replace(settings, exchange=replace(settings.exchange, precision=("fp32", "fp32")))
+    parts = [directory.read(part) for part in range(PARTS)]
+    dry = estimate_by_gradient(exact, directory, parts, encodings)
+    for candidate, sent in zip(gradients, dry, strict=True):
+        counted = sent.total(settings.num_rounds, ["gradients"]) / PARTS
+        assert candidate.num_bytes == pytest.approx(counted, rel=0.08), (
+            candidate
+        )  # without losses and counts
+    counted = dry[0].total(settings.num_rounds, ["features", "embeddings"]) / PARTS
+    assert 0.8 < counted / rows[0].num_bytes < 1.05
+
+
+@pytest.mark.parametrize(
+    ("network", "rows", "gradients"),
+    [
+        ("10Mbit", "int4", "int6 powersgd"),
+        ("100Mbit", "int4", "int6 powersgd"),
+        ("1Gbit", "int8", "fp32"),
+        ("10Gbit", "fp32", "fp32"),
+    ],
+)
+def test_choices_on_the_shape_of_products(network: str, rows: str, gradients: str) -> None:
+    """Rows: 1,836,000 halo nodes of a worker, 100 features and 128 values of the first layer."""
+    meta = Meta(
+        version=2,
+        name="",
+        dataset="",
+        task="multiclass",
+        num_nodes=2_449_029,
+        num_edges=123_718_280,
+        num_features=100,
+        num_classes=47,
+        cut_edges=0,
+        parts=[PartCounts(612_257, 30_929_570, 1_836_000, 1, 1, 1, "")] * PARTS,
+        request={},
+        split={},
+        versions={},
+        checksums={},
+    )
+    settings, bandwidth = compose().train, bandwidth_of(network)
+    assert bandwidth is not None
+    found = row_candidates(settings, meta, bandwidth)
+    assert found[0].num_bytes == 4 * 1_836_000 * (100 + 128)
+    assert choose(found).encoding == rows
+    assert choose(gradient_candidates(settings, meta, bandwidth, FREE)).encoding == gradients
+
+
+CASE = by_size.Case(
+    nodes=1000,
+    edges=8000,
+    features=6,
+    classes=3,
+    hidden=5,
+    layers=2,
+    model="gcn",
+    workers=4,
+    train=0.05,
+    val=0.05,
+    test=0.9,
+    rounds=(10, 20),
+    cut=0.75,
+    zeros=0.0,
+    power_law=0.0,
+)
+
+
+# --- by hand ----------
+
+
+def test_gradients_by_hand() -> None:
+    # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3.
+    # Each message has a tail of 8, and goes 2 (W - 1) times in all.
+    assert by_size.count_sent_bytes(CASE)["gradients"] == 6 * 4 * (10 * (63 + 8) + 20 * (18 + 8))
+    # SAGE has one weight more, for a node's own row.
+    sage = replace(CASE, model="sage", rounds=(1, 0))
+    assert by_size.count_sent_bytes(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 8)
+
+
+def memory(case: by_size.Case) -> int:
+    works = [by_size.layer_work(case, layer) for layer in range(case.layers)]
+    return peak_memory(works, case.stages)
+
+
+# --- against the program ----------
+
+
+@pytest.mark.parametrize(
+    ("power_law", "mean", "share"), [(0.0, 0.5, 1.0), (0.0, 3.0, 0.1), (2.5, 3.0, 1.0)]
+)
+def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: float) -> None:
+    """mean: edges of a row into the other part; share: targets that are served."""
+    nodes = 20_000
+    case = replace(
+        CASE,
+        nodes=2 * nodes,
+        workers=2,
+        cut=0.5,
+        edges=round(4 * nodes * mean),
+        power_law=power_law,
+    )
+    x, mass = case.degrees()
+    phase, _ = by_size._make_phase(case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x)))
+    rng = np.random.default_rng(0)
+    ends = []
+    for _ in range(2):
+        weight = rng.choice(x, nodes, p=mass)
+        ends.append(rng.choice(nodes, round(nodes * mean), p=weight / weight.sum()))
+    kept = rng.random(nodes)[ends[1]] < share
+    ones = np.ones(nodes, np.int64)
+    cover = minimum_cover(ends[0][kept], ends[1][kept], ones, ones)
+    assert phase.num_bytes / (4 * CASE.features) == pytest.approx(cover.weight, rel=0.05)
+
+
+GRAPH = (
+    "+experiment=retexo",
+    "dataset_name=synthetic",
+    "synthetic.nodes=6000",
+    "synthetic.edges=40000",
+    "synthetic.features=20",
+    "synthetic.classes=4",
+    "hidden_dim=24",
+    "num_partitions=3",
+    "seed=0",
+    "stopping=none",
+    "num_rounds=[3]",
+    "split=fraction",
+    "split.train=0.05",
+    "split.val=0.02",
+)
+SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
+
+
+def case_of(settings: Settings, power_law: float = 2.5) -> "random_graph.Case":
+    meta = open_directory(settings).meta
+    assert meta is not None
+    shares = {
+        name: sum(getattr(part, name) for part in meta.parts) / 6000
+        for name in ("train", "val", "test")
+    }
+    model = settings.train.model
+    return replace(
+        CASE,
+        nodes=6000,
+        edges=meta.num_edges,
+        features=20,
+        classes=4,
+        hidden=24,
+        layers=model.num_layers,
+        model=model.name,
+        workers=3,
+        rounds=settings.train.num_rounds[: model.num_layers],
+        cut=meta.cut_edges / meta.num_edges,
+        power_law=power_law,
+        **shares,
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "layers", "model"), [("all", 2, "gcn"), ("few", 3, "gcn"), ("few", 2, "sage")]
+)
+def test_bytes_of_a_dry_run(tmp_path: Path, split: str, layers: int, model: str) -> None:
+    settings = compose(
+        [*GRAPH, SPLITS[split], f"num_layers={layers}", f"partition_dir={tmp_path}"],
+        f"node_classification_{model}",
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        partition_data.run(settings.partition)
+    directory = open_directory(settings)
+    parts = [directory.read(part) for part in range(3)]
+    counted, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
+    sizes = by_size.count_sent_bytes(case)
+    for kind, tolerance in (
+        ("features", 0.05),
+        ("embeddings", 0.05),
+        ("setup", 0.05),
+        ("gradients", 1e-9),
+    ):
+        assert sizes[kind] == pytest.approx(counted.total(case.rounds, [kind]), rel=tolerance), kind
+
+
+# --- the command line ----------
+
+SIZES = {"nodes": "1000", "edges": "8000", "features": "6", "classes": "3"}
+
+
+def run_script(monkeypatch: pytest.MonkeyPatch, options: dict[str, str]) -> None:
+    words = [word for name, value in options.items() for word in (f"--{name}", *value.split())]
+    monkeypatch.setattr(sys, "argv", ["estimate.py", *words])
+    importlib.import_module("estimate").main()
+
+
+def test_bytes_memory_and_the_networks_least_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of four workers on two nodes two thirds of a worker's bytes leave its node."""
+    options = {"rounds": "10 20", "hidden": "5", "zeros": "0", "train": "0.05", "val": "0.05"}
+    run_script(monkeypatch, SIZES | options | {"per-node": "2", "bandwidth": "0.01"})
+    printed = dict(
+        re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()
+    )
+    sizes = by_size.count_sent_bytes(CASE)
+    assert printed["bytes, gradients"] == f"{sizes['gradients']:,.0f}"
+    assert printed["bytes, in all"] == f"{sum(sizes.values()):,.0f}"
+    assert printed["memory per worker, bytes"] == f"{memory(CASE):,}"
+    seconds = sum(sizes.values()) / 4 * 2 * (2 / 3) / (0.01e9 / 8)
+    assert printed["network, at least, seconds"] == f"{seconds:,.1f}"
+
+
+WRONG = {
+    "nodes": {"nodes": "0"},
+    "edges": {"edges": "many"},
+    "features": {"features": None},
+    "cut": {"cut": "1.5"},
+    "per-node": {"per-node": "3"},
+    "train": {"train": "0.9", "test": "0.9"},
+    "power-law": {"power-law": "1.5"},
+    "rounds": {"rounds": "-1"},
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_a_mistake_ends_with_status_2(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {name: value for name, value in {**SIZES, **WRONG[option]}.items() if value is not None}
+    with pytest.raises(SystemExit) as ended:
+        run_script(monkeypatch, given)
+    assert ended.value.code == 2
+    assert f"--{option}" in capsys.readouterr().err.splitlines()[-1]

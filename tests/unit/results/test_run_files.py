@@ -1,0 +1,261 @@
+"""What a run leaves: its lock, metrics.jsonl, the checkpoint, predictions as tables and files."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import ROOT, train_settings
+
+from partitioning.errors import InputError
+from partitioning.file_io import exclusive
+from retexo.errors import TrainingError
+from retexo.launch.heartbeat import Progress
+from retexo.models.conv_registry import default_model_settings
+from retexo.models.stage import Architecture, build_stages
+from retexo.results import run_log
+from retexo.results.atomic_write import UNFINISHED, write_json
+from retexo.results.checkpoint import load_model, open_checkpoint, save_layer, save_model
+from retexo.results.predictions import Predictions, merge, read_table, write_part, write_table
+from retexo.results.run_lock import exclusive_run_dir
+from retexo.results.run_log import RunLog
+
+HOLD = """
+import sys
+from pathlib import Path
+from retexo.results.run_lock import exclusive_run_dir
+with exclusive_run_dir(Path(sys.argv[1]), 0):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_owner_is_named_and_its_death_frees_the_folder(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(InputError) as caught, exclusive_run_dir(tmp_path, 0):
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    assert (
+        f"hydra.run.dir={tmp_path}: in use by process {holder.pid} on '{socket.gethostname()}'"
+        in str(caught.value)
+    )
+    assert "which began at '20" in str(caught.value)
+    with exclusive_run_dir(tmp_path, 0):
+        pass
+
+
+def test_nodes_share_a_run_directory(tmp_path: Path) -> None:
+    in_use = pytest.raises(InputError, match=f"in use by process {os.getpid()} on")
+    with (
+        exclusive_run_dir(tmp_path, 0),
+        exclusive_run_dir(tmp_path, 1),
+        in_use,
+        exclusive_run_dir(tmp_path, 1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "3", "{}", '{"pid": "x"}', "\x1b[2J"])
+def test_an_owner_that_cannot_be_read(tmp_path: Path, content: str) -> None:
+    with exclusive(tmp_path / "lock", "here"):
+        (tmp_path / "lock").write_text(content)
+        with (
+            pytest.raises(InputError, match="here: in use by another process"),
+            exclusive(tmp_path / "lock", "here"),
+        ):
+            pass
+
+
+def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
+    """And nothing else."""
+    left, kept = (
+        [],
+        [tmp_path / "summary.json", tmp_path / ".hidden", tmp_path / "other" / f"{UNFINISHED}file"],
+    )
+    for folder in ("", "checkpoint", "state", "state/rank0", "predictions"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        left.append(tmp_path / folder / f"{UNFINISHED}1a2b-file")
+    (tmp_path / "other").mkdir()
+    for path in (*left, *kept):
+        path.touch()
+    with exclusive_run_dir(tmp_path, 0):
+        assert not [path for path in left if path.exists()]
+        assert all(path.exists() for path in kept)
+
+
+def test_a_refusal_leaves_no_folder_that_was_made_for_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError), exclusive(tmp_path / "there" / "made" / "too" / ".lock", "it"):
+        raise InputError("no")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_a_run_directory_that_is_removed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"gone/a.json: .*folder was removed meanwhile; start"):
+        write_json(tmp_path / "gone" / "a.json", {})
+
+
+ROUNDS = ((0, 0, 2.0, 0.25), (0, 1, 1.5, None), (0, 2, None, 0.5), (1, 0, 1.0, 0.75))
+
+
+def log_rounds(folder: Path, rank: int) -> None:
+    with RunLog(folder, rank, train_settings()) as log:
+        for layer, number, loss, metric in ROUNDS:
+            log.round(layer, number, loss, metric)
+
+
+def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
+    log_rounds(tmp_path, 0)
+    with RunLog(tmp_path, 0, train_settings()) as log:
+        log.resume_from(0, 2)
+        log.round(0, 2, 1.25, 0.625)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [
+        (line["layer"], line["round"], line["train_loss"], line["val_metric"]) for line in lines
+    ] == [*ROUNDS[:2], (0, 2, 1.25, 0.625)]
+
+
+def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\0")
+    with (
+        RunLog(tmp_path, 0, train_settings()) as log,
+        pytest.raises(TrainingError, match=r"metrics\.jsonl: damaged .*; take it away"),
+    ):
+        log.resume_from(0, 2)
+
+
+def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many rounds or seconds, and at the end of a layer, however few rounds it has."""
+    for seconds, expected in ((3600.0, [1, 2]), (0.0, [0, 1, 2, 3])):
+        said: list[str] = []
+        monkeypatch.setattr(run_log, "LINE_INTERVAL", seconds)
+        with RunLog(tmp_path, 0, train_settings("log_every=1"), Progress(log=said.append)) as log:
+            for layer, number, loss, metric in ROUNDS:
+                log.round(layer, number, loss, metric)
+        lines = [
+            "layer 0 round 0: training loss 2.0000, validation 0.2500",
+            "layer 0 round 1: training loss 1.5000",
+            "layer 0 round 2, its last: validation 0.5000",
+            "layer 1 round 0: training loss 1.0000, validation 0.7500",
+        ]
+        assert said == [lines[place] for place in expected]
+
+
+def test_other_ranks_write_none(tmp_path: Path) -> None:
+    log_rounds(tmp_path / "none", 1)
+    assert not (tmp_path / "none").exists()
+
+
+def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
+    model = replace(
+        default_model_settings(name, 2, 8),
+        heads=2,
+        dropout=0.5,
+        input_dropout=0.1,
+        norm=norm,
+        activation="gelu",
+        options=options,
+    )
+    return Architecture(model, num_features=5, num_classes=3)
+
+
+def test_gat_of_a_checkpoint_from_before_has_no_self_loops() -> None:
+    content = architecture("gat", {"head_merge": "mean", "self_loops": True}).to_json()
+    assert content.pop("self_loops")
+    assert Architecture.from_json(content).model.options == {
+        "head_merge": "mean",
+        "self_loops": False,
+    }
+
+
+def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
+    shape = architecture("gcn", {})
+    save_layer(tmp_path, 0, build_stages(shape, 7)[0])
+    save_model(tmp_path, shape, {})
+    with pytest.raises(InputError, match=r"not a complete checkpoint"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["a"], "class_names has 1 different names"),
+        ([["a"], ["b"], ["c"]], "class_names has something else"),
+        ("abc", "class_names is 'abc'"),
+    ],
+)
+def test_class_names_that_are_not_those_of_the_classes(
+    names: Any, says: str, tmp_path: Path
+) -> None:
+    shape = architecture("gcn", {})
+    described = {"multilabel": False, "partition_digest": "", "class_names": names}
+    save_model(tmp_path, shape, described)
+    with pytest.raises(InputError, match=rf"model\.json: damaged: {says}"):
+        open_checkpoint(tmp_path)
+
+
+LOGITS = torch.tensor([[0.0, 1.0, -1.0], [2.0, 0.5, 1.9]])
+ROWS = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
+
+
+def found(ids: list[int], *, multilabel: bool = False) -> Predictions:
+    logits = LOGITS[: len(ids)]
+    predicted = logits > 0 if multilabel else logits.argmax(dim=1)
+    return Predictions.of(torch.tensor(ids), logits, ROWS[: len(ids)], predicted)
+
+
+def test_labels_each_by_itself() -> None:
+    columns = found([7, 5], multilabel=True).columns()
+    assert list(columns) == ["id", "label0", "label1", "label2", "p0", "p1", "p2"]
+    assert [columns[f"label{place}"].tolist() for place in range(3)] == [[0, 1], [1, 1], [0, 1]]
+    np.testing.assert_allclose(columns["p1"], 1 / (1 + np.exp([-1, -0.5])), rtol=1e-6)
+
+
+def test_a_csv_keeps_ids_and_float32(tmp_path: Path) -> None:
+    columns = found([2**62 + 1, -3]).columns()
+    write_table(tmp_path / "table.csv", columns)
+    header, *lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert header == "id,class,p0,p1,p2"
+    cells = [line.split(",") for line in lines]
+    assert [int(cell[0]) for cell in cells] == [2**62 + 1, -3]
+    assert np.float32([cell[2] for cell in cells]).tolist() == columns["p0"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npy", "csv"])
+def test_parts_become_one_file_sorted_by_id(tmp_path: Path, kind: str) -> None:
+    for part, ids in enumerate(([30, 4], [], [100])):
+        write_part(tmp_path, part, found(ids), kind, embeddings=True)
+    assert merge(tmp_path, 3, kind) == []
+    for name in ("predictions", "embeddings"):
+        path = tmp_path / f"{name}.{kind}"
+        table = (
+            np.genfromtxt(path, delimiter=",", names=True) if kind == "csv" else read_table(path)
+        )
+        assert table["id"].tolist() == [4, 30, 100]
+    np.testing.assert_allclose(table["e0"], [0.3, 0.1, 0.1], rtol=1e-6)
+
+
+def test_parts_that_are_elsewhere_are_named(tmp_path: Path) -> None:
+    assert merge(tmp_path, 2, "npy") == []  # nothing was predicted here
+    write_part(tmp_path, 1, found([1]), "npy", embeddings=False)
+    assert merge(tmp_path, 4, "npy") == [0, 2, 3]
+    assert read_table(tmp_path / "predictions.npy")["id"].tolist() == [1]
+    assert not (tmp_path / "embeddings.npy").exists()
