@@ -514,7 +514,7 @@ def test_the_page_of_one_run(single: Path) -> None:
     page = Page((single / "report.html").read_text())
     for text in (
         "Balanced accuracy on test is 0.6750 (standard error 0.",
-        "always predicting <b>, the most frequent class,",
+        "always predicting <b>, the most frequent class",
         "The 2 workers sent 1.5 kB: gradients 67%",
     ):
         assert text in page.words
