@@ -36,7 +36,7 @@ from objectives import data_of, pyg, settings_of
 
 SEARCH = [
     f"learning_rate=[{rate}] dropout={dropout}"
-    for rate, dropout in product((0.01, 0.003), (0.3, 0.6))
+    for rate, dropout in product((0.01, 0.003), (0, 0.3, 0.6))
 ]
 SAME = (
     "base=default model.output=activation output_heads=last smoothing.reach=computed"
@@ -135,7 +135,7 @@ def run_method(
     else:
         searched = [""] if method == "PyG" else SEARCH
         if SAME in METHODS.get(method, ""):
-            searched = [*SEARCH, *(f"{search}{PLAIN}" for search in SEARCH[:2])]
+            searched = [*SEARCH, *(f"{search}{PLAIN}" for search in SEARCH[:3])]
         runs = [found(0, search) for search in searched]
         best = max(runs, key=lambda run: float(run["validation"] or 0))["search"]
     for split in range(args.seeds):
@@ -146,6 +146,7 @@ def train(args: Any, name: str, method: str, split: int, search: str, folder: st
     """The rest of a line."""
     more = [*METHODS.get(method, "").split(), *search.split(), *args.options]
     more += [f"num_partitions={args.parts}", f"partition_method={args.partition_method}"]
+    more.append("model.input_dropout=${dropout}")  # one rate, also where columns are few
     settings = settings_of(args, name, split, "sage", f"{folder}/{split}", more)
     if method == "PyG":
         metric = METRICS.get(name, "accuracy")

@@ -241,8 +241,10 @@ def _number_classes(array: Array, where: str) -> Labels:
     elif array.dtype == np.bool_:
         array = array.astype(np.int64)
     limit = max(len(array), MANY_CLASSES)
-    if array.ndim == 1 and array.dtype.kind in "iu" and ((array < -1) | (array >= limit)).any():
-        return _number_names(array, array == -1, where)
+    if array.ndim == 1 and array.dtype.kind in "iu":
+        blank = array == -1
+        if not (array == 0).any() or ((array < 0) & ~blank | (array >= limit)).any():
+            return _number_names(array, blank, where)
     labels = check_classes(array, limit, where)
     if labels.max() < 0:
         raise InputError(f"{where}: no node has a label; expected at least one")

@@ -243,9 +243,12 @@ def _build_typed(
     width = architecture.num_classes if last else model.hidden_dim
     computed = schema.types_within_hops(model.depth - 1 - layer)
     for name in schema.widths:
-        rate = model.dropout if layer else model.features_dropout
         group = tuple(
-            RelationInput(each[0], rows[each[0]], rate)
+            RelationInput(
+                each[0],
+                rows[each[0]],
+                model.dropout if layer else model.features_dropout(rows[each[0]]),
+            )
             for each in schema.relations_into(name)
             if each[0] in rows
         )
@@ -267,9 +270,9 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
     width = _group_width(architecture, layer)
-    rate = model.features_dropout
     raw = tuple(
-        RelationInput(each[0], schema.widths[each[0]], rate) for each in schema.target_relations(0)
+        RelationInput(source, schema.widths[source], model.features_dropout(schema.widths[source]))
+        for source, *_ in schema.target_relations(0)
     )
     passed = (
         tuple(RelationInput(each[0], rows[each[0]]) for each in schema.target_relations(layer))

@@ -152,8 +152,10 @@ class Stage(nn.Module):
         self.is_last, self.outputs_aggregate = is_last, outputs_aggregate
         self.dropout_rate = model.dropout
         self.skip_rates = [
-            model.dropout if name == "rows" and not features else model.features_dropout
-            for name in self.skips
+            model.dropout
+            if name == "rows" and not features
+            else model.features_dropout(len(weight))
+            for name, weight in self.skips.items()
         ]
         self.scorer: Any = None
         """For link prediction; set by build_stages."""
@@ -355,7 +357,7 @@ def _build_stage(
     num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
     is_last = layer == model.depth - 1
     num_in = num_features if num_in is None else num_in
-    conv_settings = model if layer else replace(model, dropout=model.features_dropout)
+    conv_settings = model if layer else replace(model, dropout=model.features_dropout(num_in))
     skips = _skips(model, layer, linear=kind.linear_aggregation)
     if num_edge_features and not (kind.attention_heads or kind.reads_relations):
         skips, num_edge_features = (*skips, "edges"), 0  # attention reads each edge's

@@ -66,7 +66,7 @@ def _describe_score(summary: Mapping[str, Any], name: str) -> str:
         return f"{text}."
     if value - baseline > CLEAR * (error or 0.0):
         return f"{text}; {reference} has {baseline:.4f}."
-    return f"{text}, which is not clearly above {reference}: {baseline:.4f}."
+    return f"{text}, not clearly above the {baseline:.4f} of {reference.rstrip(',')}."
 
 
 def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | None]:

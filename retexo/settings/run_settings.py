@@ -43,6 +43,8 @@ from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 AUTO = "auto"
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
+FEW_COLUMNS = 64
+"""Features with at most so many columns are not dropped by default: each column counts."""
 REACHES = ("computed", "hops")
 SCHEDULERS = ("none", "cosine", "plateau", "step")
 ACTIVATIONS = ("relu", "gelu", "elu", "leaky_relu", "tanh")
@@ -96,7 +98,7 @@ class ModelSettings(Checked):
         "model.input_dropout",
         None,
         "dropout rate of the features and their aggregate in every layer that reads them; "
-        "null: dropout",
+        f"null: dropout, or 0 where the features have at most {FEW_COLUMNS} columns",
         BELOW_ONE,
     )
     norm: str = setting(
@@ -154,10 +156,11 @@ class ModelSettings(Checked):
         """The number of layers that plan and network are made for."""
         return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
 
-    @property
-    def features_dropout(self) -> float:
-        """Dropout rate of the features and their aggregate."""
-        return self.dropout if self.input_dropout is None else self.input_dropout
+    def features_dropout(self, num_columns: int) -> float:
+        """Dropout rate of features with so many columns, and of their aggregate."""
+        if self.input_dropout is not None:
+            return self.input_dropout
+        return self.dropout if num_columns > FEW_COLUMNS else 0.0
 
 
 @settings_dataclass

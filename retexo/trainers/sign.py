@@ -78,12 +78,13 @@ class SIGN(nn.Module):
         self.norm = make_norm(model.norm, len(widths) * hidden)
         self.activation = make_activation(model.activation)
         self.head = nn.Linear(len(widths) * hidden, num_classes)
-        self.rate, self.input_rate = model.dropout, model.features_dropout
+        self.rate = model.dropout
+        self.input_rates = [model.features_dropout(width) for width in widths]
 
     def forward(self, hops: Sequence[Matrix]) -> Tensor:
         parts = [
-            matmul(dropout(rows, self.input_rate, self.training), weight)
-            for rows, weight in zip(hops, self.weights, strict=True)
+            matmul(dropout(rows, rate, self.training), weight)
+            for rows, rate, weight in zip(hops, self.input_rates, self.weights, strict=True)
         ]
         hidden = self.activation(self.norm(torch.cat(parts, dim=1) + self.bias))
         return matmul(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)

@@ -33,8 +33,6 @@ class Shape:
     num_features: int
     num_classes: int
     label_kind: str
-    named: bool
-    """Whether classes have names."""
     exact: bool
     """Whether num_classes is known; otherwise it is the largest label that occurs, plus one."""
 
@@ -43,13 +41,7 @@ class Shape:
         """Read it from meta.json, or without one from these partitions; None if they are empty."""
         meta = directory.meta
         if meta is not None:
-            return cls(
-                meta.num_features,
-                meta.num_classes,
-                meta.task,
-                bool(meta.class_names),
-                True,
-            )
+            return cls(meta.num_features, meta.num_classes, meta.task, True)
         read = (
             (
                 labelled_nodes_of(directory.read_hetero(part))
@@ -65,7 +57,6 @@ class Shape:
             num_features=max(partition.features.shape[1] for partition in held),
             num_classes=max(count_classes(partition, directory) for partition in held),
             label_kind=held[0].label_kind,
-            named=False,
             exact=False,
         )
 
@@ -95,7 +86,8 @@ def check_fits(
     if shape.label_kind == "regression":
         _check_same_targets(checkpoint, directory, shape.num_classes)
         return
-    if shape.named and checkpoint.class_names:
+    here, there = directory.class_names, checkpoint.class_names
+    if (here and there) or _are_numbers(here or there):
         return  # renumber_classes finds each class by its name
     may_be_fewer = shape.label_kind == "multiclass" and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (
@@ -186,6 +178,11 @@ def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) 
         )
 
 
+def _are_numbers(names: Sequence[Any]) -> bool:
+    """Whether classes have names, integers. Classes without names are 0 ... C-1."""
+    return bool(names) and all(isinstance(name, int) for name in names)
+
+
 Part = TypeVar("Part", bound=Partition | HeteroPartition)
 
 
@@ -198,7 +195,13 @@ def renumber_classes(
     """
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)
-    if here == there or partition.label_kind != "multiclass" or not (here and there):
+    if here == there or partition.label_kind != "multiclass":
+        return partition
+    if not there and _are_numbers(here):
+        there = list(range(checkpoint.architecture.num_classes))
+    if not here and _are_numbers(there):
+        here = list(range(int(partition.labels.max()) + 1)) if len(partition.labels) else [0]
+    if not (here and there):
         return partition
     place = torch.tensor([*(there.index(name) if name in there else -1 for name in here), -1])
     labels = place[partition.labels]

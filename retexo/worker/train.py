@@ -113,6 +113,12 @@ def run(
                 " predicts%s",
                 "; num_layers=auto trains two layers" if settings.model.grows else "",
             )
+        kept = _keeps_all_columns(architecture)
+        if rank == 0 and kept:
+            logger.info(
+                "model.input_dropout=0, as the features have only %d columns",
+                architecture.num_features,
+            )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.model.grows:
             context = context.with_num_layers(len(trained.rounds))
@@ -143,7 +149,11 @@ def run(
         return {
             **scores.to_json(),
             **transductive,
-            "chosen": {**context.task.choices(heads), **grown},
+            "chosen": {
+                **context.task.choices(heads),
+                **grown,
+                **({"input_dropout": 0.0} if kept else {}),
+            },
             "rounds": trained.rounds,
             "resumed": resumed,
             **gather_measurements(comm, clock, (resident, private), seconds, settings.model.depth),
@@ -176,6 +186,14 @@ def _score_whole_graph(
     logits = infer(whole, layers, heads).logits
     with context.phase("evaluate"):
         return score_nodes(whole, logits, heads).scores
+
+
+def _keeps_all_columns(architecture: AnyArchitecture) -> bool:
+    """Whether the number of columns, not a setting, keeps the (target's) features from dropout."""
+    model, width = architecture.model, architecture.num_features
+    return (
+        width > 0 and model.input_dropout is None and model.features_dropout(width) < model.dropout
+    )
 
 
 def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:

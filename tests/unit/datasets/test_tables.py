@@ -175,6 +175,12 @@ def test_one_hot_labels(tmp_path, caplog):
         load(folder, labels="multilabel")
 
 
+def test_integers_without_a_class_0_are_numbered(tmp_path):
+    """Two classes, 1 and 2, are two, not three."""
+    read = load(write(tmp_path / "toy", nodes="x,label\n1,2\n2,1\n3,\n4,2\n", edges="0,1\n"))
+    assert (read.labels.tolist(), read.num_classes, read.class_names) == ([1, 0, -1, 1], 2, (1, 2))
+
+
 def test_gaps_and_one_class_are_said(tmp_path, caplog):
     folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,4\n3,4\n", edges="0,1\n")
     load(folder)

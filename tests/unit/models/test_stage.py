@@ -76,7 +76,7 @@ def test_what_dropout_is_of(
         self_weight=input_skip,
         input_skip=input_skip,
     )
-    features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
+    features, others = (of_features or 0) > 0, dropout > 0  # these features have few columns
     for layer, stage in enumerate(build_stages(Architecture(model, WIDTH, CLASSES), 0)):
         torch.manual_seed(layer)
         given = inputs_of(
@@ -99,7 +99,7 @@ def test_of_relations(
 ) -> None:
     model = model_of(name, dropout=dropout, input_dropout=of_features, input_skip=input_skip)
     model = replace(model, options=default_model_settings(name, 2, HIDDEN).options)
-    features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
+    features, others = (of_features or 0) > 0, dropout > 0  # these features have few columns
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
     nothing = Sources(HaloRows.empty(0, 1, torch.float32), HaloRows.empty(0, 1, torch.float32))
     block = InEdges.build(SRC, DST, *degrees, torch.float32).cut_block(TARGETS, nothing)
@@ -170,13 +170,13 @@ def test_a_checkpoint_from_before(hetero: bool) -> None:
     assert (
         type(shape)
         .from_json({**content, "norm": "none", "input_dropout": 0.1})
-        .model.features_dropout
+        .model.features_dropout(WIDTH)
         == 0.1
     )
     assert (content.pop("norm"), content.pop("input_dropout")) == ("layer", None)
     assert content.pop("activation") == "relu"
     assert type(shape).from_json(content) == shape
-    assert shape.model.features_dropout == 0.5
+    assert [shape.model.features_dropout(width) for width in (64, 65)] == [0, 0.5]
 
 
 @pytest.mark.parametrize(
