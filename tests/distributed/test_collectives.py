@@ -1,20 +1,41 @@
-"""Each collective alone: the worked answers of its docstring, and its bytes by hand."""
+"""Each collective alone: the worked answers of its docstring, and its bytes by hand; plain
+sockets, where a peer that is gone, silent or out of step is noticed; the bytes of a whole run
+by hand.
+"""
 
+import gc
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from support import over_sockets, run_workers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import over_sockets, random_graph, run_workers, save_npz, swap, thirds
 from torch import Tensor
 
+from partitioning.directory.read_directory import PartitionDirectory, find
+from retexo.apps import partition_data, train
 from retexo.comm import process_group
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
+from retexo.comm.socket_transport import HEADER, SocketTransport
 from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
+from retexo.errors import TrainingError
+from retexo.launch.worker_streams import add_local_streams
+from retexo.models.conv_registry import default_model_settings
+from retexo.models.stage import Architecture, build_stages
+from retexo.settings.compose import compose
 
 WORLD = 4
 SETUP, GRADIENTS = MessageTag("setup"), MessageTag("gradients", 1)
@@ -314,3 +335,164 @@ def test_a_failure_of_this_worker_is_not_a_lost_peer(
         gather_failing_with(text, monkeypatch)
     assert str(caught.value) == text
     assert not isinstance(caught.value, PeerLost)
+
+
+def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:
+    """What ended each rank, or None."""
+    return [future.exception() for future in over_sockets(world, work, timeout)]
+
+
+SIZES = st.sampled_from(
+    [0, 1, 3, 1000, 70_000, 600_000]
+)  # of which the last is more than a socket holds
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_what_is_swapped_arrives(data: st.DataObject) -> None:
+    world = data.draw(st.integers(1, 9))
+    dtype = data.draw(
+        st.sampled_from([torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.int64])
+    )
+    rounds = data.draw(st.integers(1, 3))
+    sizes = torch.tensor(
+        data.draw(st.lists(SIZES, min_size=world * world, max_size=world * world))
+    ).view(world, world)
+
+    def message(sender: int, receiver: int, number: int) -> torch.Tensor:
+        count = int(sizes[sender, receiver]) // (1 if world < 4 else world)
+        return (
+            (torch.arange(count) * 7 + sender * 31 + receiver * 5 + number)
+            .to(torch.uint8)
+            .to(dtype)
+        )
+
+    def work(transport: SocketTransport) -> None:
+        everyone = range(world)
+        for number in range(rounds):
+            expected = [message(peer, transport.rank, number) for peer in everyone]
+            sent = [message(transport.rank, peer, number) for peer in everyone]
+            received = swap(transport, sent, [len(each) for each in expected])
+            assert all(
+                each.dtype == dtype and torch.equal(each, want)
+                for each, want in zip(received, expected, strict=True)
+            )
+
+    assert at_once(world, work) == [None] * world
+
+
+def test_a_peer_that_is_gone_is_lost_at_once() -> None:
+    def work(transport: SocketTransport) -> None:
+        if transport.rank == 2:
+            for stream in transport._streams.values():
+                stream.close()
+            return
+        swap(transport, [torch.ones(5)] * 3, [5] * 3)
+
+    start = time.monotonic()
+    first, second, third = at_once(3, work)
+    assert time.monotonic() - start < 10
+    assert third is None
+    # Whoever goes first closes its own streams, which may be what the other one sees.
+    assert all(isinstance(error, PeerLost) for error in (first, second))
+    assert "rank 2" in str(first) + str(second)
+
+
+def test_a_silent_peer_is_lost_after_the_time_limit() -> None:
+    def work(transport: SocketTransport) -> None:
+        if transport.rank == 0:
+            swap(transport, [torch.ones(5)] * 2, [5] * 2)
+
+    error, _ = at_once(2, work, timeout=0.2)
+    assert str(error) == "no byte from rank 1 for 0.2 s"
+
+
+@pytest.mark.parametrize("announced", [0, 8, 2**63])
+def test_a_message_of_another_size_is_refused(announced: int) -> None:
+    own, other = socket.socketpair()
+    with own, other:
+        other.sendall(HEADER.pack(announced) + bytes(8))
+        with pytest.raises(TrainingError, match=f"rank 1 sends {announced} bytes, not 20"):
+            swap(SocketTransport(0, {1: own}, 5.0), [torch.ones(5)] * 2, [5] * 2)
+
+
+def test_streams_of_many_workers_are_closed_by_the_parent() -> None:
+    """64 workers have 2,016 pairs, more than the usual limit of open files."""
+    gc.collect()  # sockets of the tests before
+    before = psutil.Process(os.getpid()).num_fds()
+    with ExitStack() as stack:
+        streams = add_local_streams(range(64), {}, stack)
+        assert all(
+            list(own) == [peer for peer in range(64) if peer != rank]
+            for rank, own in streams.items()
+        )
+        streams[5][60].sendall(b"x")
+        assert streams[60][5].recv(2) == b"x"
+    assert psutil.Process(os.getpid()).num_fds() == before
+
+
+WORKERS, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
+TAIL = 3 + 2 * 2
+"""Losses, stop requests, and two digits of correct and of all validation nodes."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirectory, dict[str, Any]]:
+    folder = Path(tmp_path_factory.mktemp("bytes"))
+    file = save_npz(folder / "toy.npz", random_graph(), thirds(40))
+    settings = compose(
+        [
+            f"partition_dir={folder}",
+            "dataset_name=file",
+            f"dataset_file={file}",
+            f"num_partitions={WORKERS}",
+            "device=cpu",
+            f"num_rounds=[{ROUNDS}]",
+            f"hidden_dim={HIDDEN}",
+            "stopping=none",
+            "cluster.threads=1",
+            "sleep_time=0.001",
+            "base=published",
+            "exchange=plain",
+        ]
+    )
+    partition_data.run(settings.partition)
+    directory = find([folder / f"toy-random-vol-{WORKERS}"], WORKERS)
+    summary = train.run(settings, folder / "run")
+    assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]
+    return directory, summary
+
+
+def parameters(layer: int) -> int:
+    architecture = Architecture(default_model_settings("gcn", 2, HIDDEN), WIDTH, CLASSES)
+    return sum(parameter.numel() for parameter in build_stages(architecture, 0)[layer].parameters())
+
+
+def test_rows_and_gradients(trained: Any) -> None:
+    directory, summary = trained
+    halo = sum(part.halo for part in directory.meta.parts)
+    by_kind = summary["bytes"]["by_kind"]
+    assert halo > 0
+    assert by_kind["features"] == halo * WIDTH * 4
+    assert by_kind["embeddings"] == halo * HIDDEN * 4
+    assert by_kind["gradients"] == sum(
+        (parameters(layer) + TAIL) * 4 * 2 * (WORKERS - 1) * ROUNDS for layer in (0, 1)
+    )
+    assert by_kind["parameters"] == 0
+
+
+def test_layers(trained: Any) -> None:
+    directory, summary = trained
+    halo = sum(part.halo for part in directory.meta.parts)
+    last_metrics = (
+        TAIL * 4 * 2 * (WORKERS - 1)
+    )  # loss and counts, without a gradient, once the last round is over
+    rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
+    columns = [
+        WORKERS * (WORKERS - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)
+    ]  # which of them are used, in bits
+    gradients = [(parameters(layer) + TAIL) * 4 * 2 * (WORKERS - 1) * ROUNDS for layer in (0, 1)]
+    digest = WORKERS * (WORKERS - 1) * 8  # of the parameters in the end
+    assert summary["bytes"]["by_layer"] == [
+        rows[layer] + gradients[layer] + last_metrics + columns[layer] + digest for layer in (0, 1)
+    ]

@@ -1,19 +1,30 @@
-"""Several nodes that differ, as parents on loopback; a run under torchrun."""
+"""Several nodes that differ, as parents on loopback; a run under torchrun; scripts/launch.py with
+an ssh and an rsync that stay here; the files of deploy/, of which no container runs.
+"""
 
 import contextlib
 import json
 import os
+import re
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import hydra
 import psutil
 import pytest
+import yaml
 from support import (
     ROOT,
+    Ended,
     finish,
     free_port,
+    group_members,
     kill_group,
     random_graph,
     run_main,
@@ -25,7 +36,9 @@ from support import (
 from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.launch import handshake
-from retexo.settings.compose import compose
+from retexo.settings.compose import compose, load
+from retexo.settings.run_settings import Settings
+from retexo.settings.schema import CONFIG_DIR
 
 TRAIN = (
     "app=train",
@@ -143,3 +156,305 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
     for layer in (0, 1):
         name = f"checkpoint/layer{layer}.safetensors"
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+SSH = """#!/bin/sh
+# ssh -o BatchMode=yes HOST COMMAND
+shift 2; host=$1; shift
+[ "$host" = away ] && { echo "ssh: connect to host away: No route to host" >&2; exit 255; }
+echo "$host" >> "$FAKE/ssh.log"
+exec sh -c "$*"
+"""
+RSYNC = """#!/bin/sh
+# rsync -a -e SSH --rsync-path MAKE FILES... HOST:THERE/
+shift 5
+for last; do :; done
+host=${last%%:*}; there=$FAKE/disk-$host/${last#*:}
+mkdir -p "$there"
+for file; do [ "$file" = "$last" ] || cp -rn "$file" "$there"; done
+"""
+DATA = (
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "partition_dir=parts",
+    "num_partitions=3",
+    "hidden_dim=8",
+    "device=cpu",
+    "cluster.threads=1",
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project folder with partitions, hosts.txt, and a folder of fake programs."""
+    write_partitions(
+        tmp_path / "parts", random_graph(), thirds(40), [node % 3 for node in range(40)], 3
+    )
+    for name, text in (("ssh", SSH), ("rsync", RSYNC)):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    for name in ("main.py", "conf"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "hosts.txt").write_text("# two machines\nme@alpha\n\nbeta  # the other\n")
+    return tmp_path
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    here = (
+        "distributed.interface=lo",
+        "distributed.master_addr=127.0.0.1",
+        f"distributed.master_port={port}",
+    )
+    return "--python", sys.executable, "hosts.txt", *arguments, *here
+
+
+def environment(project: Path) -> dict[str, str]:
+    return {
+        "PATH": f"{project}/bin:{os.environ['PATH']}",
+        "FAKE": str(project),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def launch(project: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "scripts" / "launch.py"), *command(*arguments)],
+        cwd=project,
+        env={**os.environ, **environment(project)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def refused(project: Path, *arguments: str) -> Ended:
+    """How the same command ends within this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return run_main(
+            *command(*arguments), cwd=project, env=environment(project), script="scripts/launch.py"
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
+    """With a configuration of the user's own."""
+    (project / "own" / "experiment").mkdir(parents=True)
+    (project / "own" / "experiment" / "short.yaml").write_text(
+        "# @package _global_\nnum_rounds: [3]\n"
+    )
+    ended = finish(
+        launch(project, "--config-dir=own", "+experiment=short", *DATA, "hydra.run.dir=run")
+    )
+    assert ended.rc == 0, ended.output
+    assert sorted((project / "ssh.log").read_text().split()) == [
+        "beta",
+        "me@alpha",
+    ]  # they are called at once
+    lines = ended.stdout.splitlines()
+    assert all(line.startswith(("[me@alpha] ", "[beta] ")) for line in lines), ended.stdout
+    assert any(line.startswith("[me@alpha] accuracy") for line in lines)
+    summary = json.loads((project / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("done", [3, 3])
+    whole = files(project / "parts" / "toy-random-vol-3")
+    for host, ranks in (("me@alpha", (0, 1)), ("beta", (2,))):
+        there = project / f"disk-{host}" / str(project).lstrip("/") / "parts" / "toy-random-vol-3"
+        theirs = ("meta", "toy", *(f"part{rank}/" for rank in ranks))
+        assert files(there) == {name for name in whole if name.startswith(theirs)}
+
+
+def workers(project: Path) -> list[psutil.Process]:
+    """What still runs in the project's folder."""
+    processes = psutil.process_iter(["cwd"])
+    return [process for process in processes if process.info["cwd"] == str(project)]
+
+
+@pytest.mark.long("a host that cannot be reached ends the others likewise")
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(signal.SIGINT, 130, id="INT"), pytest.param(signal.SIGKILL, -9, id="KILL")],
+)
+def test_all_end_with_the_launcher(project: Path, number: signal.Signals, status: int) -> None:
+    process = launch(
+        project, "app=train", *DATA, "num_rounds=[1000000]", "stopping=none", "hydra.run.dir=run"
+    )
+    try:
+        metrics = project / "run" / "metrics.jsonl"
+        wait_until(
+            lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
+            90,
+            "training",
+        )
+        process.send_signal(number)
+        ended = finish(process, timeout=40)
+        assert ended.rc == status, ended.output
+        wait_until(
+            lambda: not workers(project) and not group_members(process.pid),
+            30,
+            f"nothing runs: {workers(project)}",
+        )
+        assert json.loads((project / "run" / "summary.json").read_text())["status"] == "failed"
+    finally:
+        kill_group(process.pid)
+
+
+def test_a_host_that_cannot_be_reached_ends_the_others(project: Path) -> None:
+    (project / "hosts.txt").write_text("alpha\naway\n")
+    ended = finish(
+        launch(project, "app=train", *DATA, "hydra.run.dir=run", "distributed.init_timeout=60")
+    )
+    assert ended.rc == 1, ended.output
+    assert "error: away ended with status 255" in ended.stderr
+    assert "[away] ssh: connect to host away: No route to host" in ended.stdout
+    wait_until(lambda: not workers(project), 30, "nothing runs")
+
+
+MISTAKES = {
+    "no hosts": ("# none\n", (), "names no host"),
+    "no host": ("a b\n", (), "'a b' is no host"),
+    "option": ("-oProxyCommand=touch${IFS}x\n", (), "is no host"),
+    "too many": ("a\nb\nc\nd\n", (), "4 hosts for 3 partitions"),
+    "rank": ("a\n", ("node_rank=1",), "node_rank: the launcher sets it"),
+    "setting": ("a\n", ("hiden_dim=1",), "hiden_dim"),
+    "partitions": (
+        "a\n",
+        ("partition_dir=elsewhere", "dataset_name=reddit", "dataset_file=null"),
+        "no partition directory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(project: Path, name: str) -> None:
+    hosts, arguments, words = MISTAKES[name]
+    (project / "hosts.txt").write_text(hosts)
+    ended = refused(project, "app=train", *DATA, *arguments)
+    assert ended.rc == 2, ended.output
+    assert words in ended.stderr
+    assert "Traceback" not in ended.output
+    assert not (project / "ssh.log").exists()
+
+
+DEPLOY = ROOT / "deploy"
+
+
+def read(name: str) -> dict[str, Any]:
+    """The last document of a file."""
+    *_, last = yaml.safe_load_all((DEPLOY / name).read_text())
+    return dict(last)
+
+
+def pod(job: dict[str, Any]) -> dict[str, Any]:
+    """The only container of a job's pods."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def arguments(container: dict[str, Any], environ: dict[str, str]) -> list[str]:
+    """The arguments as the kubelet passes them: $(NAME) is a variable of the container."""
+    return [
+        re.sub(r"\$\((\w+)\)", lambda name: environ[name[1]], each) for each in container["args"]
+    ]
+
+
+def settings_of(given: list[str], environ: dict[str, str]) -> tuple[Settings, str]:
+    """Settings and run directory of the command with these arguments in this environment."""
+    assert given[0] == "--config-name"
+    with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        overrides = [each for each in given[2:] if not each.startswith("hydra.")]
+        settings = load(hydra.compose(given[1], overrides), overrides, given[1], environ=environ)
+    (run_dir,) = (each.partition("=")[2] for each in given if each.startswith("hydra.run.dir="))
+    return settings, run_dir
+
+
+def kubernetes() -> tuple[list[str], dict[str, str]]:
+    environ = {"JOB_COMPLETION_INDEX": "1", "RETEXO_RUN_KEY": "uid"}
+    return arguments(pod(read("kubernetes/train.yaml")), environ), environ
+
+
+def pytorchjob() -> tuple[list[str], dict[str, str]]:
+    worker = read("kubernetes/pytorchjob.yaml")["spec"]["pytorchReplicaSpecs"]["Worker"]
+    environ = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "retexo-master-0",
+        "MASTER_PORT": "23456",
+        "RETEXO_RUN_KEY": "retexo",
+    }
+    return arguments(pod({"spec": worker}), environ), environ
+
+
+def compose_file() -> tuple[list[str], dict[str, str]]:
+    return read("compose.yaml")["services"]["node1"]["command"], {"RETEXO_RUN_KEY": "compose"}
+
+
+def slurm() -> tuple[list[str], dict[str, str]]:
+    environ = {
+        "SLURM_PROCID": "1",
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODELIST": "gpu[07-08]",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_ID": "12",
+    }
+    (command,) = re.findall(r"srun .* main\.py (.*\\\n.*)", (DEPLOY / "slurm.sh").read_text())
+    for old, new in (("=4", "=2"), ("$SLURM_JOB_ID", "12/node1"), ('"$@"', ""), ("\\\n", "")):
+        command = command.replace(old, new)
+    words = shlex.split(command)
+    return words, environ
+
+
+@pytest.mark.parametrize(
+    ("case", "address", "port", "key"),
+    [
+        (kubernetes, "retexo-train-0.retexo", 10011, "uid"),
+        (pytorchjob, "retexo-master-0", 23456, "retexo"),
+        (compose_file, "node0", 10011, "compose"),
+        (slurm, "gpu07", 10023, "Slurm 12 step "),
+    ],
+)
+def test_the_environment_of_a_scheduler_becomes_settings(
+    case: Any, address: str, port: int, key: str
+) -> None:
+    """Of the second of two nodes, which resumes after a failure."""
+    settings, run_dir = settings_of(*case())
+    cluster = settings.train.cluster
+    assert (cluster.num_nodes, cluster.node_rank, cluster.parts_per_node) == (2, 1, 1)
+    assert (cluster.master_addr, cluster.master_port, cluster.run_key) == (address, port, key)
+    assert settings.train.checkpoint.every
+    assert settings.resolved["resume"] == "auto"
+    assert run_dir.endswith("node1")
+
+
+def test_the_files_for_kubernetes_agree() -> None:
+    """Number of pods, names and places, which several files and fields repeat."""
+    service, job = yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text())
+    spec, name = job["spec"], job["metadata"]["name"]
+    given = pod(job)["args"]
+    assert f"distributed.master_addr={name}-0.{service['metadata']['name']}" in given
+    assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert spec["completions"] == spec["parallelism"] == 2
+    (rule, _) = spec["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == pod(job)["name"]
+    replicas = read("kubernetes/pytorchjob.yaml")["spec"]["pytorchReplicaSpecs"]
+    assert sum(each["replicas"] for each in replicas.values()) == 2
+    shared = {"dataset_name=cora", "num_partitions=2", "partition_dir=/data/partitions"}
+    for container in (
+        pod(job),
+        pod(read("kubernetes/partition.yaml")),
+        pod({"spec": replicas["Master"]}),
+    ):
+        assert shared <= set(container["args"])

@@ -47,7 +47,7 @@ NOT_RUN = {
         "test_inference.py predicts a graph without labels"
     ),
     r"python main\.py .*=s3://": "needs a store; tests/integration/test_object_stores.py has one",
-    r"python main\.py app=describe": "tests/integration/test_site_tables.py runs it",
+    r"python main\.py app=describe": "tests/integration/test_residency.py runs it",
     r"python main\.py app=update": "tests/unit/partitioning/test_directory_update.py runs it",
     "bash scripts/setup.sh": "makes the environment",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
@@ -55,19 +55,19 @@ NOT_RUN = {
         MACHINES + "tests/distributed/multinode has them as namespaces of the network"
     ),
     r"python scripts/launch\.py": (
-        MACHINES + "tests/integration/test_launch_script.py runs it with an ssh of its own"
+        MACHINES + "tests/integration/test_cluster.py runs it with an ssh of its own"
     ),
     "torchrun": (
         "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments"
     ),
-    "sbatch|docker|kubectl": "tests/integration/test_deploy.py reads their files",
+    "sbatch|docker|kubectl": "tests/integration/test_cluster.py reads their files",
     r"python benchmarks/": HOURS,
     r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
     r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
     "(python -m )?pip install": "tests/integration/test_wheel.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=serve": "runs until it is ended; tests/integration/test_service.py",
-    r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
+    r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_tls.py",
     "retexo --help|eval": (
         "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py"
     ),
