@@ -239,6 +239,9 @@ class Predictor:
                 f" {trained.num_features}"
             )
         conv = check_model(trained.model)
+        if getattr(read.encoded, "relation", None) is not None and not conv.reads_relations:
+            graph = replace(graph, edge_feat=None)  # the relation of each edge
+            read = replace(read, graph=graph)
         given = 0 if graph.edge_feat is None else graph.edge_feat.shape[1]
         given += conv.attention_heads > 0 and graph.edge_weight is not None
         if given != trained.num_edge_features and not conv.reads_relations:
