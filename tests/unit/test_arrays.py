@@ -1,5 +1,14 @@
-"""Array helpers compared with NumPy and torch."""
+"""Arrays, files and threads: values looked up as NumPy does, files of users opened by open_regular
+alone, and work in threads, with its errors.
+"""
 
+import ast
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -7,8 +16,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import torch_threads
+from support import ROOT, torch_threads
 
+from partitioning import thread_pool
+from partitioning.file_io import load_npy, open_regular
+from partitioning.thread_pool import in_blocks, in_threads
 from retexo import arrays
 from retexo.arrays import (
     bincount,
@@ -64,3 +76,128 @@ def test_a_sparse_matrix_holds_its_columns_as_they_are(counts: list[int], dtype:
     assert np.array_equal(matrix.toarray(), expected)
     assert matrix.indices.dtype == dtype
     assert np.shares_memory(matrix.indices, columns) == (len(columns) > 0)
+
+
+OPENERS = {"open", "read_text", "read_bytes"}
+READERS = {
+    "np.load",
+    "np.loadtxt",
+    "sp.load_npz",
+    "torch.load",
+    "pd.read_csv",
+    "pd.read_parquet",
+    "pq.ParquetFile",
+    "pq.read_schema",
+    "zipfile.ZipFile",
+    "gzip.open",
+}
+"""They take a path as well as an open file."""
+OWN = {
+    "partitioning/file_io.py",
+    "retexo/settings/options.py",  # the program's own modules
+    "retexo/launch/handshake.py",
+    "retexo/launch/cores.py",  # of the system
+    "retexo/launch/heartbeat.py",
+    "retexo/apps/job.py",  # in a temporary directory of the program
+    "retexo/results/callbacks.py",  # rounds that the program itself writes
+}
+
+
+@pytest.mark.parametrize("mode", ["rb", "a", "r+b"])
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path, kind: str, mode: str) -> None:
+    path = tmp_path / "it"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.relpath(path))
+    else:
+        path = Path("/dev/null")
+    with pytest.raises(OSError, match="not a regular file") as caught:
+        open_regular(path, mode)
+    assert caught.value.filename == str(path)
+
+
+def test_a_link_is_read_and_not_written_through(tmp_path: Path) -> None:
+    np.save(tmp_path / "array.npy", np.arange(3))
+    (tmp_path / "link.npy").symlink_to("array.npy")
+    for mmap_mode in (None, "r", "c"):
+        assert load_npy(tmp_path / "link.npy", mmap_mode).tolist() == [0, 1, 2]
+    for mode in ("a", "wb", "r+b"):
+        with pytest.raises(OSError, match="a symbolic link, and files are not written through"):
+            open_regular(tmp_path / "link.npy", mode)
+
+
+def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
+    """Calls that open a file by its path: of OPENERS, or of READERS with another argument than an
+    open file.
+    """
+    opened = {
+        node.optional_vars.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name)
+    } | {"file"}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in READERS:
+            of = node.args[0]
+            if not (isinstance(of, ast.Name) and of.id in opened) and "open_regular(" not in (
+                ast.unparse(of)
+            ):
+                yield node
+        elif name == "open" or (isinstance(node.func, ast.Attribute) and node.func.attr in OPENERS):
+            yield node
+
+
+def test_no_file_is_opened_by_another_way() -> None:
+    """Readers of other libraries that take nothing but paths (DGL, safetensors) are not seen
+    here.
+    """
+    found = []
+    for package in ("partitioning", "retexo"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for call in _direct_opens(ast.parse(path.read_text())):
+                where, text = path.relative_to(ROOT).as_posix(), ast.unparse(call)
+                # Neither a path of the user's, nor one that can be a FIFO.
+                other = text.startswith(("os.open(", "archive.open(", "opener.open("))
+                other = other or text.startswith(
+                    ("self._filesystem().open(", "ChangedRowsExchange.open(")
+                )
+                other = other or "/proc/" in text or "os.devnull" in text
+                if where not in OWN and not other:
+                    found.append(f"{where}:{call.lineno}: {text}")
+    assert not found
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_come_in_order_and_errors_come_back(count: int) -> None:
+    with torch_threads(count):
+        assert in_threads(divmod, range(20), [3] * 20) == [
+            divmod(number, 3) for number in range(20)
+        ]
+        assert in_blocks(lambda block: (block.start, block.stop), 7, 3) == [(0, 3), (3, 6), (6, 7)]
+        assert in_blocks(str, 0, 3) == []
+        with pytest.raises(ZeroDivisionError):
+            in_threads(divmod, [1, 1], [1, 0])
+
+
+@pytest.mark.parametrize(("tasks", "inner"), [(2, [4, 4]), (3, [2, 2, 2]), (8, [])])
+def test_threads_start_as_many_more_as_is_their_share(
+    tasks: int, inner: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, count: int, **options: Any) -> None:
+            started.append(count)
+            super().__init__(count, **options)
+
+    monkeypatch.setattr(thread_pool, "ThreadPoolExecutor", Pool)
+    with torch_threads(8):
+        in_threads(lambda _: in_threads(str, range(9)), range(tasks))
+        assert started == [tasks, *inner]
+        in_threads(str, range(9))
+        assert started[-1] == 8

@@ -1,4 +1,4 @@
-"""The package: its name, the command and the functions for Python; test_wheel.py builds it.
+"""The package: its name, the command and the functions for Python; test_examples.py builds it.
 
 The name `retexo` on the public package index is somebody else's: nothing tells anybody to install
 that.
