@@ -215,7 +215,7 @@ class Predictor:
         return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
-        """The graph, its types in the order of training; InputError where they, or widths, differ."""
+        """The graph, its types in the order of training; InputError where they or widths differ."""
         trained, graph = self.checkpoint.architecture, read.graph
         model = f"the model of {self.checkpoint.directory}"
         if isinstance(trained, HeteroArchitecture) != isinstance(graph, HeteroGraphData):
