@@ -43,7 +43,7 @@ from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 AUTO = "auto"
 MAX_LAYERS = 254
 """The exchange plan stores a layer number in one byte."""
-FEW_COLUMNS = 64
+FEW_COLUMNS = 16
 """Features with at most so many columns are not dropped by default: each column counts."""
 REACHES = ("computed", "hops")
 SCHEDULERS = ("none", "cosine", "plateau", "step")

@@ -176,7 +176,7 @@ def test_a_checkpoint_from_before(hetero: bool) -> None:
     assert (content.pop("norm"), content.pop("input_dropout")) == ("layer", None)
     assert content.pop("activation") == "relu"
     assert type(shape).from_json(content) == shape
-    assert [shape.model.features_dropout(width) for width in (64, 65)] == [0, 0.5]
+    assert [shape.model.features_dropout(width) for width in (16, 17)] == [0, 0.5]
 
 
 @pytest.mark.parametrize(
