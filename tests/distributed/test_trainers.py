@@ -3,7 +3,6 @@ bytes they send.
 """
 
 import dataclasses
-import threading
 import types
 import unittest.mock
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from support import (
     train_settings,
     write_partitions,
 )
-from test_oracle import assignment, oracle_graph, oracle_masks
+from test_oracle import LOCK, assignment, context_of, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
 from partitioning.directory.read_directory import PartitionDirectory
@@ -39,11 +38,8 @@ from retexo.models.matrix import SparseMatrix
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
 from retexo.plan.traffic import architecture_of, estimate_traffic
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import bns, end_to_end, registry, sign
-from retexo.trainers.context import Clock, Context
-from retexo.worker.make_context import make_context
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
 CPU = torch.device("cpu")
@@ -67,8 +63,6 @@ FOUR = (*USUAL, "sage-pool")
 FULL_GRAPH = [(model, 7) for model in USUAL]
 FULL_GRAPH += [(model, 4) for model in ("sage-pool", "gat-concat", "gin")]
 FEDGCN = [("gcn", 1, 2), ("gcn", 3, 1), ("gcn", 3, 2), ("sage-mean", 2, 1), ("gin", 2, 2)]
-LOCK = threading.Lock()
-"""torch's random state is all threads' in common."""
 
 
 # --- workers ----------
@@ -93,47 +87,12 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
     )
 
 
-def context_of(
-    comm: Communicator,
-    directory: PartitionDirectory,
-    settings: TrainSettings,
-    dtype: torch.dtype,
-    log: Any,
-) -> tuple[Context, list[Stage], list[nn.Module]]:
-    """The context, the stages, and what is saved of the trained network."""
-    partition, saved = directory.read(comm.rank), []
-    graph_info = agree_on_graph_info(comm, partition, directory)
-    info = graph_info
-    architecture = Architecture.of(
-        settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
-    )
-    with LOCK:
-        stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
-    context = make_context(
-        settings,
-        partition,
-        graph_info,
-        comm,
-        stages[0].conv,
-        clock=Clock(),
-        log=log,
-        run_dir=Path("nowhere"),
-        dtype=dtype,
-        use=registry.find(settings.trainer.name).USE,
-    )
-    return (
-        dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)),
-        stages,
-        saved,
-    )
-
-
 def trained(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
     def work(comm: Communicator) -> Outcome:
         log = RoundRecorder()
-        context, stages, saved = context_of(comm, directory, settings, dtype, log)
+        context, stages, saved = context_of(comm, directory, settings, log, dtype)
         done = registry.find(settings.trainer.name).train(context, stages)
         assert all(layer == 0 for layer, *_ in log.lines)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.collect_modules(saved)
