@@ -96,6 +96,8 @@ class Relation:
     destinations (features/hetero_kinds.py)."""
     schema: Schema | None = None
     """What the columns of `edge_feat` hold before they are encoded; None: they need no encoding."""
+    edge_time: NDArray[np.float64] | None = None
+    """[E_r], for link prediction with split.by=time; None: no times."""
 
     @property
     def num_edges(self) -> int:

@@ -215,8 +215,7 @@ class Predictor:
         return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
-        """The graph, with types and relations in the order of training; InputError where they, or
-        widths, differ."""
+        """The graph, its types in the order of training; InputError where they or widths differ."""
         trained, graph = self.checkpoint.architecture, read.graph
         model = f"the model of {self.checkpoint.directory}"
         if isinstance(trained, HeteroArchitecture) != isinstance(graph, HeteroGraphData):
@@ -239,6 +238,9 @@ class Predictor:
                 f" {trained.num_features}"
             )
         conv = check_model(trained.model)
+        if getattr(read.encoded, "relation", None) is not None and not conv.reads_relations:
+            graph = replace(graph, edge_feat=None)  # the relation of each edge
+            read = replace(read, graph=graph)
         given = 0 if graph.edge_feat is None else graph.edge_feat.shape[1]
         given += conv.attention_heads > 0 and graph.edge_weight is not None
         if given != trained.num_edge_features and not conv.reads_relations:

@@ -43,6 +43,7 @@ from partitioning.datasets.raw import (
     MERGED_FEATURES,
     check_axes,
     check_table,
+    check_times,
     label_columns,
     merge_duplicates,
     read_arrays,
@@ -104,6 +105,8 @@ class RawRelation:
     """[E, K] features, not yet encoded."""
     schema: Schema | None = None
     """What the columns of `edge_feat` hold."""
+    edge_time: Array | None = None
+    """[E]."""
 
 
 def is_folder(path: Path) -> bool:
@@ -135,7 +138,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
             " or npy"
         )
-    columns = replace(settings.columns, time=None)  # heterogeneous graphs have no edge times
+    columns = settings.columns if settings.links else replace(settings.columns, time=None)
     relations = {}
     for each, file in files.items():
         unknown = [name for name in (each[0], each[2]) if name not in types]
@@ -156,7 +159,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
             with_features=not settings.links,  # their means would reveal the edges to predict
         )
         relations[each] = RawRelation(
-            table.src, table.dst, table.weight, f"{file}", table.feat, table.schema
+            table.src, table.dst, table.weight, f"{file}", table.feat, table.schema, table.time
         )
     return build(
         path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings
@@ -440,11 +443,14 @@ def _check_relation(
         )
     src, dst, weight = raw.src, raw.dst, raw.edge_weight
     if merge:
-        if raw.edge_feat is not None:
+        if raw.edge_feat is not None or raw.edge_time is not None:
             raise InputError(MERGED_FEATURES)
         src, dst, weight = merge_duplicates(src, dst, weight, max(nodes[each[2]].num_nodes, 1))
     if weight is not None:
         weight = check_edge_weight(weight, len(src), f"{raw.where}: weight")
+    time = raw.edge_time
+    if time is not None:
+        time = check_times(time, len(src), f"{raw.where}: time")
     if not len(src):
         log.warning("%s: relation %s has no edge", raw.where, SEPARATOR.join(each))
-    return Relation(src, dst, weight, raw.edge_feat, raw.schema)
+    return Relation(src, dst, weight, raw.edge_feat, raw.schema, time)

@@ -167,10 +167,7 @@ def _read_tables(
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
         where={
-            **{
-                end: f"{edges[0]}: column `{end}`"
-                for end in ("src", "dst", "edge_weight", "edge_time")
-            },
+            **{role: f"{edges[0]}: column `{name}`" for role, name in table.names.items()},
             **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
             **{name: table.values[name][1] for name, table in values.items()},
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},

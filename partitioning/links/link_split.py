@@ -426,6 +426,11 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
     source, _, destination = relations[name]
     sizes = [relation.num_edges for relation in graph.relations.values()]
     relation_of_edge = np.repeat(np.arange(len(sizes)), sizes)
+    is_learned = relation_of_edge == list(relations).index(name)
+    edge_time, learned_time = None, graph.relations[relations[name]].edge_time
+    if learned_time is not None:
+        edge_time = np.full(len(is_learned), np.nan)
+        edge_time[is_learned] = learned_time
     names: list[str] = []
     for node_type, table in graph.nodes.items():
         ids: list[Any] = (
@@ -441,11 +446,12 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
         node_names=Names.of(names),
         relation={
             "names": list(relations),
-            "edges": relation_of_edge == list(relations).index(name),
+            "edges": is_learned,
             "sources": _mask_type(graph, source),
             "destinations": _mask_type(graph, destination),
         },
         edge_feat=relation_of_edge.astype(np.float32)[:, None],
+        edge_time=edge_time,
     )
 
 

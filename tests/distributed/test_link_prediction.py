@@ -14,6 +14,7 @@ import pytest
 import torch
 from support import RoundRecorder, make_graph, run_main, split_settings, train_settings
 
+import retexo
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
@@ -512,6 +513,31 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
         )
         if paths < 1:  # else many are equal
             assert [v for v, _ in found] == best
+
+
+def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path: Path) -> None:
+    """Of a model that does not read relations, whose edges have one all the same."""
+    rng, data = np.random.default_rng(0), tmp_path / "shop"
+    for folder in ("nodes", "edges"):
+        (data / folder).mkdir(parents=True)
+    for kind, count in (("user", 12), ("item", 9)):
+        rows = "".join(f"{kind[0]}{node},{rng.random()}\n" for node in range(count))
+        (data / f"nodes/{kind}.csv").write_text("id,x\n" + rows)
+    bought = [(f"u{u}", f"i{v}") for u, v in rng.integers((12, 9), size=(40, 2)).tolist()]
+    rows = "".join(f"{u},{v}\n" for u, v in bought)
+    (data / "edges/user__bought__item.csv").write_text("src,dst\n" + rows)
+    ended = run_main(
+        *("--config-name", "link_prediction_sage", "app=train", "dataset_name=file", *LEAN[:-1]),
+        *(f"dataset_file={data}", f"partition_dir={tmp_path}", "num_partitions=1"),
+        *("task.relation=bought", "split.edges=[1.0,0.0,0.0]", f"hydra.run.dir={tmp_path}/run"),
+        cwd=tmp_path,
+    )
+    assert ended.rc == 0, ended.output
+    pairs = [(f"user:{u}", f"item:{v}") for u, v in bought]
+    partitioned = load_run(tmp_path / "run", precision="fp32")
+    expected = partitioned.score(tmp_path / "shop-links-random-vol-1", pairs)
+    model = retexo.load(tmp_path / "run").attach(data)
+    assert model.score(pairs) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(

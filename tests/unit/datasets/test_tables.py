@@ -241,9 +241,9 @@ def test_nodes_without_features(tmp_path):
             r"edges\.csv: has the columns ann, bob; .*put the line src,dst before it",
         ),
         (
-            {"edges": "src,dst\nann,bob\nann,eve\n"},
+            {"edges": "from,to\nann,bob\nann,eve\n"},
             {},
-            r"edges\.csv: column `dst`: row 1 is eve; .* 3 node ids",
+            r"edges\.csv: column `to`: row 1 is eve; .* 3 node ids",
         ),
         (
             {"edges": "src,dst\nann,bob\n,bob\n"},

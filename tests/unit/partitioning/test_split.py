@@ -12,19 +12,33 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_graph, random_graph, run_main, save_npz, split_settings
+from support import (
+    dataset_settings,
+    make_graph,
+    random_graph,
+    run_main,
+    save_npz,
+    split_settings,
+)
 
+from partitioning.datasets import load_any
 from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from partitioning.features.kinds import with_features
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.links import link_baselines, score_ranks
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
-from partitioning.links.link_split import LinkSplit, find_relation, read_pairs, split_links
+from partitioning.links.link_split import (
+    LinkSplit,
+    find_relation,
+    read_pairs,
+    split_links,
+    to_graph_of_relation,
+)
 from partitioning.links.spectral_embedding import spectral_rows
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import Split, SplitRecipe, draw
-from partitioning.partition_settings import SplitSettings
+from partitioning.partition_settings import TASKS, SplitSettings
 
 PER_CLASS = SplitRecipe("per_class", train_per_class=2, num_val=3, num_test=4)
 THIRDS = SplitRecipe("fraction", train=0.5, val=0.2, test=0.3)
@@ -359,6 +373,30 @@ def test_no_edge_of_a_pair_that_is_held_out_is_left_in_either_direction(
         times = [[first[pair] for pair in pairs_of(split.rows[part])] for part in PARTS]
         assert max(times[0]) < min(times[1] + times[2], default=99)
         assert max(times[1], default=-1) < min(times[2], default=99)
+
+
+def test_the_latest_pairs_of_a_relation_are_the_test(tmp_path: Path) -> None:
+    """Dates of the relation that is learned; the tables of others need none."""
+    for name in ("nodes", "edges"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "nodes/user.csv").write_text("id\na\nb\n")
+    (tmp_path / "nodes/item.csv").write_text("id\n" + "".join(f"i{k}\n" for k in range(9)))
+    days = [3, 1, 4, 5, 9, 2, 6, 8, 7]
+    rows = [f"{'ab'[k % 2]},i{k},2024-01-0{day}\n" for k, day in enumerate(days)]
+    (tmp_path / "edges/user__buys__item.csv").write_text("src,dst,day\n" + "".join(rows))
+    (tmp_path / "edges/user__knows__user.csv").write_text("src,dst\na,b\n")
+    read = load_any(dataset_settings("file", str(tmp_path), task=TASKS[2], columns={"time": "day"}))
+    assert isinstance(read, HeteroGraphData)
+    graph = to_graph_of_relation(read, "user__buys__item")
+    split = split_links(graph, split_settings(edges=(0.34, 0.33, 0.33), by="time"))
+    assert graph.node_names is not None
+    names = graph.node_names.tolist()
+    of_day = {
+        part: sorted(days[int(names[item].removeprefix("item:i"))] for _, item in rows.tolist())
+        for part, rows in split.rows.items()
+        if part in PARTS
+    }
+    assert of_day == {"train": [1, 2, 3], "val": [4, 5, 6], "test": [7, 8, 9]}
 
 
 def test_of_each_source_its_share_is_held_out() -> None:
