@@ -103,7 +103,10 @@ def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
         return bool(ends[edges].min() >= 0 and ends[edges].max() < num_nodes)
 
     if not all(in_blocks(are_nodes, len(ends), BLOCK)):
-        expected = f"expected a node in [0, {num_nodes}), there are {num_nodes} labels"
+        expected = (
+            f"expected a node in [0, {num_nodes}), a row of the {num_nodes} nodes; ids need a"
+            " column of ids (columns.id)"
+        )
         refuse(ends, (ends < 0) | (ends >= num_nodes), where, expected)
     return ends
 

@@ -323,7 +323,7 @@ class DatasetSettings(Checked):
     symmetrize: bool | None = setting(
         "symmetrize",
         None,
-        "add the reverse of every edge; null: the data set's default",
+        "add missing reverse edges; null: the data set's default",
         of_partitioner=True,
     )
     columns: ColumnSettings

@@ -3,7 +3,7 @@ edges.
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ UNNAMED = (
 )
 
 DROP = "; edges.unknown=drop leaves such edges out"
+
+ROLES = ("src", "dst", "edge_weight", "edge_time")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,8 @@ class EdgeTable:
     """[E, K] features, not yet encoded."""
     schema: Schema | None
     """What the columns of `feat` hold."""
+    names: Mapping[str, str]
+    """Its columns, by ROLES."""
 
 
 def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
@@ -86,9 +90,11 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
     found = [find_column(role, names, columns, path) for role in ("src", "dst")]
     ends = [name for name in found if name is not None]
     if len(ends) < 2:
+        is_text = path.suffix != ".parquet"
+        header = "; put the line src,dst before it if this is no header" if is_text else ""
         raise InputError(
             f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
-            " columns.dst); put the line src,dst before it if this is no header"
+            f" columns.dst){header}"
         )
     return ends
 
@@ -106,7 +112,9 @@ class _EdgeColumns:
                 f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set"
                 " one of them"
             )
-        others = [name for name in names if name not in (*self.ends, self.weight, self.time)]
+        found = zip(ROLES, (*self.ends, self.weight, self.time), strict=True)
+        self.names = {role: name for role, name in found if name is not None}
+        others = [name for name in names if name not in self.names.values()]
         if others and not with_features:
             log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
         requested = {name: requested_role(name, columns, path) for name in others if with_features}
@@ -169,6 +177,7 @@ def _join(
 ) -> EdgeTable:
     """Look up the ends of each chunk, and concatenate the chunks."""
     parts: dict[str, list[Array]] = {name: [] for name in ("src", "dst", "weight", "time", "feat")}
+    names = {role: role for role in ROLES} if columns is None else columns.names
     begin, num_dropped, first_dropped = 0, 0, -1
     for piece in pieces:
         src, dst = (
@@ -181,7 +190,10 @@ def _join(
                     remedy=remedy,
                 )
             )
-            for name, ends, held in zip(("src", "dst"), (piece.src, piece.dst), nodes, strict=True)
+            for name, ends, held in (
+                (names["src"], piece.src, nodes[0]),
+                (names["dst"], piece.dst, nodes[1]),
+            )
         )
         read = {
             "src": src,
@@ -220,7 +232,7 @@ def _join(
     for name, reason in () if schema is None else schema.ignored.items():
         log.warning("%s: column `%s`: left out, %s", path, name, reason)
     return EdgeTable(
-        concatenate(parts["src"]), concatenate(parts["dst"]), weight, time, feat, schema
+        concatenate(parts["src"]), concatenate(parts["dst"]), weight, time, feat, schema, names
     )
 
 

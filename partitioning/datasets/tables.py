@@ -101,9 +101,11 @@ def _read_tables(
     )
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
+        held = sorted(file.name for file in path.iterdir())
+        shown = ", ".join(held[:10]) + (" ..." if len(held) > 10 else "")
         raise InputError(
-            f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of"
-            " edges"
+            f"dataset_file={path}: expected one of {names}; found {shown or 'nothing'}: rename the"
+            " table of edges, and that of nodes (nodes.csv ...), or set dataset_file=FILE of edges"
         )
     found = [
         file
@@ -167,10 +169,7 @@ def _read_tables(
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
         where={
-            **{
-                end: f"{edges[0]}: column `{end}`"
-                for end in ("src", "dst", "edge_weight", "edge_time")
-            },
+            **{role: f"{edges[0]}: column `{name}`" for role, name in table.names.items()},
             **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
             **{name: table.values[name][1] for name, table in values.items()},
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},

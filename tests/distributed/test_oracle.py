@@ -31,7 +31,7 @@ from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
-from retexo.trainers import layerwise, lazy, look_ahead
+from retexo.trainers import layerwise, lazy, look_ahead, registry
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.worker.make_context import make_context
@@ -241,35 +241,48 @@ def _outcome(comm: Communicator, case: Case, embeddings: dict[int, list[np.ndarr
         return str(error)
 
 
+def context_of(
+    comm: Communicator,
+    directory: PartitionDirectory,
+    settings: TrainSettings,
+    log: Any,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Context, list[Stage], list[torch.nn.Module]]:
+    """The context, the stages, and what is saved of the trained network."""
+    partition, saved = directory.read(comm.rank), []
+    info = agree_on_graph_info(comm, partition, directory)
+    architecture = Architecture.of(
+        settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
+    )
+    with LOCK:
+        stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
+    context = make_context(
+        settings,
+        partition,
+        info,
+        comm,
+        stages[0].conv,
+        clock=Clock(),
+        log=log,
+        run_dir=Path("nowhere"),
+        dtype=dtype,
+        use=registry.find(settings.trainer.name).USE,
+    )
+    return (
+        dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)),
+        stages,
+        saved,
+    )
+
+
 def _train(
     comm: Communicator,
     directory: PartitionDirectory,
     settings: TrainSettings,
     noted: dict[int, list[np.ndarray]],
 ) -> Any:
-    partition, recorder = directory.read(comm.rank), RoundRecorder()
-    graph_info = agree_on_graph_info(comm, partition, directory)
-    architecture = Architecture.of(
-        settings.model,
-        graph_info.num_features,
-        graph_info.num_classes,
-        graph_info.num_edge_features,
-        graph_info.weighted,
-    )
-    with LOCK:
-        stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
-    context = make_context(
-        settings,
-        partition,
-        graph_info,
-        comm,
-        stages[0].conv,
-        clock=Clock(),
-        log=recorder,
-        run_dir=Path("nowhere"),
-        dtype=torch.float64,
-    )
-    context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
+    recorder = RoundRecorder()
+    context, stages, _ = context_of(comm, directory, settings, recorder)
     trained = lazy.train(context, stages)
     stages = stages[: len(trained.rounds)]
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
@@ -283,7 +296,7 @@ def _train(
     parameters = [
         parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
     ]
-    return partition.node_ids.numpy(), recorder.lines, embeddings, parameters
+    return context.partition.node_ids.numpy(), recorder.lines, embeddings, parameters
 
 
 def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
@@ -626,15 +639,8 @@ def test_smoothing_is_the_power_of_the_adjacency(
     settings = settings_of(num_parts, *more, "num_layers=1", "smoothing.steps=3")
 
     def worker(comm: Communicator) -> tuple[np.ndarray, list[np.ndarray]]:
-        partition = directory.read(comm.rank)
-        info = agree_on_graph_info(comm, partition, directory)
-        with LOCK:
-            conv = build_stages(
-                Architecture(settings.model, info.num_features, info.num_classes), 0
-            )[0].conv
-        context = make_context(
-            settings, partition, info, comm, conv, clock=Clock(), dtype=torch.float64
-        )
+        context, _, _ = context_of(comm, directory, settings, RoundRecorder())
+        partition = context.partition
         rows = torch.from_numpy(start[partition.node_ids.numpy() - 1000])
         rows[context.plan.required_layers < 1] = torch.nan
         powers, val = list(propagate(context, rows, 3)), partition.val_mask

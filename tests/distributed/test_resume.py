@@ -1,11 +1,13 @@
-"""A run that dies anywhere, resumed, ends as the one that never died: parameters bit for bit,
-bytes, rounds, log.
+"""A run that dies anywhere, resumed, ends as the one that never died; init=RUN starts from the
+parameters of a trained run; artefacts that commit 8666332 wrote are read as they were
+(tests/fixtures).
 """
 
 import functools
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from support import random_graph, snapshot, thirds, write_partitions
+import torch
+from support import ROOT, random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
-from retexo.apps import resume, train
+from retexo.apps import evaluate, predict, resume, train
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
+from retexo.results.checkpoint import open_checkpoint
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
@@ -346,3 +351,147 @@ def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     for setting in ("resume=auto", "checkpoint.every=2"):
         with pytest.raises(InputError, match=f"^{setting}: checkpoint=none"):
             settings(parts, "checkpoint=none", setting)
+
+
+def init_settings(folder: Path, *more: str) -> Settings:
+    data = "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={folder}", "app=train"
+    small = "hidden_dim=12", "num_rounds=[8]", "cluster.threads=1", "num_partitions=3", "device=cpu"
+    return compose([*data, *small, *more], "node_classification_sage")
+
+
+@pytest.fixture(scope="module")
+def init_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("parts"))
+    write_partitions(folder, random_graph(60, 240), thirds(60), np.arange(60) % 3, 3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first_run(init_parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """By settings, the folder of a run."""
+
+    @functools.cache
+    def run(*given: str) -> Path:
+        folder = Path(tmp_path_factory.mktemp("first"))
+        train.run(init_settings(init_parts, *given), folder)
+        return folder
+
+    return run
+
+
+LAZY = ("trainer=lazy", "model.lookahead=0")
+
+
+@pytest.mark.parametrize(
+    "given", [LAZY, ("trainer=lazy", "model.lookahead=1"), ("trainer=full_graph",)]
+)
+def test_training_starts_from_a_run(
+    init_parts: Path, first_run: Any, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    """Steps of length zero keep its parameters and scores, also where no round improves on it."""
+    first = first_run(*given)
+    still = f"init={first}", "learning_rate=[1e-12]", "num_rounds=[2]"
+    again = train.run(init_settings(init_parts, *given, *still), tmp_path)
+    stages = (open_checkpoint(run).stages() for run in (first, tmp_path))
+    for before, after in zip(*stages, strict=True):
+        for name, value in before.state_dict().items():
+            torch.testing.assert_close(after.state_dict()[name], value, rtol=1e-6, atol=1e-7)
+    wanted = json.loads((first / "summary.json").read_text())
+    assert again["val"] == pytest.approx(wanted["val"], rel=1e-4)
+    assert again["test"] == pytest.approx(wanted["test"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("init=nowhere",), r"^init=nowhere: has no checkpoint/model.json"),
+        (("hidden_dim=7",), r"^hidden_dim=7: the model of .*/checkpoint has hidden_dim=12"),
+        (("trainer=full_graph",), r"trainer=full_graph: the model of .* trainer=lazy"),
+    ],
+)
+def test_another_model_is_refused(
+    init_parts: Path, first_run: Any, tmp_path: Path, given: tuple[str, ...], words: str
+) -> None:
+    more = () if given[0].startswith("init") else (f"init={first_run(*LAZY)}",)
+    with pytest.raises(InputError, match=words):
+        train.run(init_settings(init_parts, *given, *more), tmp_path / "again")
+    assert not (tmp_path / "again" / "checkpoint").exists()
+
+
+FORMER = ROOT / "tests" / "fixtures" / "written_by_8666332"
+SMALL = "hidden_dim=8 heads=2 num_rounds=[6,5] seed=1 device=cpu cluster.threads=1"
+KINDS = {
+    "plain": f"dataset_file={FORMER}/tables partition_dir={FORMER}/partitions",
+    "links": f"dataset_file={FORMER}/tables partition_dir={FORMER}/partitions-links",
+    "typed": f"dataset_file={FORMER}/typed partition_dir={FORMER}/partitions-typed target=film",
+}
+CONFIGS = {
+    "plain": "node_classification",
+    "links": "link_prediction",
+    "typed": "node_classification",
+}
+
+
+LONG_FORMER = pytest.mark.long("artefacts of other models are read likewise")
+REST, TYPED = ("gcn", "sage", "gin"), ("hetero_sage", "rgat")
+
+
+def settings_of(kind: str, model: str, *more: str) -> Settings:
+    overrides = f"dataset_name=file num_partitions=2 {KINDS[kind]} {SMALL}"
+    return compose([*shlex.split(overrides), *more], f"{CONFIGS[kind]}_{model}")
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "name"),
+    [
+        ("plain", "gat", "predict-gat"),
+        ("typed", "rgcn", "predict-typed-rgcn"),
+        *(pytest.param("plain", each, f"predict-{each}", marks=LONG_FORMER) for each in REST),
+        *(
+            pytest.param("typed", each, f"predict-typed-{each}", marks=LONG_FORMER)
+            for each in TYPED
+        ),
+    ],
+)
+def test_a_former_model_predicts_the_same(kind: str, model: str, name: str, tmp_path: Path) -> None:
+    checkpoint = FORMER / name.replace("predict", "run")
+    given = ("app=predict", f"checkpoint_dir={checkpoint}", "predict.precision=trained")
+    predict.run(settings_of(kind, model, *given), tmp_path)
+    found = pd.read_parquet(tmp_path / "predictions.parquet")
+    expected = pd.read_parquet(FORMER / name / "predictions.parquet")
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-3, atol=1e-4)
+    scores, former = (read(folder / "predictions.json") for folder in (tmp_path, FORMER / name))
+    for split in ("train", "val", "test"):
+        assert {name: scores[split][name] for name in former[split]} == pytest.approx(former[split])
+
+
+@pytest.mark.parametrize(
+    "model", ["gcn", *(pytest.param(each, marks=LONG_FORMER) for each in ("sage", "gat"))]
+)
+def test_a_former_link_model_scores_the_same(model: str, tmp_path: Path) -> None:
+    checkpoint = FORMER / f"run-links-{model}"
+    settings = settings_of("links", model, "app=evaluate", f"checkpoint_dir={checkpoint}")
+    assert evaluate.run(settings, tmp_path)["test"] == pytest.approx(
+        read(checkpoint / "summary.json")["test"], abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", ["run-full_graph", "run-sign", "sites/run-north"])
+def test_other_former_checkpoints_are_read(name: str) -> None:
+    description = read(FORMER / name / "checkpoint" / "model.json")
+    if description["own_model"]:
+        with pytest.raises(InputError, match=f"trainer={description['trainer']}"):
+            open_checkpoint(FORMER / name)
+    else:
+        stages = open_checkpoint(FORMER / name).stages()
+        assert len(stages) == description["architecture"]["num_layers"]
+
+
+def test_a_former_interrupted_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    more = ("app=train", "stopping=none", "num_rounds=[6,20000]", "checkpoint.every=5")
+    with pytest.raises(InputError, match="resume"):
+        train.run(settings_of("plain", "gcn", *more, f"resume={FORMER}/interrupted"), tmp_path)

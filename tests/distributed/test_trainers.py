@@ -1,16 +1,22 @@
 """The rivals of the lazy trainer against one process on the whole graph, with dense matrices; the
-bytes they send.
+bytes they send. trainer=sampled: full neighbourhoods equal full-graph training; dead processes
+are named.
 """
 
 import dataclasses
-import threading
+import json
+import os
+import signal
 import types
 import unittest.mock
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from scipy.sparse import csr_array, eye_array
@@ -18,17 +24,29 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from support import (
     MODELS,
     ROOT,
+    Ended,
     RoundRecorder,
     dense_conv,
+    finish,
     graph_info,
+    group_members,
+    kill_group,
+    need_dgl,
+    random_graph,
+    start_cli,
+    thirds,
     train_settings,
+    wait_until,
     write_partitions,
 )
-from test_oracle import assignment, oracle_graph, oracle_masks
+from test_oracle import LOCK, assignment, context_of, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
-from partitioning.directory.read_directory import PartitionDirectory
+from partitioning import dgl_import
+from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from retexo.apps import evaluate, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, MessageTag
@@ -39,11 +57,11 @@ from retexo.models.matrix import SparseMatrix
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
 from retexo.plan.traffic import architecture_of, estimate_traffic
-from retexo.rounds.graph_info import agree_on_graph_info
-from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import bns, end_to_end, registry, sign
-from retexo.trainers.context import Clock, Context
-from retexo.worker.make_context import make_context
+from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings, TrainSettings
+from retexo.trainers import bns, end_to_end, registry, sampled, sign
+from retexo.trainers.sampled_dgl.client import SHARED_MEMORY
+from retexo.worker import graph
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
 CPU = torch.device("cpu")
@@ -67,8 +85,6 @@ FOUR = (*USUAL, "sage-pool")
 FULL_GRAPH = [(model, 7) for model in USUAL]
 FULL_GRAPH += [(model, 4) for model in ("sage-pool", "gat-concat", "gin")]
 FEDGCN = [("gcn", 1, 2), ("gcn", 3, 1), ("gcn", 3, 2), ("sage-mean", 2, 1), ("gin", 2, 2)]
-LOCK = threading.Lock()
-"""torch's random state is all threads' in common."""
 
 
 # --- workers ----------
@@ -93,47 +109,12 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
     )
 
 
-def context_of(
-    comm: Communicator,
-    directory: PartitionDirectory,
-    settings: TrainSettings,
-    dtype: torch.dtype,
-    log: Any,
-) -> tuple[Context, list[Stage], list[nn.Module]]:
-    """The context, the stages, and what is saved of the trained network."""
-    partition, saved = directory.read(comm.rank), []
-    graph_info = agree_on_graph_info(comm, partition, directory)
-    info = graph_info
-    architecture = Architecture.of(
-        settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
-    )
-    with LOCK:
-        stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
-    context = make_context(
-        settings,
-        partition,
-        graph_info,
-        comm,
-        stages[0].conv,
-        clock=Clock(),
-        log=log,
-        run_dir=Path("nowhere"),
-        dtype=dtype,
-        use=registry.find(settings.trainer.name).USE,
-    )
-    return (
-        dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)),
-        stages,
-        saved,
-    )
-
-
 def trained(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
     def work(comm: Communicator) -> Outcome:
         log = RoundRecorder()
-        context, stages, saved = context_of(comm, directory, settings, dtype, log)
+        context, stages, saved = context_of(comm, directory, settings, log, dtype)
         done = registry.find(settings.trainer.name).train(context, stages)
         assert all(layer == 0 for layer, *_ in log.lines)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.collect_modules(saved)
@@ -642,3 +623,224 @@ def test_a_rounded_exchange_is_right_on_average_in_both_directions(precision: An
             # The standard deviation of a code is at most half a step.
             assert ((mean - exact).abs() < 5 * 0.5 * step / repeats**0.5).all()
             assert not torch.allclose(mean, exact, atol=1e-6)
+
+
+WORLD = 2
+SAMPLED_MODELS = ("gcn", "sage", "gin", "gat")
+DATA = ("dataset_name=file", "dataset_file=toy.npz", f"num_partitions={WORLD}")
+ALIKE = (
+    "hidden_dim=8",
+    "dropout=0",
+    "num_rounds=[5]",
+    "stopping=none",
+    "device=cpu",
+    "cluster.threads=1",
+    "optimizer._target_=torch.optim.SGD",
+    "learning_rate=[0.5]",
+    "best_val_model=false",
+    "base=published",
+)
+PROCESS = 100 << 20
+"""Less memory than a process with torch and DGL uses."""
+LONG = pytest.mark.long("each starts two servers and two trainers")
+SAMPLED = ("trainer=sampled", "sampled.fanout=[-1]", "batch_size=1000")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    masks = thirds(60)
+    assignment = [
+        int(node >= 36) for node in range(60)
+    ]  # 12 and 8 training nodes: two labels travel
+    write_partitions(folder, random_graph(60, 240), masks, assignment, WORLD, with_dgl_files=True)
+    return folder
+
+
+def settings(parts: Path, model: str, *more: str) -> Settings:
+    return compose([*DATA, f"partition_dir={parts}", *more], f"node_classification_{model}")
+
+
+def losses(run_dir: Path) -> np.ndarray:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return np.array([[line[name] for name in ("train_loss", "val_metric")] for line in lines[:-1]])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("model", "trainers"),
+    [("gcn", 2), *(pytest.param(name, 1, marks=LONG) for name in SAMPLED_MODELS)],
+)
+def test_all_neighbours_are_full_graph_training(
+    parts: Path, tmp_path: Path, model: str, trainers: int
+) -> None:
+    """With all neighbours and full batches, every round equals that of trainer=full_graph."""
+    given = *ALIKE, *SAMPLED, f"sampled.trainers={trainers}"
+    found = train.run(settings(parts, model, *given), tmp_path / "sampled")
+    wanted = train.run(settings(parts, model, *ALIKE, "trainer=full_graph"), tmp_path / "full")
+    np.testing.assert_allclose(losses(tmp_path / "sampled"), losses(tmp_path / "full"), rtol=1e-4)
+    assert found["rounds"] == wanted["rounds"]
+    for name in ("train", "val", "test"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-4)
+    assert found.keys() == wanted.keys()
+    more = np.subtract(found["peak_memory_bytes"], wanted["peak_memory_bytes"])
+    assert min(more) > trainers * PROCESS  # the servers and the further trainers are among them
+    kinds = found["bytes"]["by_kind"]
+    assert (
+        min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
+    )
+    # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that
+    # use a batch.
+    assert kinds["labels"] % 5 == 0
+    asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
+    assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")[
+        "test"
+    ] == pytest.approx(found["test"], rel=1e-4)
+
+
+def start(parts: Path, run_dir: Path, *more: str) -> Any:
+    """Start a long run and wait until it trains."""
+    need_dgl()
+    small = (
+        "hidden_dim=8",
+        "num_rounds=[100000]",
+        "stopping=none",
+        "cluster.threads=1",
+        "trainer=sampled",
+        "distributed.heartbeat_timeout=4",
+    )
+    process = start_cli(
+        "--config-name",
+        "node_classification_sage",
+        *DATA,
+        f"partition_dir={parts}",
+        *small,
+        *more,
+        f"hydra.run.dir={run_dir}",
+        cwd=run_dir.parent,
+    )
+    log = run_dir / "metrics.jsonl"
+
+    def trains() -> bool:
+        return log.exists() and log.read_text().count("\n") > 2
+
+    try:
+        wait_until(lambda: process.poll() is not None or trains(), 110, "rounds")
+    except BaseException:
+        kill_group(process.pid)
+        raise
+    return process
+
+
+def running(group: int, module: str) -> list[psutil.Process]:
+    return [each for each in group_members(group) if module in each.cmdline()]
+
+
+@LONG
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("who", "how", "said"),
+    [
+        (
+            "server",
+            signal.SIGKILL,
+            "cannot continue: the DGL server of its partition was killed by SIGKILL",
+        ),
+        ("server", signal.SIGSTOP, "the DGL server of its part was stopped"),
+        ("trainer", signal.SIGKILL, "was killed by SIGKILL"),
+        (
+            "batches",
+            signal.SIGKILL,
+            "cannot continue: trainer 1 of its partition was killed by SIGK",
+        ),
+    ],
+)
+def test_who_dies_is_named(
+    parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str
+) -> None:
+    process = start(parts, tmp_path / "run", *["sampled.trainers=2"] * (who == "batches"))
+    found = running(process.pid, "retexo.trainers.sampled_dgl.server")
+    assert len(found) == WORLD
+    for server in found:
+        listening = {
+            each.laddr.ip
+            for each in server.net_connections("inet")
+            if each.status == psutil.CONN_LISTEN
+        }
+        assert listening <= {"127.0.0.1"}
+    workers = [server.ppid() for server in found]
+    others = running(process.pid, "retexo.trainers.sampled_dgl.batches")
+    victim = {"server": found, "batches": others, "trainer": [found[0].parent()]}[who][0]
+    assert victim is not None
+    os.kill(victim.pid, how)
+    ended: Ended = finish(process, timeout=60)
+    assert ended.rc == 1
+    last = ended.stderr.splitlines()[-1]
+    assert "rank " in last
+    assert said in last
+    assert "phase: round" in last
+    wait_until(lambda: not group_members(process.pid), 20, "all processes have ended")
+    assert not [name for worker in workers for name in SHARED_MEMORY.glob(f"retexo-{worker}-*")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("gradient=local",), "set gradient=sync"),
+        (("gradient.secure=true",), "lets all workers read"),
+        (("exchange.precision=bf16",), "exchange.precision=bf16"),
+        (("sampled.fanout=[-2]",), "sampled.fanout"),
+        (("sampled.fanout=many",), "sampled.fanout"),
+        (
+            ("parts_per_node=1", "distributed.backend=sockets", "distributed.credentials=keys"),
+            "sends unencrypted",
+        ),
+    ],
+)
+def test_what_is_refused(
+    parts: Path, tmp_path: Path, overrides: tuple[str, ...], words: str
+) -> None:
+    need_dgl()
+    with pytest.raises(InputError, match=words.replace("[", r"\[")):
+        train.run(settings(parts, "sage", "trainer=sampled", *overrides), tmp_path / "run")
+
+
+def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
+    need_dgl()
+    for config, words in (
+        ("link_prediction_sage", "task=link_prediction needs trainer=lazy or full_graph"),
+        ("node_classification_rgcn", "trainer=sampled: not for heterogeneous graphs"),
+    ):
+        given = compose([*DATA, f"partition_dir={parts}", "trainer=sampled"], config)
+        with pytest.raises(InputError, match=words):
+            train.run(given, tmp_path / "run")
+    given = train_settings("trainer=sampled", "num_partitions=2")
+    directory = find([parts / "toy-random-vol-2"], WORLD)
+    graph.check_directory(given, directory)
+    with (
+        mock.patch.object(type(directory), "sites", ("a", "b")),
+        pytest.raises(
+            InputError,
+            match="dataset_name=parts: trainer=sampled lets all workers read all rows and label",
+        ),
+    ):
+        graph.check_directory(given, directory)
+    for known in ({"weighted": True}, {"num_edge_features": 3}):
+        context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
+        with pytest.raises(InputError, match="does not support edge weights or edge features"):
+            sampled.train(context, [])
+
+
+def test_without_dgl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dgl_import, "has_dgl", lambda: False)
+    with pytest.raises(InputError, match="trainer=sampled: needs DGL, which is not installed"):
+        train.run(settings(tmp_path, "sage", "trainer=sampled"), tmp_path / "run")
+
+
+def test_it_needs_dgls_files(tmp_path: Path) -> None:
+    write_partitions(
+        tmp_path, random_graph(60, 240), thirds(60), [node % 2 for node in range(60)], WORLD
+    )
+    need_dgl()
+    with pytest.raises(InputError, match=r"partition again with partition\.dgl_files=true"):
+        train.run(settings(tmp_path, "sage", "trainer=sampled"), tmp_path / "run")

@@ -154,7 +154,7 @@ DEATHS = {
 }
 
 
-LONG = pytest.mark.long("test_faults.py has stops and kills; other causes are named likewise")
+LONG = pytest.mark.long("test_restart.py has stops and kills; other causes are named likewise")
 
 
 @pytest.mark.parametrize(

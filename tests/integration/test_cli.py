@@ -1,18 +1,22 @@
-"""The command line: what a user does wrong, workers that die, signals, several nodes, and every
-configuration.
+"""The command line: what a user does wrong, workers that die, signals, several nodes, every
+configuration; searches by Hydra's sweepers and launchers, as docs/experiments.md shows them.
 """
 
 import json
+import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 from support import (
     Ended,
     finish,
@@ -27,6 +31,7 @@ from support import (
     wait_until,
 )
 
+import retexo
 from retexo.apps import partition_data, train
 from retexo.comm.traffic_meter import KINDS
 from retexo.launch.monitor import STOP_TIMEOUT
@@ -427,3 +432,92 @@ def test_sweeps_of_earlier_versions_are_refused_with_the_remedy(tmp_path: Path) 
     for given in ("app=sweep", "sweep.dir=runs"):
         ended = run_main(given, cwd=tmp_path)
         assert (ended.rc, "app=train -m seed=1,2,3" in ended.stderr) == (2, True)
+
+
+SWEEP_DATA = ("dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "num_rounds=[3]")
+SEARCH = ("+hparams_search=optuna", *SWEEP_DATA, "hidden_dim=8", "hydra.sweep.dir=search")
+
+
+@pytest.fixture
+def sweep_place(tmp_path: Path) -> Path:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    save_npz(tmp_path / "toy.npz", random_graph(), thirds(40))
+    return tmp_path
+
+
+def test_optuna_finds_the_best_run_and_continues(sweep_place: Path) -> None:
+    ended = run_main(*SEARCH, "hydra.sweeper.n_trials=2", "objective=val.log_loss", cwd=sweep_place)
+    assert "direction=maximize: objective=val.log_loss needs" in ended.stderr
+    assert ended.rc == 2
+    command = (*SEARCH, "objective=val.log_loss", "hydra.sweeper.direction=minimize")
+    assert run_main(*command, "hydra.sweeper.n_trials=2", cwd=sweep_place).rc == 0
+    again = run_main(*command, "hydra.sweeper.n_trials=3", cwd=sweep_place)
+    assert again.output.count("this run is finished already") == 2, again.output
+    runs = [json.loads(each.read_text()) for each in sweep_place.glob("search/*/summary.json")]
+    losses = {run["settings"]["dropout"]: run["val"]["log_loss"] for run in runs}
+    found = yaml.safe_load((sweep_place / "search" / "optimization_results.yaml").read_text())
+    assert len(losses) == 3
+    assert found["best_value"] == min(losses.values())
+    assert losses[found["best_params"]["dropout"]] == found["best_value"]
+    best = re.search(r"best of 3 jobs: \S+ in (.+)", again.stdout)
+    assert best is not None
+    summary = json.loads(Path(best[1], "summary.json").read_text(encoding="utf-8"))
+    assert summary["val"]["log_loss"] == found["best_value"]
+    assert len(list(sweep_place.glob("data/partitions/*/toy-random-vol-2"))) == 1
+
+
+@pytest.mark.long("test_multirun has jobs that fail")
+@pytest.mark.timeout(300)
+def test_jobs_of_joblib_report_their_failures(sweep_place: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=jobs")
+    ended = run_cli("-m", *SWEEP_DATA, *launcher, "seed=3", "dropout=0.1,2", cwd=sweep_place)
+    assert ended.rc == 2, ended.output
+    assert "1 of 2 jobs failed" in ended.stdout
+    assert "dropout=2" in ended.stdout.partition("jobs failed")[2]
+    assert len(list(sweep_place.glob("jobs/*/summary.json"))) == 1
+
+
+def test_a_sweeper_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:
+    ended = run_main("-m", "hydra/sweeper=nevergrad", "seed=1,2", cwd=tmp_path)
+    assert (ended.rc, "pip install -e '.[sweeps]'" in ended.stderr) == (2, True)
+
+
+def test_a_callback_prunes_a_trial_of_optuna(
+    sweep_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it raises ends the run in the middle of a layer, with all its processes."""
+    import optuna
+
+    monkeypatch.chdir(sweep_place)
+    study = optuna.create_study(direction="maximize")
+    layers: list[int] = []
+
+    class Prune(retexo.Callback):
+        def __init__(self, trial: optuna.Trial) -> None:
+            self.trial = trial
+
+        def on_layer(self, line: Mapping[str, Any]) -> None:
+            layers.append(line["layer"])
+
+        def on_round(self, line: Mapping[str, Any]) -> None:
+            self.trial.report(line["val_metric"], 1000 * line["layer"] + line["round"])
+            if self.trial.number == 1 and line["round"] == 3:
+                raise optuna.TrialPruned
+
+    def objective(trial: optuna.Trial) -> float:
+        settings = {"dataset_name": "file", "dataset_file": "toy.npz", "num_partitions": 2}
+        settings |= {"hidden_dim": trial.suggest_int("hidden_dim", 4, 8), "progress": "none"}
+        settings |= {"hydra.run.dir": f"trial{trial.number}", "stopping": "none"}
+        settings |= {"num_rounds": 2} if trial.number == 0 else {"num_rounds": 100_000}
+        summary = retexo.train(settings, callbacks=[Prune(trial)])
+        return float(summary["val"][summary["chosen"]["metric"]])
+
+    study.optimize(objective, n_trials=2)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED"]
+    assert layers == [0, 1]
+    assert sorted(study.trials[0].intermediate_values) == [0, 1, 2, 1000, 1001, 1002]
+    summary = json.loads((sweep_place / "trial1" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["status"] == "failed"
+    assert summary["error"] == "TrialPruned; raised by the callback Prune, which ended the run"
+    assert not [each for each in multiprocessing.active_children() if "rank" in each.name]

@@ -63,7 +63,7 @@ NOT_RUN = {
     "sbatch|docker|kubectl": "tests/integration/test_cluster.py reads their files",
     r"python benchmarks/": HOURS,
     r"python main\.py (.*\+experiment=paper|app=report report\.runs=outputs/paper)": HOURS,
-    r"python main\.py \+hparams_search": "tests/integration/test_sweeps.py runs it",
+    r"python main\.py \+hparams_search": "tests/integration/test_cli.py runs it",
     "(python -m )?pip install": "tests/integration/test_examples.py installs a wheel",
     "retexo credentials": "tests/distributed/test_tls.py has the commands",
     r"python main\.py app=serve": "runs until it is ended; tests/integration/test_service.py",

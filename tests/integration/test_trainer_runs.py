@@ -53,7 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.mark.parametrize(
     "name", [name for name in TRAINERS if name != "sampled"]
-)  # tests/distributed/test_sampled.py
+)  # tests/distributed/test_trainers.py
 def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
     summary, lazy = place.summary(name), place.summary("lazy")
     assert summary.keys() == lazy.keys()

@@ -263,7 +263,7 @@ class Machine(namespaces.Node):
         return [*super().prefix, "unshare", "--mount", "sh", "-c", OWN_MEMORY]
 
 
-@pytest.mark.long("test_sampled.py has the trainer, test_separate_stacks.py the two machines")
+@pytest.mark.long("test_trainers.py has the trainer, test_separate_stacks.py the two machines")
 @pytest.mark.timeout(180)
 def test_two_machines(tmp_path: Path) -> None:
     need_dgl()
