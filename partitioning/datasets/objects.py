@@ -51,8 +51,10 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
 
 def pyg_arrays(data: Any) -> dict[str, Any]:
     """The arrays of a torch_geometric.data.Data, with the names of file.py, form (a)."""
-    if data.edge_index is None:
-        raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
+    if getattr(data, "edge_index", None) is None:
+        raise InputError(
+            f"this {type(data).__name__} has no edge_index; of an adj_t, set data.edge_index first"
+        )
     edge_index = data.edge_index
     if edge_index.ndim != 2 or 2 not in edge_index.shape:
         raise InputError(f"data.edge_index has shape {list(edge_index.shape)}; expected [2, edges]")

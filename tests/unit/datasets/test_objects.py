@@ -40,6 +40,8 @@ def test_pyg(tmp_path):
         retexo.from_pyg(
             pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz"
         )
+    with pytest.raises(InputError, match="this dict has no edge_index"):
+        retexo.from_pyg({"x": data.x}, tmp_path / "i.npz")
 
 
 def test_pyg_keeps_ids_and_the_split(tmp_path):
