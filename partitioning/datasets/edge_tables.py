@@ -90,9 +90,11 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
     found = [find_column(role, names, columns, path) for role in ("src", "dst")]
     ends = [name for name in found if name is not None]
     if len(ends) < 2:
+        is_text = path.suffix != ".parquet"
+        header = "; put the line src,dst before it if this is no header" if is_text else ""
         raise InputError(
             f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
-            " columns.dst); put the line src,dst before it if this is no header"
+            f" columns.dst){header}"
         )
     return ends
 

@@ -101,9 +101,11 @@ def _read_tables(
     )
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
+        held = sorted(file.name for file in path.iterdir())
+        shown = ", ".join(held[:10]) + (" ..." if len(held) > 10 else "")
         raise InputError(
-            f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of"
-            " edges"
+            f"dataset_file={path}: expected one of {names}; found {shown or 'nothing'}: rename the"
+            " table of edges, and that of nodes (nodes.csv ...), or set dataset_file=FILE of edges"
         )
     found = [
         file

@@ -59,6 +59,12 @@ def test_names_classes_blanks_and_headers(tmp_path, caplog):
         assert said in caplog.text
 
 
+def test_a_folder_of_tables_with_other_names_is_refused_by_them(tmp_path):
+    (tmp_path / "payments.csv").write_text("src,dst\n0,1\n")
+    with pytest.raises(InputError, match=r"found payments\.csv: rename the table of edges"):
+        load(tmp_path)
+
+
 def test_one_file_of_edges_with_the_others_beside_it(tmp_path):
     folder = write(tmp_path / "toy", nodes=NODES, knows=EDGES.replace(",", "\t"))
     graph = load(folder / "knows.csv", **NAMED)
