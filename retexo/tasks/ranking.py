@@ -97,7 +97,7 @@ class EmbeddedNodes:
         pieces, scorers = [each.cpu() for each in logits], [stage.cpu().scorer for stage in last]
         width = pieces[0].shape[1]
         if any(each.spectral for each in candidates):
-            spectral = torch.split(_links(context)["spectral"].to(pieces[0]), width, dim=1)
+            spectral = torch.split(get_links(context)["spectral"].to(pieces[0]), width, dim=1)
             pieces += [nn.functional.pad(each, (0, width - each.shape[1])) for each in spectral]
             scorers += [Scorer("dot", width) for _ in spectral]
         rows = torch.cat(pieces, dim=1)
@@ -274,9 +274,9 @@ def choose_link_heads(
         numbers = range(num_layers)
         means = [OutputHeads(tuple(range(first, num_layers))) for first in numbers[:-1]]
         heads = best([*(OutputHeads((stage,)) for stage in numbers), *means])
-    if _links(context)["spectral"].shape[1]:
+    if get_links(context)["spectral"].shape[1]:
         heads = best([replace(heads, spectral=share) for share in SHARES])
-    num_neighbours = torch.tensor([len(_links(context)["neighbours"])])
+    num_neighbours = torch.tensor([len(get_links(context)["neighbours"])])
     if context.comm.all_gather(num_neighbours, TAG).any():
         heads = best([replace(heads, paths=share) for share in SHARES])
     return heads
@@ -298,7 +298,7 @@ def score_links(
 def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
     """Return MRR and Hits@K of a split's pairs, or of a sample of them, for each candidate; all
     workers call it."""
-    context, links = embedded.context, _links(embedded.context)
+    context, links = embedded.context, get_links(embedded.context)
     comm, info, settings = context.comm, context.graph_info, context.settings
     num_pairs = {"val": info.num_val, "test": info.num_test}[split]
     pairs = sample_share(links[split], settings.task.ranked, num_pairs, settings.seed)
@@ -386,7 +386,7 @@ class KnownEdges:
     """Which nodes have an edge, in this partition's edges and in its held-out pairs."""
 
     def __init__(self, embedded: EmbeddedNodes) -> None:
-        part, links = embedded.context.partition, _links(embedded.context)
+        part, links = embedded.context.partition, get_links(embedded.context)
         halo = embedded.bounds[part.halo_owner] + part.halo_index
         ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
         self.first, self.count = part.first_id, part.num_inner
@@ -431,7 +431,7 @@ def _find_matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 
 def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> dict[str, float]:
     """AUC against the fixed negative pairs, and the metric of OGB's evaluator for OGB's graphs."""
-    links, comm = _links(embedded.context), embedded.context.comm
+    links, comm = get_links(embedded.context), embedded.context.comm
     positive = embedded.score_by_source(links[split])
     negative = embedded.score_by_source(links[f"{split}_neg"])
     all_positive = torch.cat(embedded.all_gather(positive))
@@ -485,7 +485,7 @@ def find_top_destinations(
     return best, nodes
 
 
-def _links(context: TaskContext) -> dict[str, Tensor]:
+def get_links(context: TaskContext) -> dict[str, Tensor]:
     """Return the pairs of nodes of this worker's partition, int64 [n, 2], by set: those of each
     split, and the negatives.
     """

@@ -32,6 +32,7 @@ from retexo.tasks.link_prediction import (
     LinkValidation,
     sample_share,
 )
+from retexo.tasks.ranking import get_links
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import Forward, NetworkObjective
@@ -70,7 +71,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
         part, bounds = context.partition, context.graph_info.id_bounds
         wanted = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
-            train, val = _links(context)["train"], _validation_pairs(context)
+            train, val = get_links(context)["train"], _validation_pairs(context)
             wanted = torch.unique(torch.cat((train[:, 1], val[:, 1], _pool(context)[:, 0])))
         ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
         owner = torch.searchsorted(bounds, ids, right=True) - 1
@@ -94,28 +95,22 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
     return endpoints
 
 
-def _links(context: Context) -> dict[str, Tensor]:
-    """Return the arrays of link prediction of this worker's partition, by name."""
-    assert context.partition.links is not None
-    return dict(context.partition.links)
-
-
 def _pool(context: Context) -> Tensor:
     """Return the ids of the random nodes from which all workers draw negatives, at most
     task.pool.
     """
-    return _links(context)["pool"][: context.settings.task.pool]
+    return get_links(context)["pool"][: context.settings.task.pool]
 
 
 def _validation_pairs(context: Context) -> Tensor:
     """Return this worker's share of the validation pairs that score the rounds."""
     num_val = context.graph_info.num_val
-    return sample_share(_links(context)["val"], NUM_VALIDATION_PAIRS, num_val, seed=0)
+    return sample_share(get_links(context)["val"], NUM_VALIDATION_PAIRS, num_val, seed=0)
 
 
 def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
     """This worker's pairs whose endpoints are both available: inner nodes, then endpoints."""
-    links, task, part = _links(context), context.settings.task, context.partition
+    links, task, part = get_links(context), context.settings.task, context.partition
     first, info, num_endpoints = part.first_id, context.graph_info, len(endpoints.ids)
 
     def number(ids: Tensor) -> Tensor:

@@ -3,16 +3,22 @@
 Started as `python -m retexo.trainers.sampled_dgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`.
 """
 
+import ctypes
 import os
+import signal
 import sys
 
-from retexo.launch.parent import tie_to_parent
+PR_SET_PDEATHSIG = 1
 
 
 def ends_with_parent() -> bool:
-    """Make this process end with its parent; return False if the parent has already ended."""
+    """Make this process end with its parent; return False if the parent has already ended.
+
+    Ctrl-C reaches the whole terminal and is ignored here.
+    """
     parent = os.getppid()
-    tie_to_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent != 1
 
 
