@@ -27,7 +27,7 @@ def test_pyg(tmp_path):
     data.train_mask = data.val_mask = data.test_mask = torch.tensor([True, False, False])
     graph = load(retexo.from_pyg(data, tmp_path / "g.npz"))
     assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1], [1, 2])
-    assert graph.labels.tolist() == [4, 5, 4]
+    assert (graph.labels.tolist(), list(graph.class_names)) == ([0, 1, 0], [4, 5])
     assert graph.features.tolist() == np.eye(3).tolist()
     assert graph.edge_weight.tolist() == [0.5, 2]
     assert graph.edge_feat.shape == (2, 3)
