@@ -269,8 +269,9 @@ def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
     if blank.any():
         node = graph.shown_ids[int(nodes[blank].min())]
         raise InputError(
-            f"split=time: {graph.name}: {int(blank.sum())} labelled nodes have no value in the column"
-            f" of columns.time, node {node} for instance; fill it, or take their labels out"
+            f"split=time: {graph.name}: {int(blank.sum())} labelled nodes have no value in"
+            f" the column of columns.time, node {node} for instance; fill it, or take their labels"
+            " out"
         )
     return times
 
