@@ -327,6 +327,7 @@ PUBLISHED = {
     "model.self_weight": False,
     "model.input_skip": False,
     "model.output": "activation",
+    "model.input_dropout": 0.6,
     "dropout": 0.6,
     "output_heads": "last",
     "smoothing.steps": 0,
