@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 COMPILE = [
     *("uv", "pip", "compile", "--constraint", "constraints.txt", "--universal"),
-    *("--python-version", "3.11.7", "--format", "pylock.toml", "--quiet", "--no-header"),
+    *("--python-version", "3.11.0", "--format", "pylock.toml", "--quiet", "--no-header"),
 ]
 IMAGE = ("remote", "report", "serve", "sites")
 """The extras in the image of deploy/Dockerfile."""
