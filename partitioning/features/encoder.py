@@ -55,7 +55,7 @@ def fit(
     """
     used = np.arange(features.shape[0]) if rows is None else np.flatnonzero(rows)
     if isinstance(features, sp.csr_array):
-        columns = [_keep_sparse(schema, settings)]
+        columns = [_keep_sparse(schema, settings)] if schema.columns else []
     else:
         columns = fit_columns(FittedRows(features, schema, used), schema, settings)
     return {

@@ -209,6 +209,8 @@ def test_a_sparse_matrix_stays_as_it_is() -> None:
     rows = sp.csr_array(np.eye(4, dtype=np.float32))
     schema = Schema.of_matrix("x.npz", 4)
     assert apply(fit(rows, schema, settings()), rows, schema) is rows
+    unused = replace(schema, columns=())  # features=degree
+    assert apply(fit(rows, unused, settings()), rows, unused) is rows
     with pytest.raises(InputError, match=r"features\.scale=standard: x\.npz is a sparse matrix"):
         fit(rows, schema, settings(scale="standard"))
 
