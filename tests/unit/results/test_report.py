@@ -520,7 +520,7 @@ def test_the_page_of_one_run(single: Path) -> None:
     page = Page((single / "report.html").read_text())
     for text in (
         "Balanced accuracy on test is 0.6750 (standard error 0.",
-        "always predicting <b>, the most frequent class in training",
+        "always predicting <b>, the most frequent class of training and validation",
         "The 2 workers sent 1.5 kB: gradients 67%",
     ):
         assert text in page.words
@@ -650,7 +650,7 @@ def finished(**changes: Any) -> dict[str, Any]:
 def test_the_sentences_of_a_run() -> None:
     assert conclude(finished(), "runs/1") == [
         "Accuracy on test is 0.8000 (standard error 0.0400); always predicting a, the most frequent"
-        " class in training, has 0.6000.",
+        " class of training and validation, has 0.6000.",
         "The 2 workers sent 1.5 kB: features 67%, setup 33%.",
         "Layer 1 had no more rounds left: a larger num_rounds may help.",
         "On training nodes it is 0.9900: more dropout or weight_decay may help.",
