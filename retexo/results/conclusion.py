@@ -81,8 +81,8 @@ def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | No
     if name == "r2":
         return "the mean of the training nodes", found.get(name)
     if "class" in found:
-        common = f"always predicting {found['class']}, the most frequent class of training and validation,"
-        return common, found.get(name)
+        usual = "the most frequent class of training and validation"
+        return f"always predicting {found['class']}, {usual},", found.get(name)
     return "the most frequent value of each label", found.get(name)
 
 
