@@ -45,13 +45,12 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
 from retexo.errors import TrainingError
 from retexo.models.hetero_stage import HeteroArchitecture, build_network, projections
-from retexo.models.stage import Stage
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy, registry, sign
-from retexo.trainers.context import Clock
+from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.worker.make_context import make_context, schema_of
 
@@ -108,31 +107,39 @@ def known_sizes(parts: list[HeteroPartition]) -> Any:
     )
 
 
-def network(settings: TrainSettings, part: HeteroPartition) -> list[Stage]:
+def network(settings: TrainSettings, part: HeteroPartition) -> list[Any]:
+    """The stages, or the layers of a network that is trained end to end, in float64."""
     return [
         stage.double()
         for stage in build_network(HeteroArchitecture(settings.model, schema_of(part), 3), seed=1)
     ]
 
 
+def context_of(
+    settings: TrainSettings, parts: Any, comm: Communicator, first: Any, **more: Any
+) -> Context:
+    """The context of a worker in float64; first: the first stage or layer."""
+    return make_context(
+        settings,
+        parts[comm.rank],
+        known_sizes(parts),
+        comm,
+        first.conv,
+        clock=Clock(),
+        dtype=torch.float64,
+        **more,
+    )
+
+
 def outcome(case: str, num_parts: int) -> dict[str, Any]:
     """Losses of every round, logits of each layer, and smoothed predictions of all movies."""
     settings = train_settings(*COMMON, *(CASES | ROUNDED)[case], f"num_partitions={num_parts}")
     parts = hetero_parts(GRAPH, num_parts)
-    stages, sizes = network(settings, parts[0]), known_sizes(parts)
+    stages = network(settings, parts[0])
 
     def worker(comm: Communicator) -> Any:
         log: Any = RoundRecorder()
-        context = make_context(
-            settings,
-            parts[comm.rank],
-            sizes,
-            comm,
-            stages[0].conv,
-            clock=Clock(),
-            log=log,
-            dtype=torch.float64,
-        )
+        context = context_of(settings, parts, comm, stages[0], log=log)
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)
         answer = choose_heads(context, result.logits, LabelPropagation(context))
@@ -320,20 +327,10 @@ def test_hops(num_parts: int) -> None:
         *COMMON, "model=rgcn", "num_layers=2", "+experiment=exact", f"num_partitions={num_parts}"
     )
     parts, mean = hetero_parts(GRAPH, num_parts), means()
-    stages, sizes = network(settings, parts[0]), known_sizes(parts)
+    stages = network(settings, parts[0])
 
     def worker(comm: Communicator) -> list[Tensor]:
-        context = make_context(
-            settings,
-            parts[comm.rank],
-            sizes,
-            comm,
-            stages[0].conv,
-            clock=Clock(),
-            log=RoundRecorder(),
-            dtype=torch.float64,
-            use="evaluate",
-        )  # type: ignore[arg-type]
+        context = context_of(settings, parts, comm, stages[0], log=RoundRecorder(), use="evaluate")
         return sign.make_hops(context, stages[0], 2)
 
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
@@ -400,27 +397,11 @@ def train_end_to_end(settings: TrainSettings, graph: HeteroGraphData = GRAPH) ->
     num_parts, trainer = settings.cluster.num_partitions, registry.find(settings.trainer.name)
     registry.check(settings)
     parts = hetero_parts(graph, num_parts)
-    layers: list[Any] = [
-        each.double()
-        for each in build_network(
-            HeteroArchitecture(settings.model, schema_of(parts[0]), 3), seed=1
-        )
-    ]
-    sizes = known_sizes(parts)
+    layers = network(settings, parts[0])
 
     def worker(comm: Communicator) -> Any:
         log: Any = RoundRecorder()
-        context = make_context(
-            settings,
-            parts[comm.rank],
-            sizes,
-            comm,
-            layers[0].conv,
-            use=trainer.USE,
-            clock=Clock(),
-            log=log,
-            dtype=torch.float64,
-        )
+        context = context_of(settings, parts, comm, layers[0], log=log, use=trainer.USE)
         with LOCK:
             trained = copy.deepcopy(layers)
         result = trainer.train(context, trained)
