@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Python statements per folder, without docstrings: of the product and of the tests.
+"""Python statements and nodes of the syntax tree per folder, without docstrings.
+
+Every Python file of the repository is counted, so code that is moved is counted where it went.
 
 python scripts/count_statements.py            # of the working tree
 python scripts/count_statements.py COMMIT     # of a commit beside the working tree
@@ -10,20 +12,29 @@ import ast
 import io
 import subprocess
 import tarfile
-from collections import Counter
+from collections import defaultdict
+from itertools import compress
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("main.py", "retexo", "partitioning")
+TOTALS = ("product, in all", "tests, in all", "everything, in all")
 
 
-def count_statements(source: str) -> int:
-    """All statements, those within others included; a string alone is a docstring."""
-    statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
-    return sum(not is_docstring(node) for node in statements)
+def count(source: str) -> tuple[int, int]:
+    """Statements, those within others included, and nodes of the syntax tree.
+
+    A string alone is a docstring and not counted, nor is `ast.Load` and its like.
+    """
+    nodes = [node for node in ast.walk(ast.parse(source)) if not isinstance(node, ast.expr_context)]
+    num_docstrings = sum(is_docstring(node) for node in nodes)
+    num_statements = sum(isinstance(node, ast.stmt) for node in nodes)
+    return num_statements - num_docstrings, len(nodes) - 2 * num_docstrings
 
 
-def is_docstring(node: ast.stmt) -> bool:
+def is_docstring(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -31,37 +42,33 @@ def is_docstring(node: ast.stmt) -> bool:
     )
 
 
+def git(*arguments: str) -> bytes:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], stdout=subprocess.PIPE, check=True
+    ).stdout
+
+
 def read_working_tree() -> dict[str, str]:
-    """The Python files by path."""
-    files = [ROOT / "main.py"]
-    for folder in ("retexo", "partitioning", "tests"):
-        files += (ROOT / folder).rglob("*.py")
-    return {file.relative_to(ROOT).as_posix(): file.read_text() for file in files}
+    """The Python files by path, those that are not committed yet included."""
+    names = git("ls-files", "--cached", "--others", "--exclude-standard", "*.py").decode().split()
+    return {name: (ROOT / name).read_text() for name in names if (ROOT / name).exists()}
 
 
 def read_commit(commit: str) -> dict[str, str]:
     """The Python files by path."""
-    git = ["git", "-C", str(ROOT), "archive", "--format=tar", commit]
-    archive = subprocess.run(git, stdout=subprocess.PIPE, check=True).stdout
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for member in tar:
-            file = tar.extractfile(member)  # None for a folder
-            if file and member.name.endswith(".py"):
-                found[member.name] = file.read().decode()
-    return found
+    with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", commit))) as tar:
+        members = [member for member in tar if member.isfile() and member.name.endswith(".py")]
+        return {member.name: tar.extractfile(member).read().decode() for member in members}
 
 
-def count_by_folder(sources: dict[str, str]) -> Counter[str]:
-    """Of folders up to two deep, of the product in all and of the tests in all."""
-    counts: Counter[str] = Counter()
+def count_by_folder(sources: dict[str, str]) -> dict[str, np.ndarray]:
+    """Statements and nodes of folders up to two deep, of product, tests and everything in all."""
+    counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2, np.int64))
     for path, source in sources.items():
         top, *inner = path.split("/")
-        if top not in (*PRODUCT, "tests"):
-            continue
-        number = count_statements(source)
-        counts["/".join([top, *inner[:-1][:1]])] += number
-        counts["tests, in all" if top == "tests" else "product, in all"] += number
+        belongs = (top in PRODUCT, top == "tests", True)
+        for name in ["/".join([top, *inner[:-1][:1]]), *compress(TOTALS, belongs)]:
+            counts[name] += count(source)
     return counts
 
 
@@ -74,11 +81,11 @@ def main() -> None:
     columns = {"now": count_by_folder(read_working_tree())}
     if commit:
         columns = {commit: count_by_folder(read_commit(commit)), **columns}
-    print(f"{'':<28}" + "".join(f"{name[:9]:>10}" for name in columns))
-    totals = ("product, in all", "tests, in all")
-    folders = sorted({folder for counts in columns.values() for folder in counts} - {*totals})
-    for name in (*folders, *totals):
-        print(f"{name:<28}" + "".join(f"{counts[name]:>10,}" for counts in columns.values()))
+    print(f"{'statements, nodes':<28}" + "".join(f"{name[:9]:>20}" for name in columns))
+    folders = sorted({folder for counts in columns.values() for folder in counts} - {*TOTALS})
+    for name in (*folders, *TOTALS):
+        pairs = [counts[name] for counts in columns.values()]
+        print(f"{name:<28}" + "".join(f"{pair[0]:>10,}{pair[1]:>10,}" for pair in pairs))
 
 
 if __name__ == "__main__":
