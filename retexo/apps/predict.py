@@ -2,9 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,11 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.file_io import check_path, exclusive
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
-from retexo.apps.inference import Prepared, prepare, print_table, run_workers
+from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
 from retexo.results import predictions
 from retexo.results.atomic_write import write_json
-from retexo.results.prediction_state import prepare_folder
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
 
@@ -34,7 +30,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         TrainingError: A worker failed.
     """
     _check_links(settings)
-    settings = _with_exact_rows(settings)
     wanted, cluster = settings.predict, settings.train.cluster
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
     begun = run_dir / f".predicting{cluster.node_rank}"
@@ -52,8 +47,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         begun.touch()
-        with _state_folder(prepared):
-            result = run_workers(prepared, run_dir, wanted)
+        result = run_workers(prepared, run_dir, wanted)
         if cluster.node_rank == 0:
             result["parts_missing"] = predictions.merge(
                 run_dir, cluster.num_partitions, wanted.format
@@ -80,8 +74,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         settings.train.measure_dv,
         [run_dir / name for name in (*joined, "predictions.json")],
     )
-    if "incremental" in result:
-        print_rows(_incremental_rows(result["incremental"]))
     return result
 
 
@@ -110,67 +102,6 @@ def _check_links(settings: Settings) -> None:
             "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links"
             " needs one of these, and has no predict.embeddings"
         )
-
-
-def _with_exact_rows(settings: Settings) -> Settings:
-    """With predict.state rows are fp32: a rounded row would depend on how it was computed."""
-    wanted = settings.predict
-    if wanted.state is None:
-        return settings
-    where = f"predict.state={wanted.state}"
-    if settings.train.task.links:
-        raise InputError(f"{where}: models of links do not have it; leave it out")
-    named = settings.given & {"exchange", "exchange.precision"}
-    if named or wanted.precision not in ("auto", "fp32"):
-        name = min(named, default="predict.precision")
-        raise InputError(f"{where}: sends exact rows; leave {name} out")
-    if settings.train.compute.precision != "fp32":
-        raise InputError(
-            f"{where}: rounded products would depend on which nodes are computed together; leave"
-            f" compute.precision={settings.train.compute.precision} out"
-        )
-    folder = check_path("predict.state", wanted.state).absolute()
-    return replace(settings, predict=replace(wanted, precision="fp32", state=str(folder)))
-
-
-@contextmanager
-def _state_folder(prepared: Prepared) -> Iterator[None]:
-    """Check predict.state, if it is set, and lock its folder for this node."""
-    folder, train = prepared.settings.predict.state, prepared.settings.train
-    if folder is None:
-        yield
-        return
-    where = f"predict.state={folder}"
-    if prepared.directory.is_hetero:
-        raise InputError(f"{where}: graphs with several node types do not have it; leave it out")
-    if train.model.lookahead:
-        raise InputError(f"{where}: models with model.lookahead do not have it; leave it out")
-    prepare_folder(Path(folder))
-    with exclusive(Path(folder) / f".lock{train.cluster.node_rank}", where):
-        yield
-
-
-def _incremental_rows(found: dict[str, Any]) -> dict[str, str]:
-    """What was computed and sent, beside everything."""
-    first = found["num_layers"]
-    nodes, steps = found["nodes"][:first], found["nodes"][first:]
-    every, sent = found["boundary_rows"] * len(found["rows"]), sum(found["rows"])
-    rows = {
-        "nodes computed, by layer": f"{_join_counts(nodes)} of {found['nodes_of_graph']:,}",
-        "rows sent": f"{sent:,} of {every:,} ({sum(found['bytes']):,} bytes; last full"
-        f" prediction {sum(found['last_full']['bytes']):,})",
-        "kept": f"{found['state_bytes']:,} bytes in {found['state']}",
-    }
-    if steps:
-        rows["nodes smoothed, by step"] = f"{_join_counts(steps)} of {found['nodes_of_graph']:,}"
-    if found["why_everything"]:
-        rows["computed everything"] = found["why_everything"]
-    return rows
-
-
-def _join_counts(counts: list[int]) -> str:
-    """Return counts as text, separated by commas."""
-    return ", ".join(f"{count:,}" for count in counts)
 
 
 def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:

@@ -78,13 +78,6 @@ class PredictSettings(Checked):
         "also write the embeddings of the last hidden layer",
         compared=False,
     )
-    state: str | None = setting(
-        "predict.state",
-        None,
-        "folder that keeps the inputs of every layer; the next prediction computes and sends "
-        "only what changed, in fp32",
-        compared=False,
-    )
 
 
 @settings_dataclass

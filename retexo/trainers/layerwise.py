@@ -338,21 +338,6 @@ def _aggregate_block(
     return conv.prepare(block.to(context.device), unprojected, projected)
 
 
-def inputs_by_chunk(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
-) -> Iterator[tuple[Tensor, Inputs]]:
-    """Some nodes at a time with their inputs, where the rows of all halo nodes are known."""
-    if not len(nodes):
-        return
-    if isinstance(stage.conv, LinearConvolution):
-        for some in torch.split(nodes, NODES_PER_STEP):
-            yield some, layer_inputs(context, stage, some, given, sources)
-        return
-    edges = context.edges.number_sources(sources)
-    for some in context.edges.chunks(nodes, EDGES_PER_STEP):
-        yield some, _block_inputs(context, stage, some, given, edges)
-
-
 def _block_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
 ) -> Inputs:

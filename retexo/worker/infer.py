@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from retexo.comm.socket_transport import Streams
@@ -26,7 +25,6 @@ from retexo.tasks.scores import score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context
-from retexo.worker.infer_changed import infer_changed
 from retexo.worker.link_predictions import write_links
 from retexo.worker.make_context import link_task
 from retexo.worker.measure import MemoryWatch, gather_measurements
@@ -79,20 +77,13 @@ def run(
         if job.settings.gradient.secure:
             hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
-        folder = None if job.predict is None else job.predict.state
-        if folder is not None:
-            use = "nothing"  # its rows are sent by another plan
         context = make_inference_context(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
         stages = [stage.to(context.device) for stage in stages]
-        changes: dict[str, Any] = {}
-        if folder is None:
-            inferred = infer(context, stages, job.checkpoint.heads)
-        else:
-            inferred, changes = infer_changed(context, stages, job.checkpoint.heads, Path(folder))
+        inferred = infer(context, stages, job.checkpoint.heads)
         with clock.phase("evaluate"):
             scores = _score(context, stages, inferred, job)
         if job.predict is not None and job.settings.task.links:
@@ -126,8 +117,7 @@ def run(
         "test": graph_info.num_test,
         "all": sum(graph_info.part_sizes),
     }
-    incremental = {"incremental": changes} if changes else {}
-    return {**scores, "nodes": nodes, **incremental, **measured}
+    return {**scores, "nodes": nodes, **measured}
 
 
 def _score(
