@@ -26,7 +26,6 @@ from partitioning.array_checks import (
     CSR,
     Array,
     check_edge_feat,
-    check_edge_weight,
     check_integers,
     check_masks,
     check_node_ids,
@@ -41,11 +40,11 @@ from partitioning.datasets.labels import Labels, read_labels, read_targets
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import (
     MERGED_FEATURES,
+    check_and_merge_edges,
     check_axes,
     check_table,
     check_times,
     label_columns,
-    merge_duplicates,
     read_arrays,
 )
 from partitioning.datasets.tables import (
@@ -441,13 +440,16 @@ def _check_relation(
             f"{raw.where}: `{column}`",
             f"expected a position in [0, {number}) of `{name}`",
         )
-    src, dst, weight = raw.src, raw.dst, raw.edge_weight
-    if merge:
-        if raw.edge_feat is not None or raw.edge_time is not None:
-            raise InputError(MERGED_FEATURES)
-        src, dst, weight = merge_duplicates(src, dst, weight, max(nodes[each[2]].num_nodes, 1))
-    if weight is not None:
-        weight = check_edge_weight(weight, len(src), f"{raw.where}: weight")
+    if merge and (raw.edge_feat is not None or raw.edge_time is not None):
+        raise InputError(MERGED_FEATURES)
+    src, dst, weight = check_and_merge_edges(
+        raw.src,
+        raw.dst,
+        raw.edge_weight,
+        nodes[each[2]].num_nodes,
+        f"{raw.where}: weight",
+        merge=merge,
+    )
     time = raw.edge_time
     if time is not None:
         time = check_times(time, len(src), f"{raw.where}: time")

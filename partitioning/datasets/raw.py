@@ -107,11 +107,11 @@ def build(
             f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per"
             " edge"
         )
-    weight, feat = raw.edge_weight, raw.edge_feat
-    if merge and (feat is not None or raw.edge_time is not None):
+    if merge and (raw.edge_feat is not None or raw.edge_time is not None):
         raise InputError(MERGED_FEATURES)
-    if merge:
-        src, dst, weight = merge_duplicates(src, dst, weight, num_nodes)
+    src, dst, weight = check_and_merge_edges(
+        src, dst, raw.edge_weight, num_nodes, raw.at("edge_weight"), merge=merge
+    )
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
     if ids.dtype.kind in "US":
         texts = decode_names(ids, raw.at("node_id"))
@@ -130,9 +130,7 @@ def build(
         node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
         node_names=names,
         featured=None if featured.all() else featured,
-        edge_weight=(
-            None if weight is None else check_edge_weight(weight, len(src), raw.at("edge_weight"))
-        ),
+        edge_weight=weight,
         edge_time=(
             None
             if raw.edge_time is None
@@ -217,25 +215,42 @@ def check_times(
     return times.astype(np.float64)
 
 
-def merge_duplicates(
-    src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int
-) -> tuple[Array, Array, Array | None]:
-    """Merge duplicate edges, adding their weights; the result is sorted by source."""
+def check_and_merge_edges(
+    src: Endpoints,
+    dst: Endpoints,
+    weight: Array | None,
+    num_nodes: int,
+    where: str,
+    *,
+    merge: bool,
+) -> tuple[Endpoints, Endpoints, NDArray[np.float32] | None]:
+    """Check the weights, and merge duplicate edges on request: their weights add up.
+
+    Args:
+        src: [E]; and so is dst.
+        dst: Destinations, below `num_nodes`.
+        weight: [E] weights as the user gave them, or None.
+        num_nodes: Number of nodes that may be destinations.
+        where: What to call the weights in a message.
+        merge: Whether duplicates are merged; the edges are then sorted by source.
+
+    Returns:
+        Ends and weights; the weights are None where all are 1.
+    """
+    checked = None if weight is None else check_edge_weight(weight, len(src), where)
+    if not merge:
+        return src, dst, checked
     key = src.astype(np.int64) * num_nodes + dst
-    if weight is None:
-        key = np.unique(key)
-    else:
-        order = np.argsort(key)
-        key = key[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        weight = np.add.reduceat(weight[order], first, dtype=np.float64) if len(key) else weight
-        key = key[first]
-    pairs = key // max(num_nodes, 1), key % max(num_nodes, 1)
+    key, row, count = np.unique(key, return_inverse=True, return_counts=True)
     if len(key) < len(src):
         log.warning(
             "%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key)
         )
-    return narrow_ends(pairs[0]), narrow_ends(pairs[1]), weight
+    if weight is not None:
+        sums = count if checked is None else np.bincount(row, checked, minlength=len(key))
+        checked = check_edge_weight(sums, len(key), f"{where}, merged")
+    ends = key // max(num_nodes, 1), key % max(num_nodes, 1)
+    return narrow_ends(ends[0]), narrow_ends(ends[1]), checked
 
 
 def narrow_ends(ends: Endpoints) -> Endpoints:

@@ -262,7 +262,9 @@ def find_nodes(tables: list[Table]) -> Nodes:
 
 
 def in_node_order(table: Table, name: str, nodes: Nodes) -> Any:
-    """Return the values in node order; a node without a row gets -1, None, False or NaN."""
+    """Return the values in node order; a node without a row is in no mask, and has no label or
+    features.
+    """
     values, where = table.values[name]
     if table.ids is None:
         if isinstance(values, np.ndarray):
@@ -276,12 +278,24 @@ def in_node_order(table: Table, name: str, nodes: Nodes) -> Any:
         raise InputError(
             f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"
         )
-    blank: Any = {"b": False, "O": None, "f": np.nan}.get(values.dtype.kind, -1)
-    if values.ndim == 2 and values.dtype.kind in "biu":
-        values, blank = values.astype(np.float32), np.nan
+    blank: Any = False
+    if name not in MASKS:
+        values, blank = _with_blank(values)
     whole = np.full((nodes.num_nodes, *values.shape[1:]), blank, values.dtype)
     whole[rows] = values
     return whole
+
+
+def _with_blank(values: Array) -> tuple[Array, Any]:
+    """Return labels or features in a dtype that has a value for unknown, and this value."""
+    kind = values.dtype.kind
+    if kind in "biu" and values.ndim == 2:
+        return values.astype(np.float32), np.nan
+    if kind == "u" and values.max(initial=0) > np.iinfo(np.int64).max:
+        return values.astype(str).astype(object), None
+    if kind in "biu":
+        return values.astype(np.int64), -1
+    return values, {"f": np.nan, "O": None, "U": "", "S": b""}.get(kind, 0)
 
 
 def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
@@ -442,10 +456,9 @@ def _read_columns(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
     label_pieces = pieces.get("label", [])
-    if {each.dtype.kind for each in label_pieces} > {"f"} and any(
-        map(frames.is_large, label_pieces)
-    ):
-        raise ReadAgain(one_label)  # large integers, and blanks in another chunk
+    kinds = {each.dtype.kind for each in label_pieces if len(each)}
+    if len(kinds) > 1 and ("b" in kinds or any(map(frames.is_large, label_pieces))):
+        raise ReadAgain(one_label)  # booleans or large integers; blank or other cells elsewhere
     values = {name: concatenate(several) for name, several in pieces.items()}
     where = {"label": f"{path}: column `{one_label}`"} if one_label is not None else {}
     if label_texts:

@@ -275,6 +275,62 @@ def test_where_one_type_is_needed_it_is_said(tmp_path: Path) -> None:
             load(dataset_settings("synthetic", **fields))
 
 
+@pytest.mark.parametrize(
+    "labels", [["sf", "art"], [True, False], np.array([1, 0], np.uint64)], ids=["text", "b", "u"]
+)
+def test_arrays_may_have_labels_of_some_nodes(tmp_path: Path, labels: Any) -> None:
+    folder = write(tmp_path / "films")
+    (folder / "nodes/movie.csv").write_text("id,score\n7,1\n8,2\n9,3\n")
+    np.savez(folder / "nodes/movie.features.npz", node_id=[9, 7], label=labels)
+    (folder / "edges/person__acts_in__movie.csv").write_text("src,dst\n30,8\n")
+    assert read(folder).labels.tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "merged"),
+    [([1, 1, 1], [2, 1]), ([2, 0.5, 1], [2.5, 1]), ([1, 0, 1], None), ([0, 0, 0], [0, 0])],
+)
+def test_weights_of_merged_edges_add_up(
+    tmp_path: Path, weights: list[float], merged: list[float] | None
+) -> None:
+    folder = write(tmp_path / "films")
+    (folder / "nodes/person.csv").write_text("id\n0\n1\n")
+    (folder / "nodes/movie.csv").write_text("id,label,score\n0,1,1\n1,0,2\n")
+    for file in (folder / "edges").iterdir():
+        file.unlink()
+    ends = [0, 0, 1]
+    np.savez(folder / "edges/person__acts_in__movie.npz", src=ends, dst=ends, edge_weight=weights)
+    relation = read(folder, duplicates="merge").relations[CREW]
+    assert relation.num_edges == 2
+    assert (None if relation.edge_weight is None else relation.edge_weight.tolist()) == merged
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, 2, 3, 4], r"has shape \(4,\); expected \[3\], a weight per edge"),
+        ([1.0, 2], r"has shape \(2,\); expected \[3\], a weight per edge"),
+        ([-2.0, 3, 1], r"row 0 is -2\.0; expected 0, or a weight"),
+        ([np.nan, 3, 1], "row 0, column 0 is nan; expected a finite"),
+        ([9e17, 9e17, 1], r"merged: row 0 is 1\.8.*e\+18; expected 0, or a weight"),
+    ],
+)
+@pytest.mark.parametrize("typed", [False, True])
+def test_weights_are_checked_before_edges_are_merged(
+    tmp_path: Path, weights: list[float], message: str, typed: bool
+) -> None:
+    folder = write(tmp_path / "films")
+    (folder / "edges/person__lives_in__city.csv").unlink()
+    edges: dict[str, Any] = {"src": [0, 0, 1], "dst": [1, 1, 0], "edge_weight": weights}
+    if typed:
+        np.savez(folder / "edges/city__near__city.npz", **edges)
+    else:
+        folder = folder / "g.npz"
+        np.savez(folder, **edges, label=[0, 1], feat=np.eye(2))
+    with pytest.raises(InputError, match=f"weight.*{message}"):
+        load_any(dataset_settings("file", str(folder), duplicates="merge"))
+
+
 def test_of_two_types_with_labels_one_is_asked_for(tmp_path: Path) -> None:
     folder = write(tmp_path / "films")
     (folder / "nodes/person.csv").write_text("id,label\n70,1\n30,0\n")

@@ -109,6 +109,42 @@ def test_labels_of_some_nodes_are_joined_by_id(tmp_path):
     assert graph.features[:, 0].tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([True, False, True], [1, -1, 0, -1, 1]),
+        (np.array([2, 0, 1], np.uint8), [2, -1, 0, -1, 1]),
+        (np.array([2, 0, 1], np.uint64), [2, -1, 0, -1, 1]),
+        (np.array([2**64 - 1, 7, 7], np.uint64), [0, -1, 1, -1, 1]),
+        ([1.0, 0.0, 1.0], [1, -1, 0, -1, 1]),
+        (["yes", "no", "yes"], [1, -1, 0, -1, 1]),
+    ],
+    ids=["boolean", "uint8", "uint64", "hashes", "floats", "names"],
+)
+def test_labels_and_masks_of_some_nodes(tmp_path, labels, expected):
+    folder = write(tmp_path / "toy", features="id,x\n0,1\n1,2\n2,3\n3,4\n4,5\n", edges="0,3\n")
+    table = pd.DataFrame({"id": [0, 2, 4], "label": labels})
+    masks = np.eye(3, dtype=np.uint8)
+    table[["train_mask", "val_mask", "test_mask"]] = masks
+    table.to_parquet(folder / "labels.parquet")
+    graph = load(folder)
+    assert graph.labels.tolist() == expected
+    found = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])
+    assert found[:, [0, 2, 4]].tolist() == masks.tolist()
+    assert not found[:, [1, 3]].any()
+
+
+@pytest.mark.parametrize("cells", ["True,False,,True,,", "true,true,1,0,,", ",,,,TRUE,FALSE"])
+def test_boolean_labels_do_not_depend_on_the_chunks(tmp_path, cells, monkeypatch):
+    nodes = "id,x,label\n" + "".join(f"{row},1,{x}\n" for row, x in enumerate(cells.split(",")))
+    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n")
+    graph = load(folder)
+    monkeypatch.setattr(frames, "CELLS", 1 << 20)
+    monkeypatch.setattr(frames, "TEXT_CELLS", 1 << 20)
+    whole = load(folder)
+    assert (graph.labels.tolist(), graph.class_names) == (whole.labels.tolist(), whole.class_names)
+
+
 def test_labels_of_some_rows_of_an_npy(tmp_path):
     folder = write(tmp_path / "toy", labels="id,label\n3,1\n0,0\n", edges="0,3\n")
     np.save(folder / "features.npy", np.arange(4.0))
