@@ -22,7 +22,7 @@ fewer.
                are no more than `tolerated` (retexo.exchange.cover)
     sent       W (W-1) times the least of  4F cover;  4D cover (INFER_PHASE);
                rows (4F (1-z) + F/8 + 2) (not in layer 0)
-    gradients  2 (W-1) 4 (P + 8) R
+    gradients  2 (W-1) (4 P + 40) R
     setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row
                and target in each phase
 """
@@ -214,7 +214,7 @@ def count_sent_bytes(case: Case) -> dict[str, float]:
             kinds["setup"] += case.pairs * (8 + encoded_size(halo, round(case.inner)))
     for layer, rounds in enumerate(case.rounds):
         kinds["gradients"] += (
-            2 * max(0, case.workers - 1) * FLOAT * (case.parameters(layer) + 8) * rounds
+            2 * max(0, case.workers - 1) * (FLOAT * case.parameters(layer) + 40) * rounds
         )
     return kinds
 

@@ -5,7 +5,6 @@ P parameters of a stage.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +20,6 @@ from retexo.rounds.reduction import AllReduce, GradientReduction, build_reductio
 from retexo.rounds.task import RoundMetric
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
-
-DIGIT_BASE = 4096
-"""Counts are sent as two digits of this base, because float32 represents integers only up to
-2^24."""
 
 WIRE_FORMATS: dict[str, WireFormat | None] = {
     "fp32": None,
@@ -53,7 +48,8 @@ class RoundMessage:
     """The only message of a round.
 
     Its tail has the training loss, the number of workers asked to stop, the validation loss if
-    the metric uses it, and two digits of each validation count.
+    the metric uses it, and the validation counts. It is float64, in which sums of counts are
+    exact up to 2^53.
     """
 
     def __init__(
@@ -64,7 +60,7 @@ class RoundMessage:
         flat: FlatParameters,
     ) -> None:
         self.metric, self._graph_info = objective.metric, objective.graph_info
-        self._tail = flat.gradient.new_zeros(tail_size(self.metric))
+        self._tail = torch.zeros(tail_size(self.metric), dtype=torch.float64)
         self.reduction, self.comm = reduction, comm
         self._layer, self._traffic_layer = objective.layer, objective.traffic_layer
         self.stop_requested = False
@@ -100,9 +96,9 @@ class RoundMessage:
         return self._read_tail()[1]
 
     def _fill_tail(self, loss: float, measured: Validation) -> None:
-        """Write the losses, the stop request and the digits of the counts into the tail."""
+        """Write the losses, the stop request and the counts into the tail."""
         val_loss = [measured.loss] if self.metric.with_loss else []
-        values = [loss, self.stop_requested, *val_loss, *counts_to_digits(measured.counts)]
+        values = [loss, self.stop_requested, *val_loss, *measured.counts.tolist()]
         self._tail.copy_(torch.tensor(values, dtype=self._tail.dtype))
 
     def _read_tail(self) -> tuple[float, RoundScore | None]:
@@ -112,12 +108,13 @@ class RoundMessage:
         if not self._graph_info.num_val:
             return loss, None
         val_loss = rest.pop(0) / self._graph_info.num_val if self.metric.with_loss else math.nan
-        return loss, RoundScore(self.metric.value(digits_to_counts(rest), val_loss), val_loss)
+        counts = torch.tensor(rest, dtype=torch.float64).round().to(torch.int64)
+        return loss, RoundScore(self.metric.value(counts, val_loss), val_loss)
 
 
 def tail_size(metric: RoundMetric) -> int:
-    """Return the number of floats in the tail of a round's message."""
-    return 2 + metric.with_loss + 2 * metric.num_counts
+    """Return the number of float64 values in the tail of a round's message."""
+    return 2 + metric.with_loss + metric.num_counts
 
 
 def build_message(
@@ -135,24 +132,3 @@ def build_message(
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
     all_reduce = AllReduce(comm, tag, wire, zero_ranks)
     return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
-
-
-# Lists, because creating a tensor takes longer than processing so few numbers.
-
-
-def counts_to_digits(counts: Tensor) -> list[int]:
-    """Split counts int64 [K] into a high and a low digit each.
-
-    Sums of 4,096 workers are exact in float32.
-    """
-    return [digit for count in counts.tolist() for digit in divmod(count, DIGIT_BASE)]
-
-
-def digits_to_counts(digits: Sequence[float]) -> Tensor:
-    """Return the sum of counts, int64 [K], from the summed digits, 2 K."""
-    return torch.tensor(
-        [
-            round(high) * DIGIT_BASE + round(low)
-            for high, low in zip(digits[::2], digits[1::2], strict=True)
-        ]
-    )

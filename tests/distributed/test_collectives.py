@@ -432,8 +432,9 @@ def test_streams_of_many_workers_are_closed_by_the_parent() -> None:
 
 
 WORKERS, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
-TAIL = 3 + 2 * 2
-"""Losses, stop requests, and two digits of correct and of all validation nodes."""
+TAIL = 2 * (3 + 2)
+"""Losses, stop requests, and counts of correct and of all validation nodes: float64, each as two
+floats."""
 
 
 @pytest.fixture(scope="module")

@@ -476,7 +476,7 @@ def test_plain_bytes_are_those_by_hand() -> None:
         found["sent"]["embeddings"] == EPOCHS * 2 * one_pass + one_pass
     )  # the last: the final test
     assert (
-        found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 56 + ONCE
+        found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 40 + ONCE
     )  # the last counts go alone
     assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 7)
     exact = train_end_to_end(settings_of("sage", 2, "trainer=full_graph"))
@@ -593,7 +593,7 @@ def test_end_to_end(parts: Path, tmp_path: Path) -> None:
     )
     predicted = planned["baselines"]["limit"]["full graph, end to end"]
     one_pass = kinds["embeddings"] // (2 * 5 + 1)  # five epochs forth and back, and the final test
-    tail = 5 * 2 * 2 * 4 * 7  # the last floats of a round's message
+    tail = 5 * 2 * 2 * 8 * 5  # the float64 values at the end of a round's message
     assert (
         kinds["features"] + kinds["embeddings"] + kinds["gradients"] == predicted + one_pass + tail
     )

@@ -383,7 +383,7 @@ def test_bytes_beside_a_dry_run(tmp_path: Path, model: str) -> None:
     dry = estimate_by_gradient(exact, directory, parts, encodings)
     for candidate, sent in zip(gradients, dry, strict=True):
         counted = sent.total(settings.num_rounds, ["gradients"]) / PARTS
-        assert candidate.num_bytes == pytest.approx(counted, rel=0.08), (
+        assert candidate.num_bytes == pytest.approx(counted, rel=0.1), (
             candidate
         )  # without losses and counts
     counted = dry[0].total(settings.num_rounds, ["features", "embeddings"]) / PARTS
@@ -449,11 +449,11 @@ CASE = by_size.Case(
 
 def test_gradients_by_hand() -> None:
     # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3.
-    # Each message has a tail of 8, and goes 2 (W - 1) times in all.
-    assert by_size.count_sent_bytes(CASE)["gradients"] == 6 * 4 * (10 * (63 + 8) + 20 * (18 + 8))
+    # Each message has a tail of 5 float64 values, and goes 2 (W - 1) times in all.
+    assert by_size.count_sent_bytes(CASE)["gradients"] == 6 * 4 * (10 * (63 + 10) + 20 * (18 + 10))
     # SAGE has one weight more, for a node's own row.
     sage = replace(CASE, model="sage", rounds=(1, 0))
-    assert by_size.count_sent_bytes(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 8)
+    assert by_size.count_sent_bytes(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 10)
 
 
 def memory(case: by_size.Case) -> int:

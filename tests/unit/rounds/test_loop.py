@@ -1,5 +1,5 @@
-"""The rounds of a layer: messages, counts as digits, seconds of phases, updates by hand, the best
-round; and the predictions of +experiment=exact, compared with closed forms on dense matrices.
+"""The rounds of a layer: messages, seconds of phases, updates by hand, the best round; and the
+predictions of +experiment=exact, compared with closed forms on dense matrices.
 """
 
 import copy
@@ -43,7 +43,6 @@ from retexo.rounds.objective import (
     choose_val_stride,
 )
 from retexo.rounds.parameters import FlatParameters
-from retexo.rounds.round_message import counts_to_digits, digits_to_counts
 from retexo.rounds.schedule import Schedule
 from retexo.rounds.training_loop import run_rounds
 from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
@@ -56,8 +55,8 @@ from retexo.worker.make_context import make_context
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
-TAIL = 2 + 2 * 2
-"""Loss, stop requests, and two digits of correct ones and of all."""
+TAIL = 2 * (2 + 2)
+"""Loss, stop requests, and the counts of correct ones and of all: float64, each as two floats."""
 ONE_ALL_REDUCE = 2 * (WORLD - 1) * 4  # bytes for every float of it
 
 
@@ -384,26 +383,6 @@ def test_a_lower_loss_keeps_training_on_though_the_metric_falls() -> None:
     assert again.state_dict() == stopping.state_dict()
     assert not again.out_of_patience(4)
     assert again.out_of_patience(5)
-
-
-COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
-
-
-@given(st.lists(COUNTS, min_size=1, max_size=12), st.sampled_from([torch.float32, torch.float64]))
-def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> None:
-    total = torch.tensor(
-        [counts_to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype
-    ).sum(dim=0)
-    assert digits_to_counts(total.tolist()).tolist() == [
-        sum(counts) for counts in zip(*workers, strict=True)
-    ]
-
-
-def test_digits_add_up_over_as_many_workers_as_promised() -> None:
-    counts = torch.tensor([2**24 - 1, 4095])
-    total = torch.tensor(counts_to_digits(counts)).float() * 4096
-    assert float(total.max()) < 2**24  # so that each partial sum is exact, too
-    assert digits_to_counts(total.tolist()).tolist() == [4096 * (2**24 - 1), 4096 * 4095]
 
 
 @pytest.fixture
