@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import WireFormat

@@ -478,7 +478,7 @@ def test_plain_bytes_are_those_by_hand() -> None:
     assert (
         found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 40 + ONCE
     )  # the last counts go alone
-    assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 7)
+    assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 5)
     exact = train_end_to_end(settings_of("sage", 2, "trainer=full_graph"))
     assert exact["sent"]["embeddings"] < found["sent"]["embeddings"]
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from support import dense_conv, graph_info, random_graph, thirds, train_settings, write_partitions
 from torch import Tensor
 from torch.nn.functional import layer_norm
