@@ -56,13 +56,6 @@ class Addition:
     """By type, with encoded features; of types with new nodes."""
     relations: dict[EdgeType, Relation]
     """The new edges, also in reverse where the graph has reverse edges."""
-    unusual: dict[str, int]
-    """By column how many new nodes are unlike the training nodes (features/drift.py)."""
-
-    @property
-    def num_nodes(self) -> int:
-        """The number of new nodes of all types."""
-        return sum(table.num_nodes for table in self.nodes.values())
 
 
 def read_addition(
@@ -84,12 +77,11 @@ def read_addition(
     if isinstance(graph, GraphData):
         nodes, edges = {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges}
     made: dict[str, NodeTable] = {}
-    unusual: dict[str, int] = {}
     grown = dict(known)
     for name, frame in nodes.items():
         if name not in graph.nodes:
             raise InputError(f"nodes: no type {name!r}; the graph has {', '.join(graph.nodes)}")
-        made[name], ids = _new_nodes(held, name, frame, known[name], unusual)
+        made[name], ids = _new_nodes(held, name, frame, known[name])
         grown[name] = known[name].extended(ids)
     relations: dict[EdgeType, Relation] = {}
     for each, frame in edges.items():
@@ -101,13 +93,13 @@ def read_addition(
             )
         if len(frame):  # a table without rows may have no columns either
             relations[each] = _new_edges(held, each, frame, known, grown)
-    return Addition(made, _add_reverse(held, relations, grown), unusual)
+    return Addition(made, _add_reverse(held, relations, grown))
 
 
 def _new_nodes(
-    held: PredictionGraph, name: str, frame: Any, known: Nodes, unusual: dict[str, int]
+    held: PredictionGraph, name: str, frame: Any, known: Nodes
 ) -> tuple[NodeTable, NDArray[Any]]:
-    """The new nodes of a type, and their ids; adds to `unusual`."""
+    """The new nodes of a type, and their ids."""
     what = f"new nodes{name and f' of {name}'}"
     with _as_file(frame, what) as path:
         table = read_table(path, held.settings.columns, text=known.named)
@@ -127,7 +119,7 @@ def _new_nodes(
     names = Names.of(map(str, table.ids)) if known.named else None
     width = held.encoded.nodes[name].features.shape[1]
     state = held.stored.get(f"nodes/{name}" if name else "nodes")
-    features = encode_node_rows(table, width, state, what, unusual)
+    features = encode_node_rows(table, width, state, what)
     return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
 
 
@@ -146,7 +138,11 @@ def _as_file(frame: Any, what: str) -> Iterator[Path]:
 
 
 def encode_node_rows(
-    table: Table, width: int, state: State | None, what: str, unusual: dict[str, int]
+    table: Table,
+    width: int,
+    state: State | None,
+    what: str,
+    unusual: dict[str, int] | None = None,
 ) -> NDArray[np.float32]:
     """Encode the features of a later table by a fitted pipeline, [n, F].
 
@@ -156,6 +152,7 @@ def encode_node_rows(
         state: The pipeline; None: the features of the graph are as they were given.
         what: The table, for messages.
         unusual: Counts by column of rows unlike those that the pipeline was fitted to; added to.
+            None: they are not counted.
     """
     if not width:
         return np.zeros((table.rows, 0), np.float32)
@@ -175,8 +172,8 @@ def encode_node_rows(
     if state is None:
         return np.asarray(raw, np.float32)
     made = apply(state, raw, schema)
-    for column, count in count_unusual(state, raw, schema).items():
-        unusual[column] = unusual.get(column, 0) + count
+    if unusual is not None:
+        unusual.update(count_unusual(state, raw, schema))
     return np.asarray(made.toarray(), np.float32)
 
 

@@ -29,7 +29,6 @@ from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.partition_settings import TASKS, DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import check
-from retexo.drift_monitor import DriftMonitor
 from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, schema_of
 from retexo.held_links import HeldLinks
 from retexo.models.conv_registry import check_model
@@ -158,8 +157,6 @@ class Predictor:
         )
         self._module = make_module(checkpoint.architecture, stages, checkpoint.heads)
         self._held: _ReadGraph | None = None
-        self.drift = DriftMonitor(limit=0.1)
-        """Of new nodes."""
 
     @property
     def class_names(self) -> list[Any]:
@@ -351,7 +348,6 @@ class Predictor:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
         read = held.graph.read
         added = graph_addition.read_addition(read, held.known, *new)
-        self.drift.add(added)
         table = added.nodes.get(read.graph.target)
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")

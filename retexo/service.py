@@ -254,21 +254,12 @@ class _Counts:
         self.nodes = Counter("retexo_nodes_total", "Nodes predicted", ["kind"], **common)
         self.model = Gauge("retexo_model", "1 for the version in use", ["version"], **common)
         self.reloads = Gauge("retexo_model_reloads", "Models loaded since the start", **common)
-        self.unusual = Gauge(
-            "retexo_unusual_share",
-            "Share of new nodes unlike training, by column",
-            ["column"],
-            **common,
-        )
 
     def text(self, store: ModelStore) -> bytes:
         """Return all metrics in the text format of Prometheus."""
-        for gauge in (self.model, self.unusual):
-            gauge.clear()
+        self.model.clear()
         self.model.labels(store.model.version).set(1)
         self.reloads.set(store.num_reloads)
-        for column, share in store.model.drift.shares().items():
-            self.unusual.labels(column).set(share)
         return generate_latest(self.registry)
 
 
@@ -380,9 +371,7 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
 def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> bytes:
     """The body of an answer; made in the thread, because large ones take time."""
     found = work(model)
-    warnings = model.drift.warnings()
-    content = {"model": model.version, **found, **({"warnings": warnings} if warnings else {})}
-    return json.dumps(content, allow_nan=False).encode()
+    return json.dumps({"model": model.version, **found}, allow_nan=False).encode()
 
 
 def _find(model: Predictor, asked: Nodes, counts: _Counts, *, embeddings: bool) -> Any:

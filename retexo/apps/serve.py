@@ -58,7 +58,6 @@ def load(settings: Settings, path: Path) -> Predictor:
     checkpoint = open_checkpoint(path)
     dataset = dataset_like_training(checkpoint, settings.partition.dataset, settings.given)
     predictor = Predictor(checkpoint, checkpoint.stages(), output="arrays", dataset=dataset)
-    predictor.drift.limit = settings.serve.drift
     return predictor.attach()
 
 

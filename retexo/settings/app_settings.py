@@ -10,7 +10,6 @@ from partitioning.setting_fields import (
     one_of,
     setting,
     settings_dataclass,
-    within,
 )
 from retexo.settings.communication_settings import AT_PREDICTION
 
@@ -146,14 +145,6 @@ class ServeSettings(Checked):
         "seconds between looks for a new checkpoint; 0: never",
         at_least(0),
         FINITE,
-        compared=False,
-    )
-    drift: float = setting(
-        "serve.drift",
-        0.1,
-        "share of new nodes with an unknown category, or a number beyond 4 deviations, that "
-        "gives a warning",
-        within(0, 1),
         compared=False,
     )
 

@@ -211,24 +211,6 @@ def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
         started.stop()
 
 
-def test_new_nodes_unlike_those_of_training_are_named(tmp_path: Path) -> None:
-    started = Service(run_of_tables(tmp_path / "run"), tables(), drift=0.1)
-    try:
-        for place, (age, city) in enumerate([(41, "Bern")] * 17 + [(900, "Mars")] * 3):
-            node = {"customer": f"n{place}", "age": age, "city": city}
-            status, content = started.ask("/predict", {"nodes": [node]})
-            assert status == 200
-            assert ("warnings" in content) == (place == 19)
-        assert [each.split(":")[0] for each in content["warnings"]] == [
-            "column `age`",
-            "column `city`",
-        ]
-        assert "15% of the last 20 new nodes" in content["warnings"][0]
-        assert 'retexo_unusual_share{column="city"} 0.15' in started.ask("/metrics")[1]
-    finally:
-        started.stop()
-
-
 def test_a_typed_graph(tmp_path: Path) -> None:
     shape = HeteroArchitecture(model_of("rgcn"), SCHEMA, 3)
     run = checkpoint_of(tmp_path / "run", shape, graph={"relations.reverse": False})

@@ -23,7 +23,7 @@ FLOORS = (
     ("trainers",),
     ("worker",),
     ("plan",),
-    ("drift_monitor", "held_graph", "partitioned_run"),
+    ("held_graph", "partitioned_run"),
     ("held_links", "exporting"),
     ("predictor",),
     ("service",),
