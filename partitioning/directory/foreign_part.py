@@ -1,5 +1,4 @@
-"""Checks what the files of DGL and PyG hold of a plain graph's partition, and makes a Partition of
-it.
+"""Checks what DGL's files hold of a plain graph's partition, and makes a Partition of it.
 
 I inner nodes of the partition, H halo nodes, n nodes in its files, E edges.
 """

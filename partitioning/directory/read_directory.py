@@ -1,7 +1,7 @@
 """Finds a partition directory, checks it and reads its partitions.
 
 Our own directories hold npy files and meta.json. Those of earlier versions and of DGL hold DGL's
-files, those of PyG's Partitioner torch's; both have a config instead.
+files, and a config instead.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from partitioning.array_checks import check_integers, check_length, check_unique
 from partitioning.dgl_probe import check_readable
-from partitioning.directory import dgl_config, dgl_files, hetero_dgl_part, pyg_files
+from partitioning.directory import dgl_config, dgl_files, hetero_dgl_part
 from partitioning.directory.foreign_part import to_partition
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import (
@@ -65,12 +65,12 @@ class PartitionDirectory:
     path: Path
     num_parts: int
     meta: Meta | None
-    """Our own description; None for a directory made by DGL, PyG or the public Retexo code."""
+    """Our own description; None for a directory made by DGL or the public Retexo code."""
     bounds: list[int]
     """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph; the
     types of a heterogeneous graph are counted together."""
     config: dict[str, Any] | None
-    """The config of DGL or PyG, where partitions are read from their files; None for npy files."""
+    """The config of DGL, where partitions are read from its files; None for npy files."""
 
     @property
     def is_hetero(self) -> bool:
@@ -87,16 +87,9 @@ class PartitionDirectory:
         assert self.config is not None
         return list(self.config["node_map"])
 
-    @property
-    def is_of_pyg(self) -> bool:
-        """Whether PyG's Partitioner wrote the directory."""
-        return self.config is not None and "is_hetero" in self.config
-
     def files_of(self, part: int) -> list[Path]:
-        """Return the files of DGL or PyG that a partition is read from."""
+        """Return the files of DGL that a partition is read from."""
         assert self.config is not None
-        if self.is_of_pyg:
-            return pyg_files.files_of(self.path, part)
         return dgl_config.files_of(self.path, self.config, part)
 
     def digest(self) -> str:
@@ -174,8 +167,7 @@ class PartitionDirectory:
 
     def _verify_by_reading(self, parts: list[int]) -> None:
         """Check partitions without checksums by reading them; ids must be distinct."""
-        if not self.is_of_pyg:
-            check_readable([file for part in parts for file in self.files_of(part)])
+        check_readable([file for part in parts for file in self.files_of(part)])
         ids: dict[str, list[Tensor]] = {}
         for part in parts:
             if self.is_hetero:
@@ -196,10 +188,7 @@ class PartitionDirectory:
         if self.config is None:
             return _read_npy_part(self, part)
         where = f"{self.path}: part {part}"
-        if self.is_of_pyg:
-            found = pyg_files.read_part(self.path, part, self.bounds)
-        else:
-            found = dgl_files.read_part(self.files_of(part), where)
+        found = dgl_files.read_part(self.files_of(part), where)
         return to_partition(found, self.bounds, part, where)
 
     def refuse_if_hetero(self) -> None:
@@ -268,9 +257,6 @@ def _open(path: Path) -> PartitionDirectory | None:
         directory = PartitionDirectory(path, len(meta.parts), meta, bounds, None)
         _check_contents(directory, meta)
         return directory
-    if (path / pyg_files.DESCRIPTION).is_file():
-        config, bounds = pyg_files.read_config(path)
-        return PartitionDirectory(path, config["num_parts"], None, bounds, config)
     file = dgl_config.config_file(path)
     if file is None:
         return None
