@@ -12,10 +12,11 @@ import numpy as np
 
 from partitioning.array_checks import Array, check_edge_feat, check_integers
 from partitioning.datasets import frames
-from partitioning.datasets.feature_columns import FeatureReader, read_times
+from partitioning.datasets.feature_columns import FeatureReader
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import check_axes, concatenate, narrow_ends, read_arrays, read_npy
+from partitioning.datasets.times import TimeReader
 from partitioning.errors import InputError
 from partitioning.features.roles import find_column, requested_role, without_index
 from partitioning.features.schema import Schema
@@ -118,10 +119,13 @@ class _EdgeColumns:
         if others and not with_features:
             log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
         requested = {name: requested_role(name, columns, path) for name in others if with_features}
-        self.reader = FeatureReader(path, requested)
+        self.reader, self.times = FeatureReader(path, requested), TimeReader(path, self.time or "")
 
     def schema(self, feat: Array | None) -> Schema:
-        """Return the roles of the table's columns, with the features of edges."""
+        """Return the roles of the table's columns, with the features of edges; ReadAgain where the
+        whole table shows that a column was read wrongly.
+        """
+        self.times.finish()
         roles = {"src": self.ends[:1], "dst": self.ends[1:]}
         roles |= {
             role: [name]
@@ -252,7 +256,7 @@ def _table_edges(
         if columns.weight is not None:
             weight = frames.numbers(frame, columns.weight, path).astype(np.float32)
         if columns.time is not None:
-            time = read_times(frame[columns.time], path, columns.time, frames.first_row(frame))
+            time = columns.times.read(frame[columns.time])
         yield EdgePiece(src, dst, weight, time, columns.reader.read(frame, text))
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from partitioning.array_checks import Array
 from partitioning.datasets import frames
 from partitioning.datasets.frames import ReadAgain, first_row
+from partitioning.datasets.times import TimeReader, is_date
 from partitioning.errors import InputError
 from partitioning.features.schema import Column, Schema
 
@@ -32,7 +33,6 @@ TOO_MANY_TEXTS = 1 << 20
 """Different texts after which a column of mostly different texts is refused without reading on."""
 BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 TRUE = {"true", "yes", "y", "t"}
-DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?")
 REMEDY = (
     "expected a number; columns.categorical={name} takes texts as categories, columns.ignore={name}"
     " leaves it out"
@@ -57,6 +57,7 @@ class _ColumnReader:
     def __post_init__(self) -> None:
         if self.requested is not None:
             self.role = {"embedding": None}.get(self.requested, self.requested)
+        self.times = TimeReader(self.path, self.name)
 
     def restart(self) -> None:
         """Forget the cells, not the role."""
@@ -87,7 +88,7 @@ class _ColumnReader:
         if self.role == "embedding":
             values = self._read_lists(frame)
         elif self.role == "date":
-            values = read_times(cells, self.path, self.name, first_row(frame))
+            values = self.times.read(cells)
         elif self.role == "boolean":
             values = _booleans(cells, self.path, self.name, first_row(frame))
         else:
@@ -104,7 +105,7 @@ class _ColumnReader:
         elif kind == "b" or isinstance(first, bool | np.bool_):
             self.role = "boolean"
         elif frames.is_text(known):
-            self.role = "date" if known.map(_is_date).all() else "categorical"
+            self.role = "date" if known.map(is_date).all() else "categorical"
         else:
             self.role = "numeric"
 
@@ -181,6 +182,7 @@ class _ColumnReader:
 
     def finish(self, first: int, matrix: NDArray[np.float32]) -> Column:
         """The column, whose values begin at column `first` of the matrix [N, W]."""
+        self.times.finish()
         if self.role != "categorical":
             role = "embedding" if self.requested == "embedding" else self.role or "numeric"
             return Column(self.name, role, first, self.width, self.offset or 0.0)
@@ -255,32 +257,6 @@ class FeatureReader:
                 columns.append(reader.finish(first, matrix))
                 first += reader.width
         return Schema(str(self.path), tuple(columns), {}, ignored)
-
-
-def _is_date(cell: Any) -> bool:
-    """Return whether a cell is text in the form of a date."""
-    return isinstance(cell, str) and DATE.fullmatch(cell.strip()) is not None
-
-
-def read_times(cells: "pd.Series[Any]", path: Path, name: str, begin: int) -> Array:
-    """Numbers as they are, dates as seconds since 1970, durations as seconds, NaN where blank."""
-    import pandas as pd
-
-    if cells.dtype.kind in "iuf":
-        return cells.to_numpy(np.float64)
-    if cells.dtype.kind == "m":
-        durations: Array = cells.dt.total_seconds().to_numpy(np.float64)
-        return durations
-    times = pd.to_datetime(cells, utc=True, errors="coerce")
-    wrong = np.flatnonzero(times.isna() & cells.notna())
-    if len(wrong):
-        raise InputError(
-            f"{path}: column `{name}`, row {begin + wrong[0]} is"
-            f" {str(cells.iloc[wrong[0]])[:60]!r}; expected a date, such as 2024-01-31 or"
-            " 2024-01-31T12:00:00"
-        )
-    seconds: Array = (times - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(np.float64)
-    return seconds
 
 
 def _booleans(cells: "pd.Series[Any]", path: Path, name: str, begin: int) -> Array:

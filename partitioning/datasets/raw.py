@@ -26,6 +26,7 @@ from partitioning.array_checks import (
     check_node_ids,
 )
 from partitioning.datasets.labels import Labels, read_labels, read_targets
+from partitioning.datasets.times import to_seconds
 from partitioning.errors import InputError
 from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
@@ -205,8 +206,13 @@ def _make_blank_labels(raw: RawGraph) -> Labels:
 def check_times(
     times: Array, count: int, where: str, *, may_be_blank: bool = False
 ) -> NDArray[np.float64]:
-    """Return float64 [count]; InputError unless all are finite, or NaN if `may_be_blank`."""
+    """Return float64 [count]; InputError unless all are finite, or NaN if `may_be_blank`.
+
+    datetime64 becomes seconds since 1970.
+    """
     check_length(times, count, where)
+    if times.dtype.kind == "M":
+        times = to_seconds(times)
     if (
         times.dtype.kind not in "iuf"
         or not (np.isfinite(times) | (may_be_blank & np.isnan(times))).all()

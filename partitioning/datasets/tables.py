@@ -15,12 +15,13 @@ import numpy as np
 from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
 from partitioning.datasets.edge_tables import find_ends, read_edges
-from partitioning.datasets.feature_columns import FeatureReader, read_times
+from partitioning.datasets.feature_columns import FeatureReader
 from partitioning.datasets.find_ids import find_id_column
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
 from partitioning.datasets.labels import parse_label_texts
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, concatenate, read_arrays, read_npy
+from partitioning.datasets.times import TimeReader
 from partitioning.errors import InputError
 from partitioning.features.roles import (
     SPLITS,
@@ -332,7 +333,7 @@ def read_table(
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
     roles = _find_roles(path, columns, kind)
-    reader = FeatureReader(path, roles.features)
+    reader, times = FeatureReader(path, roles.features), TimeReader(path, roles.time or "")
     as_text: set[str | None] = {roles.id} if text else set()
     as_text |= {roles.split} | reader.text
     names_classes = len(roles.label) == 1 and not regression
@@ -341,7 +342,7 @@ def read_table(
     while True:
         try:
             return _read_columns(
-                path, roles, kind, as_text, reader, text=text, names_classes=names_classes
+                path, roles, kind, as_text, reader, times, text=text, names_classes=names_classes
             )
         except ReadAgain as found:
             as_text = as_text | found.columns
@@ -410,6 +411,7 @@ def _read_columns(
     kind: str,
     as_text: set[str | None],
     reader: FeatureReader,
+    times: TimeReader,
     *,
     text: bool,
     names_classes: bool,
@@ -446,8 +448,7 @@ def _read_columns(
             assert isinstance(split_cells, tuple)
             split_texts.append(split_cells)
         if roles.time is not None:
-            times = read_times(frame[roles.time], path, roles.time, frames.first_row(frame))
-            pieces.setdefault("time", []).append(times)
+            pieces.setdefault("time", []).append(times.read(frame[roles.time]))
     if not label_texts and not pieces.keys() - {"ids"} and (kind == "label" or roles.id is None):
         left = "; ".join(
             f"`{name}` is left out, {why}" for name, why in reader.finish(None).ignored.items()
@@ -455,6 +456,7 @@ def _read_columns(
         raise InputError(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
+    times.finish()
     label_pieces = pieces.get("label", [])
     kinds = {each.dtype.kind for each in label_pieces if len(each)}
     if len(kinds) > 1 and ("b" in kinds or any(map(frames.is_large, label_pieces))):

@@ -2,6 +2,7 @@
 value.
 """
 
+import datetime
 import gzip
 import logging
 
@@ -143,6 +144,90 @@ def test_boolean_labels_do_not_depend_on_the_chunks(tmp_path, cells, monkeypatch
     monkeypatch.setattr(frames, "TEXT_CELLS", 1 << 20)
     whole = load(folder)
     assert (graph.labels.tolist(), graph.class_names) == (whole.labels.tolist(), whole.class_names)
+
+
+JANUARY = 1704067200.0  # 2024-01-01
+DAY = 86400.0
+
+
+def days_of(folder, cells, **columns):
+    """Times in days since 2024-01-01 of a column of nodes."""
+    rows = "".join(f'{row},{row % 2},1,"{cell}"\n' for row, cell in enumerate(cells))
+    write(folder, nodes=f"id,label,x,day\n{rows}", edges="src,dst\n0,1\n")
+    graph = load(folder, columns={"time": "day", **columns})
+    return ((graph.node_time - JANUARY) / DAY).tolist()
+
+
+@pytest.mark.parametrize(
+    ("cells", "days"),
+    [
+        (["01.02.2024", "02.01.2024", "13.01.2024", "1.3.2024", ""], [31, 1, 12, 60, np.nan]),
+        (["01.02.2024 12:00", "02.01.2024", "03.01.2024 06:00:00"], [31.5, 1, 2.25]),
+        (["2024-01-01", "2024-01-02 12:00:00", "2024-01-02T06:00Z"], [0, 1.5, 1.25]),
+        (["2024-01-01T00:00:00+02:00", "2024-01-02T12:00:00.5"], [-1 / 12, 1.5 + 0.5 / DAY]),
+        (["01/02/2024", "02/01/2024", "03/01/2024", "13/01/2024"], [31, 1, 2, 12]),
+        (["01/02/2024", "02/01/2024", "03/01/2024", "01/13/2024"], [1, 31, 60, 12]),
+        (
+            ["01/02/2024", "", "", "", "01-13-2024 6:00 PM", "1/1/2024"],
+            [1, *[np.nan] * 3, 12.75, 0],
+        ),
+        (["01/01/2024", "02/02/2024"], [0, 32]),
+        (["2024/01/02", "2024.01.03"], [1, 2]),
+        (["9999-12-31", "2024-01-01", "31.12.9999", "0001-01-01"], [2913173, 0, 2913173, -738885]),
+        (["2 Jan 2024", "Wed Jan 10 12:00:00 +0000 2024", "Feb 1, 2024"], [1, 9.5, 31]),
+    ],
+)
+def test_dates_are_read_by_the_whole_column(tmp_path, cells, days):
+    assert np.allclose(days_of(tmp_path / "toy", cells), days, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["01/02/2024", "02/03/2024"], "'01/02/2024' may have the day or the month first.*write 2"),
+        (["13/01/2024", "01/13/2024"], "row 1 is '01/13/2024'; expected the day first, as in '13"),
+        (["13/01/2024", *[""] * 6, "1/13/2024"], "row 7 is '1/13/2024'; expected the day first"),
+        (["1.1.2024", "30.02.2024"], r"row 1 is '30\.02\.2024'; expected a date"),
+        (["30/02/2024", "1/1/2024"], "row 0 is '30/02/2024'; expected a date"),
+        (["01.02.24", "02.02.24"], r"row 0 is '01\.02\.24'; expected a date.*four digits"),
+        (["2024-01-01", "now"], "row 1 is 'now'; expected a date"),
+        (["2024-01-01", "", "", "", "", "17"], "row 5 is '?17.*'; expected a date"),
+        (["17", "18", "19", "20", "2024-01-01"], "row 4 is '2024-01-01'; expected a number, as in"),
+        (["2024-01-01 25:00", "2024-01-01"], "row 0 is '2024-01-01 25:00'; expected a date"),
+    ],
+)
+@pytest.mark.parametrize("role", ["time", "date", "edge"])
+def test_dates_that_are_not_certain_are_refused(tmp_path, cells, message, role):
+    nodes = "".join(f"{row},{row % 2},{row}\n" for row in range(9))
+    rows = "".join(f"{row},{row},{cell}\n" for row, cell in enumerate(cells))
+    folder = write(tmp_path / "toy", nodes=f"id,label,x\n{nodes}", edges=f"src,dst,day\n{rows}")
+    if role == "date":
+        (folder / "nodes.csv").write_text(f"id,label,day\n{rows}")
+        (folder / "edges.csv").write_text("src,dst\n0,1\n")
+    role = "time" if role == "edge" else role
+    with pytest.raises(InputError, match=f"column `day`.*{message}"):
+        load(folder, columns={role: "day" if role == "time" else ["day"]})
+
+
+def test_times_of_objects(tmp_path):
+    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
+    noon = datetime.datetime(2024, 1, 2, 12)
+    for times, days in (
+        ([datetime.date(9999, 12, 31), datetime.date(2024, 1, 1), None], [2913173, 0, np.nan]),
+        ([noon, None, noon.replace(tzinfo=None)], [1.5, np.nan, 1.5]),
+        (pd.Series([noon] * 3).dt.tz_localize("Asia/Tokyo"), [1.125] * 3),
+        (pd.Series(["1.2.2024", "1.2.2024", None], dtype="category"), [31, 31, np.nan]),
+        (pd.Series([noon] * 3).astype("datetime64[s]").astype("category"), [1.5] * 3),
+    ):
+        frame = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 0], "x": 1.0, "when": times})
+        frame.to_parquet(folder / "nodes.parquet")
+        graph = load(folder, columns={"time": "when"})
+        found = (graph.node_time - JANUARY) / DAY
+        assert np.allclose(found, days, equal_nan=True)
+    times = np.array(["2024-01-01", "2024-01-02T12"], "datetime64[h]")
+    arrays = {"label": [0, 1], "feat": np.eye(2), "edge_time": times}
+    np.savez(tmp_path / "g.npz", src=[0, 1], dst=[1, 0], **arrays)
+    assert load(tmp_path / "g.npz").edge_time.tolist() == [JANUARY, JANUARY + 1.5 * DAY]
 
 
 def test_labels_of_some_rows_of_an_npy(tmp_path):
