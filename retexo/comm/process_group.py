@@ -1,6 +1,4 @@
-"""How the workers of a run connect: over sockets that their parents opened, or as a gloo group,
-which NCCL can join for long messages.
-"""
+"""How the workers of a run connect: over sockets that their parents opened, or as a gloo group."""
 
 import contextlib
 import os
@@ -30,8 +28,6 @@ from retexo.errors import TrainingError
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 """Seconds until the first TCP keepalive probe, seconds between two, and their number. Firewalls
 drop connections that carry nothing for minutes, as one does while workers compute."""
-MIN_NCCL_BYTES = 1 << 20
-"""Shorter messages take gloo: all lie in host memory, and copies to and from a GPU take time."""
 
 
 @dataclass(frozen=True)
@@ -59,22 +55,16 @@ class Rendezvous:
     """The run id and the certificates of the run; the same for all workers and for no other run."""
 
 
-def has_nccl() -> bool:
-    """Whether this build of torch has NCCL."""
-    return dist.is_nccl_available()
-
-
 def connected(
-    rendezvous: Rendezvous, rank: int, streams: Streams | None, gpu: torch.device | None = None
+    rendezvous: Rendezvous, rank: int, streams: Streams | None
 ) -> contextlib.AbstractContextManager[Transport]:
     """The transport of a worker until the end of its run.
 
     Args:
         streams: connections to all other workers; None for gloo, which opens its own.
-        gpu: of this worker alone, for NCCL; None without NCCL.
     """
     if streams is None:
-        return process_group(rendezvous, rank, gpu)
+        return process_group(rendezvous, rank)
     return socket_transport(_over_sockets(rendezvous, rank, dict(streams)))
 
 
@@ -107,26 +97,19 @@ def _tune_for_network(stream: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def process_group(
-    rendezvous: Rendezvous, rank: int, gpu: torch.device | None = None
-) -> Iterator[Transport]:
-    """Join the group of a run, of gloo or of gloo and NCCL, and leave it at the end."""
+def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[Transport]:
+    """Join the gloo group of a run, and leave it at the end."""
     os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
-    if gpu is not None:
-        os.environ["NCCL_SOCKET_IFNAME"] = rendezvous.interface
-        torch.cuda.set_device(gpu)
     with _peer_lost():
         dist.init_process_group(
-            "gloo" if gpu is None else "cpu:gloo,cuda:nccl",
-            device_id=gpu,  # connects all GPUs now: two workers alone could not later
+            "gloo",
             store=_open_store(rendezvous),
             rank=rank,
             world_size=rendezvous.world_size,
             timeout=timedelta(seconds=rendezvous.timeout),
         )
     try:
-        gloo = GlooTransport(rank, rendezvous.world_size)
-        yield gloo if gpu is None else NcclTransport(gloo, gpu)
+        yield GlooTransport(rank, rendezvous.world_size)
     finally:
         dist.destroy_process_group()
 
@@ -162,56 +145,6 @@ class GlooTransport:
         for pieces, buffer in zip(incoming, buffers, strict=True):
             if len(pieces) != 1:
                 fill_pieces(pieces, buffer)
-
-
-@dataclass(frozen=True)
-class NcclTransport:
-    """A worker's end: long messages pass from GPU to GPU, the others through gloo.
-
-    NCCL reads no host memory, where the messages of this program are, so a long message is copied
-    to the sender's GPU and from the receiver's. Both ends know its length and choose alike.
-    """
-
-    gloo: GlooTransport
-    gpu: torch.device
-
-    @property
-    def rank(self) -> int:
-        return self.gloo.rank
-
-    @property
-    def world_size(self) -> int:
-        return self.gloo.world_size
-
-    def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """Send a message to each peer and receive one from each: long ones from GPU to GPU, others
-        through gloo (Transport.swap).
-        """
-        sent = {peer: pieces for peer, pieces in enumerate(outgoing) if _is_long(pieces)}
-        taken = {peer: pieces for peer, pieces in enumerate(incoming) if _is_long(pieces)}
-        buffers = {
-            peer: torch.empty(sum(map(len, pieces)), dtype=torch.uint8, device=self.gpu)
-            for peer, pieces in taken.items()
-        }
-        with _peer_lost():
-            operations = [dist.P2POp(dist.irecv, each, peer) for peer, each in buffers.items()]
-            for peer, pieces in sent.items():
-                message = torch.from_numpy(join_pieces(pieces)).to(self.gpu)
-                operations.append(dist.P2POp(dist.isend, message, peer))
-            pending = dist.batch_isend_irecv(operations) if operations else []
-            self.gloo.swap(
-                [() if peer in sent else pieces for peer, pieces in enumerate(outgoing)],
-                [() if peer in taken else pieces for peer, pieces in enumerate(incoming)],
-            )
-            outgoing.clear()
-            for work in pending:
-                work.wait()
-            for peer, pieces in taken.items():
-                fill_pieces(pieces, buffers[peer].cpu().numpy())
-
-
-def _is_long(pieces: Pieces) -> bool:
-    return sum(map(len, pieces)) >= MIN_NCCL_BYTES
 
 
 @contextlib.contextmanager

@@ -477,8 +477,8 @@ def _proof(secret: str, key: Key) -> str:
 
 
 def _empty_streams(cluster: ClusterSettings) -> StreamsByRank | None:
-    """Return an empty table of streams for backend=sockets; None for gloo and nccl, which open
-    their own connections.
+    """Return an empty table of streams for backend=sockets; None for gloo, which opens its
+    own connections.
     """
     return {} if cluster.backend == "sockets" else None
 

@@ -69,9 +69,8 @@ class ClusterSettings(Checked):
     backend: str = setting(
         "distributed.backend",
         "gloo",
-        "transport: PyTorch's gloo; sockets with optional encryption; nccl: gloo, with NCCL "
-        "for long messages between GPUs (docs/cluster.md)",
-        one_of("gloo", "sockets", "nccl"),
+        "transport: PyTorch's gloo; sockets with optional encryption (docs/cluster.md)",
+        one_of("gloo", "sockets"),
         per_node=True,
         compared=False,
     )
@@ -186,12 +185,6 @@ class ClusterSettings(Checked):
                 f"node_rank={self.node_rank}: {self.num_partitions} partitions with"
                 f" parts_per_node={self.parts_per_node} take {self.num_nodes} node(s), so it must"
                 f" be in [0, {self.num_nodes})"
-            )
-
-        if self.backend == "nccl" and self.device != "cuda":
-            raise InputError(
-                f"distributed.backend=nccl: works with device=cuda only, not device={self.device};"
-                " set device=cuda, or distributed.backend=gloo"
             )
         if self.num_nodes > 1 and not self.one_machine and ":" in self.master_addr:
             raise InputError(

@@ -21,7 +21,7 @@ import torch
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import Rendezvous, connected, has_nccl
+from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import Stopped, TrainingError
@@ -46,10 +46,7 @@ class Job:
 
     def connected(self, rank: int, streams: Streams | None) -> AbstractContextManager[Transport]:
         """The transport of a worker; see retexo.comm.process_group.connected."""
-        cluster = self.settings.cluster
-        with_nccl = cluster.backend == "nccl"
-        gpu = choose_device("cuda", cluster.local_index(rank)) if with_nccl else None
-        return connected(self.rendezvous, rank, streams, gpu)
+        return connected(self.rendezvous, rank, streams)
 
     def communicator(self, transport: Transport) -> Communicator:
         """The worker's collectives."""
@@ -149,19 +146,6 @@ def check_machine(cluster: ClusterSettings) -> None:
             " fewer partitions, or more nodes (parts_per_node)"
         )
     choose_device(cluster.device, 0)
-    if cluster.backend != "nccl":
-        return
-    num_gpus, num_workers = torch.cuda.device_count(), cluster.num_local_workers
-    if not has_nccl():
-        raise InputError(
-            "distributed.backend=nccl: this build of torch lacks NCCL; use distributed.backend=gloo"
-        )
-    if num_gpus < num_workers:
-        raise InputError(
-            f"distributed.backend=nccl: this node has {num_workers} workers and {num_gpus} GPU(s),"
-            " and NCCL needs a GPU for each; use fewer partitions per node, or"
-            " distributed.backend=gloo, with which workers share GPUs"
-        )
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:

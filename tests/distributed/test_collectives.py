@@ -12,12 +12,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psutil
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import over_sockets, random_graph, run_workers, save_npz, swap, thirds
@@ -25,7 +23,6 @@ from torch import Tensor
 
 from partitioning.directory.read_directory import PartitionDirectory, find
 from retexo.apps import partition_data, train
-from retexo.comm import process_group
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.socket_transport import HEADER, SocketTransport
@@ -47,32 +44,12 @@ ROUNDED = [
     0.0,
 ]  # in bfloat16 exact, and so is 2, 4 or 8 times; 3 times is not
 EXACT = [1 / 3, 2.0**-40]
-MIN_NCCL_BYTES = 1 << 12
 MANY = 1 << 14
 """Copies of a few values, which are more bytes than one worker adds up for all."""
 
 
 def over_gloo(rank: int, world_size: int) -> dict[str, Any]:
     return collectives(GlooTransport(rank, world_size))
-
-
-def over_nccl(rank: int, world_size: int) -> dict[str, Any]:
-    """With host memory in place of GPUs: gloo stands in for NCCL."""
-    long: list[int] = []
-    batch = dist.batch_isend_irecv
-
-    def start(operations: list[dist.P2POp]) -> list[dist.Work]:
-        long.extend(len(each.tensor) for each in operations)
-        return batch(operations)
-
-    with (
-        mock.patch.object(process_group, "MIN_NCCL_BYTES", MIN_NCCL_BYTES),
-        mock.patch.object(process_group.dist, "batch_isend_irecv", start),
-    ):
-        gloo = GlooTransport(rank, world_size)
-        found = collectives(process_group.NcclTransport(gloo, torch.device("cpu")))
-    assert min(long) >= MIN_NCCL_BYTES
-    return found
 
 
 def collectives(transport: Transport) -> dict[str, Any]:
@@ -158,15 +135,14 @@ def collectives(transport: Transport) -> dict[str, Any]:
 
 @pytest.fixture(
     scope="module",
-    params=[("gloo", 1), ("gloo", WORLD), ("nccl", WORLD), ("sockets", WORLD)],
+    params=[("gloo", 1), ("gloo", WORLD), ("sockets", WORLD)],
 )
 def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
     backend, world = request.param
     if backend != "sockets":
-        work = over_gloo if backend == "gloo" else over_nccl
-        return run_workers(world, work, Path(tmp_path_factory.mktemp("collectives")))
+        return run_workers(world, over_gloo, Path(tmp_path_factory.mktemp("collectives")))
     return [future.result() for future in over_sockets(world, collectives)]
 
 

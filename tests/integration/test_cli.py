@@ -132,7 +132,6 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("broken.npz",),
     ),
     "cuda": ((*TRAIN, "device=cuda"), ("device=cuda", "GPU")),
-    "nccl": ((*TRAIN, "distributed.backend=nccl"), ("distributed.backend=nccl", "device=cuda")),
     "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
     "no run directory": ((*TRAIN, "hydra.run.dir=''"), ("hydra.run.dir=''",)),
 }

@@ -45,21 +45,6 @@ SMALL = (
 )
 
 
-def test_nccl_needs_a_build_with_it_and_a_gpu_for_each_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    overrides = ("num_partitions=2", "device=cuda", "distributed.backend=nccl")
-    cluster = compose(overrides).train.cluster
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for has_nccl, words in ((False, "lacks NCCL"), (True, r"2 workers and 1 GPU\(s\)")):
-        monkeypatch.setattr(process, "has_nccl", lambda has_nccl=has_nccl: has_nccl)
-        with pytest.raises(InputError, match=words):
-            process.check_machine(cluster)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    process.check_machine(cluster)
-
-
 def test_more_workers_than_the_memory_holds_are_refused() -> None:
     """Thousands of processes would take minutes to fill it, and then the kernel ends the run."""
     here = compose(["num_partitions=90000"]).train.cluster
