@@ -33,14 +33,17 @@ class Progress:
         self,
         report: Callable[[str], None] | None = None,
         log: Callable[[str], None] = logger.info,
+        report_round: Callable[[dict[str, Any]], None] = lambda line: None,
         fail: Callable[[str], None] = logger.error,
     ) -> None:
         """Args:
         report: sends the phase to the parent.
         log: logs a line in the parent.
+        report_round: sends a line of metrics.jsonl to the parent.
         fail: ends the worker from any thread, with a message for the parent.
         """
         self._report, self.log, self.fail = report, log, fail
+        self.report_round = report_round
         self.count_bytes: Callable[[], int] = lambda: 0
         """The bytes that this worker has sent."""
         self._phase, self._layer, self._round = "start", -1, -1
@@ -82,6 +85,7 @@ class ParentPipe:
         progress = Progress(
             lambda where: self.send({"beat": where, "sent": progress.count_bytes()}),
             lambda line: self.send({"log": line}),
+            lambda line: self.send({"round": line}),
             self._die,
         )
         threading.Thread(

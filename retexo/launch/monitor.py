@@ -3,15 +3,18 @@
 import json
 import logging
 import signal
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Self
 
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
@@ -27,8 +30,9 @@ CAUSE_WAIT = 2.0
 """Seconds to wait for other failures after the first, to tell the cause from its effects."""
 LOOK_INTERVAL = 0.25
 """Most seconds between two looks of callbacks at the run."""
-Look = Callable[[str, int], None]
-"""From the phase of this node's first worker, and the bytes that its workers have sent."""
+Look = Callable[[str, int, Sequence[dict[str, Any]]], None]
+"""From the phase of this node's first worker, the bytes that its workers have sent, and the lines
+of metrics.jsonl since the last look."""
 STOP_TIMEOUT = 5.0
 """Seconds within which workers have to finish their round and save it after SIGTERM."""
 
@@ -41,24 +45,27 @@ class Worker:
         self.monitor = ProcessMonitor(process.pid or 0)
         self.phase = "start"
         self.bytes_sent = 0
+        self.rounds: list[dict[str, Any]] = []
+        """Lines of metrics.jsonl that no callback has seen."""
         self.outcome: dict[str, Any] | None = None
         """Its last message: a result or an error."""
         self._out_of_memory = _oom_kills()
 
-    def read(self) -> None:
-        """Read one message: a heartbeat, a log line or the outcome. A worker that died has none."""
+    def handle(self, content: bytes | None) -> None:
+        """Take a heartbeat, a log line, a round or the outcome; None: the worker died."""
         self.monitor.note_heartbeat()
-        try:
-            message: dict[str, Any] = json.loads(self.receiver.recv_bytes())
-        except (EOFError, OSError):
+        if content is None:
             self.outcome = {
                 "error": {"kind": "death", "message": self._how_it_died(), "traceback": ""}
             }
             return
+        message: dict[str, Any] = json.loads(content)
         if "beat" in message:
             self.phase, self.bytes_sent = message["beat"], message.get("sent", 0)
         elif "log" in message:
             logger.info(message["log"])
+        elif "round" in message:
+            self.rounds.append(message["round"])
         else:
             self.outcome = message
 
@@ -81,6 +88,50 @@ def _oom_kills() -> int:
     return 0
 
 
+class PipeReader:
+    """Reads the workers' pipes in a thread, so that a slow callback never blocks a worker."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._by_pipe = {worker.receiver: worker for worker in workers}
+        self._messages: SimpleQueue[tuple[Worker, bytes | None]] = SimpleQueue()
+        self.arrival, self._notify = socket.socketpair()
+        """`arrival` is readable when there are messages."""
+        self.arrival.setblocking(False)
+        self._notify.setblocking(False)
+        self._thread = threading.Thread(target=self._read_all, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.arrival.close()  # ends the thread
+        self._thread.join(STOP_TIMEOUT)
+
+    def take(self) -> list[tuple[Worker, bytes | None]]:
+        """Return the messages since the last call, in order; None: the pipe was closed."""
+        with suppress(BlockingIOError):
+            self.arrival.recv(4096)
+        return [self._messages.get() for _ in range(self._messages.qsize())]
+
+    def _read_all(self) -> None:
+        pipes: list[Any] = [*self._by_pipe]
+        while True:
+            ready: list[Any] = connection.wait([*pipes, self._notify])
+            if self._notify in ready:
+                break
+            for pipe in ready:
+                content = None
+                try:
+                    content = pipe.recv_bytes()
+                except (EOFError, OSError):
+                    pipes.remove(pipe)
+                self._messages.put((self._by_pipe[pipe], content))
+            with suppress(OSError):  # the parent has not read the last notice, or has ended
+                self._notify.send(b".")
+        self._notify.close()
+
+
 class NodeMonitor:
     """The loop of a parent. It reads its workers' and the other nodes' messages and sends its
     own.
@@ -100,6 +151,7 @@ class NodeMonitor:
         """
         self._call_look = look
         self._workers, self._node, self._may_restart = workers, node, may_restart
+        self._pipes = PipeReader([*workers.values()])
         self._links: dict[int, Channel] = dict(node.links)
         self._lost_links: list[Channel] = []
         self._own = node.rank
@@ -122,6 +174,15 @@ class NodeMonitor:
             Interrupted: a process or connection failed, and all nodes restart.
             TrainingError: another failure; both as soon as it is known.
         """
+        with self._pipes:
+            self._run_until_done()
+        return {
+            rank: worker.outcome["result"]
+            for rank, worker in self._workers.items()
+            if worker.outcome
+        }
+
+    def _run_until_done(self) -> None:
         stopwatch = Stopwatch(heartbeat_interval(self._timeout))
         next_beat = 0.0
         while not self._all_done:
@@ -134,19 +195,17 @@ class NodeMonitor:
             self._check_heartbeats(stopwatch.elapsed())
             self._check_done()
             self._check_failed()
-        return {
-            rank: worker.outcome["result"]
-            for rank, worker in self._workers.items()
-            if worker.outcome
-        }
 
     def _look(self) -> None:
-        """Call `look` with the phase of the first worker and the bytes sent by all workers here,
-        unless a failure is known.
+        """Call `look` with the phase of the first worker, the bytes sent by all workers here and
+        the new rounds, unless a failure is known.
         """
         if self._call_look is not None and not self._failures:
-            first = next(iter(self._workers.values()))
-            self._call_look(first.phase, sum(each.bytes_sent for each in self._workers.values()))
+            workers = [*self._workers.values()]
+            rounds = [line for worker in workers for line in worker.rounds]
+            for worker in workers:
+                worker.rounds.clear()
+            self._call_look(workers[0].phase, sum(worker.bytes_sent for worker in workers), rounds)
 
     def announce_stop(self, why: str) -> None:
         """Tell the other nodes that this one ends, so that all workers save the same round."""
@@ -159,20 +218,19 @@ class NodeMonitor:
 
     def _read(self, timeout: float) -> None:
         """Wait for messages of workers and nodes, at most `timeout` seconds, and read them."""
-        running = [worker for worker in self._workers.values() if worker.outcome is None]
-        workers = {worker.receiver: worker for worker in running}
         links: dict[Any, int] = {channel: other for other, channel in self._links.items()}
-        ready: list[Any] = connection.wait([*workers, *links], max(0.0, timeout))
+        ready: list[Any] = connection.wait([self._pipes.arrival, *links], max(0.0, timeout))
+        for worker, content in self._pipes.take():
+            if worker.outcome is None:
+                self._handle_worker(worker, content)
         for source in ready:
-            if source in workers:
-                self._read_worker(workers[source])
-            else:
+            if source in links:
                 self._read_node(links[source])
 
-    def _read_worker(self, worker: Worker) -> None:
-        """Read a worker's messages, and tell the other nodes when its phase changes."""
+    def _handle_worker(self, worker: Worker, content: bytes | None) -> None:
+        """Take a worker's message, and tell the other nodes when its phase changes."""
         before = worker.phase
-        worker.read()
+        worker.handle(content)
         if worker.phase.partition(",")[0] != before.partition(",")[0]:
             self._send_heartbeat()  # the others know the phase, should this node die
         if worker.outcome is not None and "error" in worker.outcome:

@@ -1,10 +1,9 @@
 """What follows a run: callbacks of users, trackers and the progress bar, in the parent of node 0.
 
-They read the rounds from metrics.jsonl, which rank 0 writes in any case, so they cost the workers
-no message. This module imports the standard library only, because `import retexo` has `Callback`.
+Rank 0 sends its rounds over the pipe to its parent. This module imports the standard library only,
+because `import retexo` has `Callback`.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,33 +51,3 @@ class RoundCallback(Callback):
 
     def on_round(self, line: Mapping[str, Any]) -> None:
         self.function(line)
-
-
-class RoundFollower:
-    """Reads each round of metrics.jsonl once, in order, while rank 0 writes the file.
-
-    A run that resumes or restarts truncates the file, and writes the same rounds again.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._last = path, 0, (-1, -1)
-
-    def read(self) -> list[dict[str, Any]]:
-        """The rounds since the last call; none while the file is missing or half written."""
-        try:
-            with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:
-                    self._offset = 0
-                file.seek(self._offset)
-                lines = file.read().splitlines(keepends=True)
-            found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        except FileNotFoundError:
-            return []
-        except ValueError:  # a truncated file has grown past the offset already
-            self._offset = 0
-            return []
-        self._offset += sum(len(line) for line in lines if line.endswith(b"\n"))
-        new = [line for line in found if (line["layer"], line["round"]) > self._last]
-        if new:
-            self._last = (new[-1]["layer"], new[-1]["round"])
-        return new

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError, first_line
-from retexo.results.callbacks import Callback, RoundCallback, RoundFollower
+from retexo.results.callbacks import Callback, RoundCallback
 from retexo.results.progress_bar import ProgressBar, choose_progress, shown_progress
 from retexo.results.trackers import make_trackers
 from retexo.settings.flatten import flatten
@@ -25,7 +25,8 @@ class Observers:
         self._run_dir = run_dir
         self._callbacks, self._trackers = callbacks, trackers
         self._started: list[Callback] = []
-        self._rounds = RoundFollower(run_dir / "metrics.jsonl")
+        self._last_round = (-1, -1)
+        """Layer and number of the last round that was passed on."""
 
     @property
     def are_none(self) -> bool:
@@ -47,9 +48,12 @@ class Observers:
             self._call_callback(callback, lambda each: each.on_start(flat, self._run_dir))
             self._started.append(callback)
 
-    def look(self, phase: str, bytes_sent: int) -> None:
-        """Pass on the rounds since the last call."""
-        for line in self._rounds.read():
+    def look(self, phase: str, bytes_sent: int, rounds: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Pass on new rounds; a restarted run repeats some, which are passed on only once."""
+        for line in rounds:
+            if (line["layer"], line["round"]) <= self._last_round:
+                continue
+            self._last_round = line["layer"], line["round"]
             self._call(lambda each, line=line: each.on_round(line))  # type: ignore[misc]
             if line["train_loss"] is None:
                 self._call(lambda each, line=line: each.on_layer(line))  # type: ignore[misc]

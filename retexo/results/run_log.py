@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from partitioning.file_io import open_regular, read_text
 from retexo.errors import TrainingError
@@ -49,7 +49,8 @@ class RunLog:
                 f"{self._path}: damaged ({error}); take it away to go on without it"
             ) from error
         self._file.truncate(0)
-        self._file.writelines(json.dumps(line) + "\n" for line in kept)
+        for line in kept:
+            self._write(line)
         self._start -= seconds
 
     def round(
@@ -82,7 +83,7 @@ class RunLog:
             "val_loss": val_loss,
             "seconds": seconds,
         }
-        self._file.write(json.dumps(line) + "\n")
+        self._write(line)
         due = number > 0 and number % self._settings.log_every == 0
         if due or train_loss is None or now - self._said >= LINE_INTERVAL:
             self._said = now
@@ -93,3 +94,9 @@ class RunLog:
             self._progress.log(
                 f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}"
             )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """Write a line, and send it to the parent, whose callbacks follow the run."""
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._progress.report_round(line)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -54,6 +54,11 @@ def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any
     what = job.what
     progress.set_round(1, 17)
     progress.enter("round")
+    if what == "many rounds":
+        for number in range(20_000):
+            progress.report_round({"layer": 0, "round": number})
+        KEPT.touch()
+        return {"rank": rank}
     if what == "fail":
         raise ValueError("it went wrong\nin two lines")
     if what == "no space":
@@ -132,14 +137,32 @@ def run_both(first: str, second: str) -> list[Any]:
 # --- on one node ----------
 
 
-def alone(*what: str) -> dict[int, Any]:
+def alone(*what: str, look: monitor.Look | None = None) -> dict[int, Any]:
     """Run a node with these workers, in this thread, as app=train does."""
     warm_up()
     cluster = replace(
         DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT
     )
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
-    return start_workers.run_workers(range(len(what)), serve, dict(enumerate(what)), node)
+    jobs = dict(enumerate(what))
+    return start_workers.run_workers(range(len(what)), serve, jobs, node, look=look)
+
+
+def test_a_slow_callback_does_not_block_a_worker() -> None:
+    """A worker sends more rounds than a pipe holds while the callback waits for its last one."""
+    KEPT.unlink(missing_ok=True)
+    rounds: list[int] = []
+
+    def look(phase: str, bytes_sent: int, lines: Sequence[dict[str, Any]]) -> None:
+        deadline = time.monotonic() + 60
+        while not KEPT.exists():
+            assert time.monotonic() < deadline, "the worker is blocked"
+            time.sleep(0.01)
+        rounds.extend(line["round"] for line in lines)
+
+    alone("many rounds", look=look)
+    KEPT.unlink()
+    assert rounds == [*range(20_000)]
 
 
 DEATHS = {

@@ -30,7 +30,7 @@ from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.results import run_log, trackers
 from retexo.results.atomic_write import UNFINISHED, write_json
-from retexo.results.callbacks import Callback, RoundFollower
+from retexo.results.callbacks import Callback
 from retexo.results.checkpoint import load_model, open_checkpoint, save_layer, save_model
 from retexo.results.observers import observing
 from retexo.results.predictions import Predictions, merge, read_table, write_part, write_table
@@ -53,12 +53,11 @@ SERIES = {
 }
 
 
-def write_rounds(run_dir: Path, *rounds: tuple[Any, ...], mode: str = "a") -> None:
+def lines_of(*rounds: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl."""
     keys = ("layer", "round", "train_loss", "val_metric")
-    with (run_dir / "metrics.jsonl").open(mode) as file:
-        for each in rounds:
-            line = dict(zip(keys, each, strict=True)) | {"val_loss": None, "seconds": 0.5}
-            file.write(json.dumps(line) + "\n")
+    rest = {"val_loss": None, "seconds": 0.5}
+    return [dict(zip(keys, values, strict=True)) | rest for values in rounds]
 
 
 def follow(run_dir: Path, *loggers: str) -> None:
@@ -66,27 +65,23 @@ def follow(run_dir: Path, *loggers: str) -> None:
     settings = train_settings(f"logger=[{','.join(loggers)}]", "progress=none")
     with observing(settings, run_dir, ()) as observers:
         observers.start(SETTINGS)
-        write_rounds(run_dir, *ROUNDS[:2])
-        observers.look("round", 5)
-        write_rounds(run_dir, *ROUNDS[2:])
-        observers.look("done", 12)
+        observers.look("round", 5, lines_of(*ROUNDS[:2]))
+        observers.look("done", 12, lines_of(*ROUNDS[2:]))
         (run_dir / "summary.json").write_text(json.dumps(SUMMARY))
         observers.end(SUMMARY)
 
 
-def test_each_round_is_read_once_also_of_a_run_that_restarts(tmp_path: Path) -> None:
-    follower = RoundFollower(tmp_path / "metrics.jsonl")
-    assert follower.read() == []
-    write_rounds(tmp_path, *ROUNDS[:3])
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"layer": 1, "rou')
-    assert [line["round"] for line in follower.read()] == [0, 1, 2]
-    write_rounds(tmp_path, ROUNDS[0], mode="w")  # it goes on from a saved state
-    assert follower.read() == []
-    write_rounds(tmp_path, *ROUNDS[1:])
-    assert [(line["layer"], line["round"]) for line in follower.read()] == [(1, 0)]
-    write_rounds(tmp_path, ROUNDS[0], (0, 1, 1.125, 0.25), (0, 2, 1.25, 0.5), (0, 3, 1.5, 0.75))
-    assert follower.read() == []
+def test_a_round_that_a_restarted_run_repeats_is_passed_on_once(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with observing(
+        train_settings("progress=none"),
+        tmp_path,
+        [lambda line: seen.append((line["layer"], line["round"]))],
+    ) as observers:
+        observers.start(SETTINGS)
+        for rounds in (ROUNDS[:3], ROUNDS[:1], ROUNDS[1:], ROUNDS):
+            observers.look("round", 0, lines_of(*rounds))
+    assert seen == [(layer, number) for layer, number, *_ in ROUNDS]
 
 
 def test_csv_and_tensorboard(tmp_path: Path) -> None:
@@ -243,10 +238,9 @@ def test_what_is_shown_of_the_rounds(
     settings = train_settings(f"progress={progress}", "num_rounds=[5]", "num_layers=2")
     with observing(settings, tmp_path, ()) as observers:
         observers.start(SETTINGS)
-        write_rounds(tmp_path, *ROUNDS[:3])
         logging.getLogger("retexo.launch.monitor").info("layer 0 round 2, its last")
         logging.getLogger("retexo.worker").warning("never predicted")
-        observers.look("exchange (layer 1)", 31_200)
+        observers.look("exchange (layer 1)", 31_200, lines_of(*ROUNDS[:3]))
         observers.end({"status": "failed"})
     text = shown.getvalue()
     assert ("layer 0 round 2" in text) == lines
@@ -348,10 +342,12 @@ def log_rounds(folder: Path, rank: int) -> None:
 
 
 def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
+    sent: list[Any] = []
     log_rounds(tmp_path, 0)
-    with RunLog(tmp_path, 0, train_settings()) as log:
+    with RunLog(tmp_path, 0, train_settings(), Progress(report_round=sent.append)) as log:
         log.resume_from(0, 2)
         log.round(0, 2, 1.25, 0.625)
+    assert [(line["layer"], line["round"]) for line in sent] == [(0, 0), (0, 1), (0, 2)]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [
         (line["layer"], line["round"], line["train_loss"], line["val_metric"]) for line in lines
