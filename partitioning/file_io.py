@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tokenize import TokenError
 from types import UnionType
 from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
@@ -171,6 +171,23 @@ def check_path(setting: str, value: str) -> Path:
     except (OSError, ValueError) as error:
         raise InputError(f"{setting}={value!r}: cannot be a path ({error}); set another") from None
     return Path(value)
+
+
+def path_below(folder: Path, name: str, where: str) -> Path:
+    """Join a folder and a file name that others wrote, in meta.json or in a store.
+
+    Raises:
+        InputError: the name is no plain path below the folder, such as `a/../b` or `/etc/passwd`;
+            the message begins with `where`.
+    """
+    plain = PurePosixPath(name)
+    is_plain = plain.as_posix() == name and plain.name != "" and not plain.is_absolute()
+    if not is_plain or ".." in plain.parts or "\0" in name:
+        raise InputError(
+            f"{where}: names the file {name!a}, which is no plain path below its folder; nothing is"
+            " read or written there: get the original from who made it"
+        )
+    return folder / name
 
 
 def why_unwritten(error: OSError) -> str:

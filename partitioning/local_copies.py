@@ -22,8 +22,10 @@ from partitioning.errors import InputError
 from partitioning.file_io import (
     exclusive,
     file_checksum,
+    path_below,
     read_json,
     read_text,
+    reading,
     write_durably,
 )
 from partitioning.object_store import Entry, Place
@@ -82,7 +84,8 @@ def _read_checksum(place: Place, target: Path) -> str:
     """Return the checksum in a file of sha256sum."""
     held = target.parent / f"stated{CHECKSUM}"
     place.download(held)
-    words = read_text(held).split() or [""]
+    with reading(held, "file of sha256sum", where=str(place)):
+        words = read_text(held).split() or [""]
     held.unlink()
     return words[0].lower()
 
@@ -97,7 +100,10 @@ def _read_checksums(place: Place, objects: dict[str, Entry], target: Path) -> di
         held.unlink()
         if manifest.get("status") != "complete":
             raise InputError(f"{place}: the upload of this run has not ended; wait, or repeat it")
-        checksums = {str(name): str(each) for name, each in manifest["sha256"].items()}
+        stated = manifest.get("sha256")
+        if not isinstance(stated, dict):
+            raise InputError(f"{place / MANIFEST}: has no checksums by file; upload the run again")
+        checksums = {name: str(each) for name, each in stated.items()}
     for name in objects:
         if name.endswith(CHECKSUM):
             checksums[name.removesuffix(CHECKSUM)] = _read_checksum(place / name, target)
@@ -109,10 +115,12 @@ def _copy_changed(
 ) -> None:
     """Copy the files whose version is not the recorded one; remove those that are gone."""
     record = target.parent / RECORD
-    known = read_json(record).get("files", {}) if record.is_file() else {}
+    known = read_json(record).get("files") if record.is_file() else {}
+    if not isinstance(known, dict):
+        raise InputError(f"{record}: has no versions by file; remove its folder")
     files: dict[str, Any] = {}
     for name, entry in wanted.items():
-        path, held = target / name, known.get(name)
+        path, held = _path_of_copy(target, name, str(place)), known.get(name)
         if not (entry.version and held == asdict(entry) and path.is_file()):
             log.info("copying %s to %s", (place / name).url, path)
             (place / name).download(path, checksums.get(name))
@@ -120,7 +128,12 @@ def _copy_changed(
         _write_json(record, {"url": place.url, "files": known | files})
     _write_json(record, {"url": place.url, "files": files})
     for name in known.keys() - files.keys():
-        (target / name).unlink(missing_ok=True)
+        _path_of_copy(target, name, str(record)).unlink(missing_ok=True)
+
+
+def _path_of_copy(target: Path, name: str, where: str) -> Path:
+    """Return the path of a data set's file; the name is empty where the data set is one file."""
+    return path_below(target, name, where) if name else target
 
 
 # ---- partition directories
@@ -143,7 +156,7 @@ def origin(directory: Path) -> Place | None:
         if record.is_file():
             held = read_json(record)
             if "setting" in held:
-                place = Place(str(held["setting"]), str(held["url"]))
+                place = Place(str(held["setting"]), str(held.get("url")))
                 return (
                     place
                     if directory == folder
@@ -182,7 +195,7 @@ def fetch_parts(directory: Path, meta: Meta | None, parts: Iterable[int]) -> Non
         return
     begins = tuple(f"part{part}/" for part in parts)
     for name, checksum in meta.checksums.items():
-        path = directory / name
+        path = path_below(directory, name, str(place))
         is_needed = name.startswith(begins) and name.endswith(".npy")
         if is_needed and not (path.is_file() and file_checksum(path) == checksum):
             log.info("copying %s to %s", (place / name).url, path)
@@ -205,7 +218,7 @@ def upload_directory(directory: Path, meta: Meta) -> None:
         (place / META).remove()
         for name in meta.checksums:
             log.info("writing %s", (place / name).url)
-            (place / name).upload(directory / name)
+            (place / name).upload(path_below(directory, name, str(directory / META)))
         (place / META).upload(directory / META)
         (place / MANIFEST).remove()
     except InputError as error:

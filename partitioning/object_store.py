@@ -19,7 +19,7 @@ from typing import Any
 
 from partitioning.datasets import download
 from partitioning.errors import InputError, first_line
-from partitioning.file_io import file_checksum, open_regular, rename_durably
+from partitioning.file_io import file_checksum, open_regular, path_below, rename_durably
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 SCHEMES = (*PACKAGES, "https")
@@ -113,11 +113,11 @@ class Place:
         with self._explain("list"):
             root = self._path.rstrip("/")
             found = self._filesystem().find(root, detail=True)
-        names = {path.removeprefix(f"{root}/"): _make_entry(info) for path, info in found.items()}
-        for name in names:
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise InputError(f"{self}: has an object {name!a}, which is no path below it")
-        return {name: entry for name, entry in names.items() if not name.endswith("/")}
+        entries = {path.removeprefix(f"{root}/"): _make_entry(info) for path, info in found.items()}
+        objects = {name: entry for name, entry in entries.items() if not name.endswith("/")}
+        for name in objects:
+            path_below(Path(), name, str(self))
+        return objects
 
     def folders(self) -> list[str]:
         """Return the names of the folders right below the address."""

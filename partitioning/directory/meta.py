@@ -16,7 +16,7 @@ from partitioning.array_checks import MANY_CLASSES
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
 from partitioning.features.schema import check_states
-from partitioning.file_io import check_types, file_checksum, read_json
+from partitioning.file_io import check_types, file_checksum, path_below, read_json
 
 VERSION = 2
 """Format version: npy files. Version 1, of before 0.1.0, had DGL's files alone."""
@@ -165,6 +165,8 @@ class Meta:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
                 raise ValueError("a checksum is no string")
+            for name in meta.checksums:
+                path_below(directory, name, f"{path}: checksums")
             if meta.task == "multiclass" and meta.num_classes > max(meta.num_nodes, MANY_CLASSES):
                 raise ValueError(f"num_classes is {meta.num_classes}, more than nodes")
             return meta

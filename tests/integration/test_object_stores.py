@@ -12,14 +12,14 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from loopback_server import serve
-from support import Ended, run_main
+from support import Ended, random_graph, run_main, snapshot, thirds, write_partitions
 
 from partitioning import local_copies, object_store
 from partitioning.directory.meta import Meta
@@ -381,3 +381,61 @@ def test_training_from_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             local_copies.copy_data(Place("dataset_file", f"{served.url}/people/"), tmp_path)
         with pytest.raises(InputError, match=r"HTTP Error 404: .*; correct the address, of a file"):
             local_copies.copy_data(Place("dataset_file", f"{served.url}/people"), tmp_path)
+
+
+HOSTILE_NAMES = ["part0/../../../x.npy", "/tmp/x.npy", "part0//x.npy", "./part0/x.npy", "part0/\0"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else a partition directory at an address would write files elsewhere."""
+    monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
+    rng = np.random.default_rng(0)
+    graph = random_graph()
+    made = write_partitions(tmp_path / "maker", graph, thirds(40), rng.integers(0, 2, 40), 2)
+    content = json.loads((made.path / "meta.json").read_text())
+    content["checksums"][name] = hashlib.sha256(b"evil").hexdigest()
+    (made.path / "meta.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"meta\.json: checksums: names the file '.*no plain path"):
+        Meta.read(made.path)  # also by those who write, or delete, what it names
+    with serve({f"/parts/{name}": b"evil"}) as served:
+        base = local_copies.mirror(
+            Place("partition_dir", f"{served.url}/parts"), tmp_path / "cache"
+        )
+        assert made.meta is not None
+        meta = replace(made.meta, checksums={name: hashlib.sha256(b"evil").hexdigest()})
+        before = snapshot(tmp_path)
+        with pytest.raises(InputError, match="no plain path"):
+            local_copies.fetch_parts(base, meta, [0])
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_name_in_a_record_of_copies_deletes_nothing_elsewhere(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    store.put("many/nodes.csv", b"id,label\n1,a\n2,b\n")
+    place = Place("dataset_file", f"s3://{BUCKET}/many/")
+    copied = local_copies.copy_data(place, tmp_path / "cache")
+    record = copied.parent / local_copies.RECORD
+    content = json.loads(record.read_text())
+    content["files"][name] = {"size": 1, "version": ""}
+    record.write_text(json.dumps(content))
+    before = snapshot(copied)
+    with pytest.raises(InputError, match=r"copy\.json: names the file '.*no plain path"):
+        local_copies.copy_data(place, tmp_path / "cache")
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b'{"status": "complete"}', b'{"status": "complete", "sha256": [1]}', b"\xff"]
+)
+def test_a_damaged_list_of_uploaded_files_is_refused(
+    store: Store, tmp_path: Path, content: bytes
+) -> None:
+    store.put("damaged/nodes.csv", b"id,label\n1,a\n2,b\n")
+    store.put("damaged/upload.json", content)
+    with pytest.raises(InputError, match=r"upload\.json"):
+        local_copies.copy_data(Place("dataset_file", f"s3://{BUCKET}/damaged/"), tmp_path)
