@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from partitioning.array_checks import check_dense
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
@@ -170,7 +171,7 @@ def encode_node_rows(
     if np.isnan(raw).any() and is_matrix:
         raise InputError(f"{what}: a blank feature; the model was trained without blanks")
     if state is None:
-        return np.asarray(raw, np.float32)
+        return check_dense(raw, table.rows, f"{what}: features")
     made = apply(state, raw, schema)
     if unusual is not None:
         unusual.update(count_unusual(state, raw, schema))
@@ -220,7 +221,7 @@ def encode_edge_rows(
         return np.asarray(apply(state, raw, replace(table.schema, path=what)).toarray(), np.float32)
     if raw.shape[1] != width:
         raise InputError(f"{what}: {raw.shape[1]} features; the model was trained with {width}")
-    return np.asarray(raw, np.float32)
+    return check_dense(raw, len(raw), f"{what}: features")
 
 
 def _add_reverse(

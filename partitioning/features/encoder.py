@@ -8,7 +8,7 @@ N rows, W columns of the raw matrix, F columns after encoding.
 
 import logging
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -198,14 +198,22 @@ class EncodedFeatures:
         self.shape = raw.shape[0], count_columns(state)
 
     def __getitem__(self, rows: NDArray[Any]) -> Rows:
-        """Encode the rows at indices [n]; return [n, F]."""
+        """Encode the rows at indices [n]; return [n, F].
+
+        Raises:
+            InputError: a number is not finite in float32 once it is encoded.
+        """
         made = np.empty((len(rows), self.shape[1]), np.float32)
         size = max(1, BLOCK // max(self.raw.shape[1], 1))
         for begin in range(0, len(rows), size):
             block = slice(begin, begin + size)
-            made[block] = encode(self.state, self.raw[rows[block]], self.schema)
+            with np.errstate(over="ignore"):
+                made[block] = encode(self.state, self.raw[rows[block]], self.schema)
             if self.zeroed is not None:
                 made[block][self.zeroed[rows[block]]] = 0
+            finite = np.isfinite(made[block]).all(axis=1)
+            if not finite.all():
+                self._refuse(int(rows[block][finite.argmin()]))
         return made
 
     def __len__(self) -> int:
@@ -214,6 +222,23 @@ class EncodedFeatures:
     def toarray(self) -> Rows:
         """Encode all rows; return [N, F]."""
         return self[np.arange(len(self))]
+
+    def _refuse(self, row: int) -> NoReturn:
+        """InputError for a row that is not finite once it is encoded."""
+        for fitted in self.state["columns"]:
+            one = self.state | {"columns": [fitted]}
+            with np.errstate(over="ignore"):
+                encoded = encode(one, self.raw[row : row + 1], self.schema)
+            if not np.isfinite(encoded).all():
+                column = self.schema.find(fitted["name"])
+                assert column is not None
+                value = np.float64(self.raw[row, column.columns]) + column.offset
+                shown = ", ".join(f"{each:g}" for each in value)
+                raise InputError(
+                    f"{self.schema.path}: column `{fitted['name']}`, row {row} is {shown}; once it"
+                    " is encoded, that is no finite float32: mend the table"
+                )
+        raise AssertionError("a row that is finite")
 
 
 def count_columns(state: State) -> int:

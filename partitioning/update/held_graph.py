@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from partitioning.datasets.nodes import Nodes
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import REMEDY, edge_folder, load_array, node_folder
+from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from partitioning.features.build import named_columns
 from partitioning.features.encoder import State, count_columns
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.kinds import WIDTH
-from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_names import FILES as NAME_FILES
 from partitioning.partition_settings import ColumnSettings
@@ -101,21 +101,6 @@ class HeldDirectory:
             return self.meta.features.get(f"nodes/{name}" if name else "nodes")
         return self.meta.features.get(f"edges/{SEPARATOR.join(name)}" if name[1] else "edges")
 
-    def load(self, path: Path) -> NDArray[Any]:
-        """Map an array of the directory after comparing the file with its checksum.
-
-        What is made from a damaged file would get a new checksum, and nobody could see the damage.
-        """
-        check_intact(self, path)
-        return load_array(path)
-
-
-def check_intact(held: HeldDirectory, path: Path) -> None:
-    """InputError where a file is missing or is not what meta.json describes."""
-    stated = held.meta.checksums.get(path.relative_to(held.path).as_posix())
-    if not path.is_file() or file_checksum(path) != stated:
-        raise InputError(f"{path}: missing or damaged; {REMEDY}")
-
 
 def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
     """Open a directory for an update.
@@ -123,12 +108,14 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
     Args:
         path: The directory.
         parts: The partitions that are on this machine, where it has not all; the directory is
-            opened as if there were no others.
+            opened as if there were no others. Its files were checked before (`verify`).
 
     Raises:
-        InputError: it is of another program, or holds what an update cannot keep right.
+        InputError: it is of another program, damaged, or holds what an update cannot keep right.
     """
     meta = read_meta(path)
+    if parts is None:  # what is made from a damaged file would get a new checksum
+        find([path], None).verify(range(len(meta.parts)))
     if meta.links:
         raise InputError(
             f"{path}: made with task=link_prediction, whose pairs and spectral embedding depend on"
@@ -159,7 +146,7 @@ def open_directory(path: Path, parts: range | None = None) -> HeldDirectory:
     for name, each in counts.items():
         bounds = np.cumsum([0, *each["nodes"][chosen]])
         folders = [node_folder(held.folder(part), name) for part in range(held.num_parts)]
-        ids = np.concatenate([held.load(folder / "orig_id.npy") for folder in folders])
+        ids = np.concatenate([load_array(folder / "orig_id.npy") for folder in folders])
         if len(ids) != bounds[-1]:
             raise InputError(
                 f"{path}: {len(ids)} ids of nodes, meta.json says {bounds[-1]}; {REMEDY}"

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.directory.meta import HeteroMeta
-from partitioning.directory.npy_files import edge_folder, node_folder
+from partitioning.directory.npy_files import edge_folder, load_array, node_folder
 from partitioning.directory.partition import HALO_IDS
 from partitioning.graph_data import (
     EDGE_DATA,
@@ -54,7 +54,7 @@ def read_graph(held: HeldDirectory) -> HeldGraph:
 
     def join(name: str, of_type: str | None = None) -> Any:
         places = [each if of_type is None else node_folder(each, of_type) for each in folders]
-        return np.concatenate([held.load(each / f"{name}.npy") for each in places])
+        return np.concatenate([load_array(each / f"{name}.npy") for each in places])
 
     tables = {}
     for name, each in held.types.items():
@@ -102,14 +102,14 @@ def _read_relation(held: HeldDirectory, name: EdgeType) -> Relation:
     for part in range(held.num_parts):
         folder = edge_folder(held.folder(part), name)
         source, destination = held.types[name[0]], held.types[name[2]]
-        halo = held.load(node_folder(held.folder(part), name[0]) / "halo.npy")
+        halo = load_array(node_folder(held.folder(part), name[0]) / "halo.npy")
         ids = np.concatenate((np.arange(*source.bounds[part : part + 2]), halo))
-        arrays.setdefault("src", []).append(ids[held.load(folder / "src.npy")])
-        dst = held.load(folder / "dst.npy").astype(np.int64) + destination.bounds[part]
+        arrays.setdefault("src", []).append(ids[load_array(folder / "src.npy")])
+        dst = load_array(folder / "dst.npy").astype(np.int64) + destination.bounds[part]
         arrays.setdefault("dst", []).append(dst)
         for data in EDGE_DATA:
             if (folder / f"{data}.npy").is_file():
-                arrays.setdefault(data, []).append(held.load(folder / f"{data}.npy"))
+                arrays.setdefault(data, []).append(load_array(folder / f"{data}.npy"))
     joined: dict[str, Any] = {each: np.concatenate(pieces) for each, pieces in arrays.items()}
     return Relation(**joined)
 

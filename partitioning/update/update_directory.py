@@ -249,7 +249,16 @@ def count_changes(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def make_meta(meta: Meta, rows: list[dict[str, Any]], entry: dict[str, Any]) -> Meta:
-    """Return the description of an updated directory, from `describe_part` of all partitions."""
+    """Return the description of an updated directory, from `describe_part` of all partitions.
+
+    Raises:
+        InputError: no training node is left of those that there were.
+    """
+    if any(part.train for part in meta.parts) and not any(row["split"]["train"] for row in rows):
+        raise InputError(
+            "app=update: no training node would be left, so nothing could be trained; keep some"
+            " (update.deleted_nodes, or the column split)"
+        )
     checksums = {name: each for row in rows for name, each in row["checksums"].items()}
     counts = [
         replace(

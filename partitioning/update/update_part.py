@@ -103,7 +103,7 @@ class PartUpdater:
         new edges.
         """
         numbers = self.numbers[name]
-        halo = self.held.load(node_folder(self.held.folder(part), name) / "halo.npy")
+        halo = load_array(node_folder(self.held.folder(part), name) / "halo.npy")
         sources = [
             _edges_into(part, each.new, self.numbers[relation[2]]).src
             for relation, each in self.change.edges.items()
@@ -119,7 +119,7 @@ class PartUpdater:
         source, destination = nodes[name[0]], nodes[name[2]]
         numbers, change = self.numbers[name[2]], self.change.edges[name]
         folder = edge_folder(self.held.folder(part), name)
-        src, dst = (self.held.load(folder / f"{end}.npy") for end in ("src", "dst"))
+        src, dst = (load_array(folder / f"{end}.npy") for end in ("src", "dst"))
         data = {
             each: load_array(folder / f"{each}.npy")
             for each in EDGE_DATA
@@ -244,7 +244,6 @@ class PartUpdater:
                 made.num_cut[name] = int(np.count_nonzero(written >= num_inner))
         for each, array in edges.data.items():
             if edges.are_changed or edges.is_data_changed:
-                self.held.load(old / f"{each}.npy")
                 np.save(new / f"{each}.npy", array)
             else:
                 _link(old / f"{each}.npy", new / f"{each}.npy")
@@ -327,7 +326,7 @@ class PartUpdater:
         if is_same and (values is None or not len(rows.changed)):
             _link(old / f"{name}.npy", new / f"{name}.npy")
             return load_array(old / f"{name}.npy")
-        array = self.held.load(old / f"{name}.npy")
+        array = load_array(old / f"{name}.npy")
         if values is not None and len(rows.changed):
             array = np.array(array)
             array[rows.changed] = values[rows.changed_rows]
@@ -346,8 +345,6 @@ class PartUpdater:
             for file in NAME_FILES:
                 _link(old / file, new / file)
             return
-        for file in NAME_FILES:
-            self.held.load(old / file)
         names = Names.read(old)
         assert names is not None
         names = names.take(np.flatnonzero(rows.stays))
@@ -416,7 +413,7 @@ def update_degrees(
 
     Degrees are counts; sums of weights are added up again for the sources that changed.
     """
-    before = [held.load(held.folder(part) / OUT_DEGREES) for part in range(len(parts))]
+    before = [load_array(held.folder(part) / OUT_DEGREES) for part in range(len(parts))]
     inner = np.diff(numbers.old_bounds)
     degree = np.zeros(len(numbers.new_id), before[0].dtype)
     degree[: numbers.num_old] = np.concatenate(

@@ -55,6 +55,7 @@ def _update_with_others(path: Path, settings: Settings, run_dir: Path) -> Update
     with writing(path):
         directory = find([path], cluster.num_partitions)
         assert directory.meta is not None
+        directory.verify(cluster.local_ranks)
         digest, files = check_tables(path, update)
         with replaced_when_written(path, overwrite=True) as unfinished:
             run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)

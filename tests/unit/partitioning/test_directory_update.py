@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import snapshot
 
 from partitioning.directory import write_directory
 from partitioning.directory.meta import Meta
@@ -222,7 +223,9 @@ class Model:
         target = next(iter(self.widths))
         for name, rows in self.nodes.items():
             count = int(self.rng.integers(0, 4)) if len(rows) > 4 or name != target else 0
-            deleted = [int(each) for each in self.rng.permutation([*rows])[:count]]
+            training = [node for node, row in rows.items() if row["split"] == "train"][:1]
+            free = [node for node in rows if name != target or node not in training]  # one stays
+            deleted = [int(each) for each in self.rng.permutation(free)[:count]]
             write_rows("deleted_nodes", name, [{"id": node} for node in deleted])
             for node in deleted:
                 del rows[node]
@@ -235,7 +238,8 @@ class Model:
                         or (each[2] == name and edge["dst"] in deleted)
                     )
                 ]
-            changed = [int(each) for each in self.rng.permutation([*rows])[: self.rng.integers(3)]]
+            free = [node for node in free if node in rows]
+            changed = [int(each) for each in self.rng.permutation(free)[: self.rng.integers(3)]]
             if changed and (self.widths[name] or name == target):
                 for node in changed:
                     values = self.values(name)
@@ -592,6 +596,17 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no ids": ({"new_nodes": "age,town 3,x"}, "no column of ids"),
     "new class": ({"new_nodes": "id,age,town,label kim,3,x,green"}, "row 0 is green"),
     "split without label": ({"new_nodes": "id,age,town,split kim,3,x,train"}, "have no label"),
+    "huge new": (
+        {"new_nodes": "id,age,town kim,3,x lee,1e308,x"},
+        "new_nodes.csv: column `age`, row 1 is 1e+308",
+    ),
+    "huge changed": (
+        {"changed_nodes": "id,age,town ann,-1e300,x"},
+        "column `age`, row 0 is -1e+300",
+    ),
+    "beyond float32": ({"changed_nodes": "id,age,town ann,1e42,x"}, "`age`, row 0 is 1e+42"),
+    "huge weight": ({"new_edges": "src,dst,weight ann,cid,1e308"}, "weights: row 0"),
+    "all training nodes deleted": ({"deleted_nodes": "id ann bob cid dan"}, "no training node"),
     "all deleted": ({"deleted_nodes": "id ann bob cid dan eve fay"}, "no node would be left"),
 }
 
@@ -639,7 +654,19 @@ def test_a_change_is_applied_once_by_one_process_to_an_intact_directory(
     with pytest.raises(InputError, match="this change was applied at"):
         update(path, **change)
     assert len(update(path, **change, again=True).history) == 2
-    damaged = path / "part0" / "src.npy"
+
+
+@pytest.mark.parametrize("name", ["src", "feat", "label", "val_mask", "edge_weight", "name_text"])
+def test_a_damaged_directory_is_not_updated(
+    tables: tuple[Path, pd.DataFrame], tmp_path: Path, name: str
+) -> None:
+    """Also where the file would only be linked into the new directory."""
+    path, _ = tables
+    damaged = path / "part0" / f"{name}.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match=r"part0/src\.npy: missing or damaged"):
-        update(path, **change, again=True)
+    before = snapshot(path)
+    change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1"})
+    with pytest.raises(InputError, match=rf"part0/{name}\.npy: its checksum is not the one"):
+        update(path, **change)
+    assert snapshot(path) == before
+    assert not [*path.parent.glob(".*")]
