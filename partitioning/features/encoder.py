@@ -232,7 +232,7 @@ class EncodedFeatures:
             if not np.isfinite(encoded).all():
                 column = self.schema.find(fitted["name"])
                 assert column is not None
-                value = np.float64(self.raw[row, column.columns]) + column.offset
+                value = self.raw[row, column.columns].astype(np.float64) + column.offset
                 shown = ", ".join(f"{each:g}" for each in value)
                 raise InputError(
                     f"{self.schema.path}: column `{fitted['name']}`, row {row} is {shown}; once it"
