@@ -6,7 +6,7 @@ Nodes are network namespaces of this machine (tests/namespaces.py; needs root an
 limited to the given rate. They share the machine's cores, so this shows the cost of a slow link,
 not the gain of more machines. GCN, random partition, stopping at convergence. Methods alternate;
 ratios are of medians. `lean` are the defaults; `lean, plain rows` differs from it in its rows
-only; `bandwidth` sets `network` to the rate.
+only.
 """
 
 import argparse
@@ -32,7 +32,6 @@ METHODS = {
     "lean, plain rows": ["exchange=plain"],
     "lean": [],
     "lan": ["network=lan"],
-    "bandwidth": ["network={rate}"],
 }
 LIMIT = 3600
 """Time limit of a run in seconds."""
@@ -85,7 +84,7 @@ def measure(
                 found[method].append(
                     run(
                         nodes,
-                        [*data, *(word.format(rate=rate) for word in METHODS[method])],
+                        [*data, *METHODS[method]],
                         options.parts_per_node,
                         folder,
                     )

@@ -18,7 +18,6 @@ from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
 from retexo.apps.find_partitions import open_directory, with_found_parts
-from retexo.apps.network import with_chosen_precision
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
@@ -42,8 +41,8 @@ MAX_SHOWN = 6
 """Largest number of workers for which bytes by peer are printed."""
 SLOW = 20.0
 """Dry runs that take longer skip other encodings; seconds."""
-STANDARD_BANDWIDTH = 1e9 / 8
-"""Bytes per second of a worker's link where `network` states no bandwidth: 1 Gbit/s."""
+BANDWIDTH = 1e9 / 8
+"""Bytes per second of a worker's link: 1 Gbit/s."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange=exact": {"exchange": {"mode": "exact"}},
     "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
@@ -68,7 +67,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         raise InputError(
             "split.inductive=true: app=plan predicts runs in which no node is hidden; leave it out"
         )
-    settings, candidates = with_chosen_precision(with_found_parts(settings))
+    settings = with_found_parts(settings)
     directory = open_directory(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings.train, directory)
@@ -91,7 +90,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),
-        **candidates,
         "workers": len(partitions),
         "rounds": rounds,
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
@@ -109,9 +107,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         ),  # the fewest bytes first
         **_estimate_by_formulas(settings.train, directory, partitions, plain, rounds),
         "network_seconds": {
-            name: network_seconds(
-                predicted, len(partitions), number, settings.train.network.bandwidth
-            )
+            name: network_seconds(predicted, len(partitions), number)
             for name, number in rounds.items()
         },
     }
@@ -210,13 +206,11 @@ def bytes_by_peer(
     return table
 
 
-def network_seconds(
-    predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int], bandwidth: float | None
-) -> float:
-    """Return the time in which the busiest link carries its bytes; bandwidth: bytes per second."""
+def network_seconds(predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int]) -> float:
+    """Return the time in which the busiest link carries its bytes."""
     table = bytes_by_peer(predicted, num_workers, rounds)
     busiest = max(table.sum(axis=0).max(), table.sum(axis=1).max())
-    return float(busiest / (bandwidth or STANDARD_BANDWIDTH))
+    return float(busiest / BANDWIDTH)
 
 
 def _smoothing(
@@ -333,8 +327,7 @@ def _print(
             f" {min(memory):,.0f} MiB at least"
         )
     seconds = list(result["network_seconds"].values())[-1]
-    link = train.network.cost if train.network.bandwidth else "1 Gbit/s"
-    print(f"seconds to send this at {link} a worker, at least: {seconds:,.3g}")
+    print(f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}")
     print(f"bytes by peer in {run_dir / 'plan.json'}")
 
 

@@ -19,7 +19,6 @@ from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import open_local, with_found_parts
 from retexo.apps.inference import with_model_of
-from retexo.apps.network import with_chosen_precision
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
 from retexo.apps.summary import (
@@ -82,7 +81,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
             "starts from %s: %s with num_layers=%d", initial.directory, model.name, model.depth
         )
     check(settings.train)
-    settings, predicted = with_chosen_precision(with_found_parts(settings))
+    settings = with_found_parts(settings)
     shared = shared_settings(settings)
     source = settings.train.resume
     is_new_job = settings.is_multirun_job and source is None
@@ -109,7 +108,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         observing(settings.train, run_dir, callbacks) as observers,
         start_workers.terminate_as_exit(),
     ):
-        training = Training(settings, run_dir, directory, description, shared, observers, predicted)
+        training = Training(settings, run_dir, directory, description, shared, observers)
         summary = training.run()
     if cluster.node_rank != 0 and settings.train.checkpoint.keep:
         resume.note_done(run_dir, summary)
@@ -137,8 +136,6 @@ class Training:
     """Settings that are the same on every node."""
     observers: Observers
     """Of node 0."""
-    predicted: dict[str, Any]
-    """What summary.json says of network=BANDWIDTH."""
     causes: list[str] = field(default_factory=list)
     """Of the restarts so far."""
     summary: dict[str, Any] = field(default_factory=dict)
@@ -212,7 +209,6 @@ class Training:
                 )
             self.summary = {
                 **baselines_of(self.directory),
-                **self.predicted,
                 "status": "running",
                 "run_id": node.run_id,
                 "versions": versions(),

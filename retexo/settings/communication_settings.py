@@ -3,7 +3,6 @@
 `network` decides those of BY_NETWORK that nothing else sets, which are "auto" until then.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from partitioning.errors import InputError
 from partitioning.partition_settings import LINKS
 from partitioning.setting_fields import (
-    Check,
     Checked,
     at_least,
     one_of,
@@ -27,13 +25,6 @@ UNCOMPRESSED = dict(zip(BY_NETWORK, (["fp32"], "fp32", "none"), strict=True))
 COMPRESSED = dict(zip(BY_NETWORK, (["int4"], "int6", "powersgd"), strict=True))
 LINKS_COMPRESSED = dict(zip(BY_NETWORK, (["int4"], "int8", "none"), strict=True))
 """For link prediction, where low-rank compression costs accuracy."""
-_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)(M|G)bit", re.IGNORECASE)
-
-
-def bandwidth_of(network: str) -> float | None:
-    """Return the bandwidth in bytes per second that `network` states; None for a word."""
-    found = _BANDWIDTH.fullmatch(network)
-    return found and float(found[1]) * {"M": 1e6, "G": 1e9}[found[2].upper()] / 8
 
 
 def decided_by_network(values: Mapping[str, Any]) -> frozenset[str]:
@@ -44,7 +35,7 @@ def decided_by_network(values: Mapping[str, Any]) -> frozenset[str]:
 def chosen_by_network(
     values: Mapping[str, Any], names: Iterable[str] = BY_NETWORK
 ) -> dict[str, Any]:
-    """Return what `network` says for these settings; a bandwidth as wan, until sizes are known."""
+    """Return what `network` says for these settings."""
     chosen = LINKS_COMPRESSED if values["task._target_"] == LINKS else COMPRESSED
     if values["network"] == "lan":
         chosen = UNCOMPRESSED
@@ -61,24 +52,12 @@ class NetworkSettings(Checked):
     cost: str = setting(
         "network",
         "wan",
-        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients), lan (cheap: no compression) "
-        "or the bandwidth of a worker, such as 100Mbit or 10Gbit (by predicted bytes and seconds, "
-        "which are printed); decides exchange.precision, gradient.precision and "
-        "gradient.compression unless another setting, +experiment or trainer does",
-        Check(
-            lambda value: value in ("wan", "lan") or bool(bandwidth_of(value)),
-            "must be wan, lan or a bandwidth with its unit, such as 100Mbit or 10Gbit",
-        ),
+        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients) or lan (cheap: no "
+        "compression); decides exchange.precision, gradient.precision and gradient.compression "
+        "unless another setting, +experiment or trainer does",
+        one_of("wan", "lan"),
         compared=False,
     )
-
-    decides: frozenset[str]
-    """Settings of BY_NETWORK that nothing else sets."""
-
-    @property
-    def bandwidth(self) -> float | None:
-        """Bytes per second; None where no bandwidth is given."""
-        return bandwidth_of(self.cost)
 
 
 @settings_dataclass

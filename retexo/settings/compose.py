@@ -1,5 +1,6 @@
 """Settings composed by Hydra from configuration files and the command line."""
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ from retexo.settings.schema import (
 )
 from retexo.settings.search import check_direction, shorten_name
 from retexo.settings.table import help_text
+
+logger = logging.getLogger(__name__)
 
 BASE = "node_classification"
 """Default of --config-name."""
@@ -204,6 +207,12 @@ def load(
     check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
     check(DEFINED["network"][0], values["network"])  # before the settings that it decides
     names = decided_by_network(values)
+    if values["network"] != "wan" and not names:
+        logger.info(
+            "network=%s changes nothing: other settings, such as trainer or +experiment, decide"
+            " the precision of rows and gradients",
+            values["network"],
+        )
     chosen = chosen_by_network(values, names)
     values |= chosen
     launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
@@ -215,7 +224,6 @@ def load(
         "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
         "arguments": (f"--config-name={config_name}", *own, *overrides),
         "given": given,
-        "decides": names,
         "resolved": with_values(resolved, chosen),
         "options": options,
         "started": started,

@@ -1,5 +1,5 @@
 """app=plan: the prediction beside a run of the same command, options, memory and mistakes; bytes
-and memory from sizes alone, one node a client, and the choice of precisions by bandwidth.
+and memory from sizes alone, and one node a client.
 """
 
 import contextlib
@@ -27,8 +27,6 @@ from support import (
 )
 
 from partitioning import datasets, node_split
-from partitioning.directory.meta import Meta
-from partitioning.directory.partition import PartCounts
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -38,9 +36,7 @@ from retexo.exchange.cover import minimum_cover
 from retexo.plan import baselines
 from retexo.plan import random_graph as by_size
 from retexo.plan.memory import BASE, KEPT, Memory, peak_memory, worker_memory
-from retexo.plan.precision import ROWS, choose, gradient_candidates, row_candidates
-from retexo.plan.traffic import architecture_of, estimate_by_gradient, estimate_traffic
-from retexo.settings.communication_settings import BY_NETWORK, bandwidth_of
+from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -113,23 +109,6 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     assert any(line.startswith("memory per worker, private, about:") for line in lines)
     seconds = planned["network_seconds"]["given"]
     assert f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}" in lines
-
-
-def test_training_sends_what_its_bandwidth_asks_for(place: Path) -> None:
-    """The rows of this graph are sent within a second by any link from here on."""
-    given = ("network=10Mbit", "gradient.compression=none")
-    ended = run_main("app=train", *DATA, *SMALL, *given, "hydra.run.dir=slow", cwd=place)
-    assert ended.rc == 0, ended.output
-    summary = json.loads((place / "slow" / "summary.json").read_text())
-    candidates, settings = summary["network"], summary["settings"]
-    assert [each["values"]["exchange.precision"] for each in candidates["rows"]] == [*ROWS]
-    assert settings["exchange"]["precision"] == ["fp32"]
-    assert (
-        settings["gradient"] | {"precision": "fp32", "compression": "none"} == settings["gradient"]
-    )
-    assert "network=10Mbit: rows in fp32; predicted for the busiest worker" in ended.output
-    model = json.loads((place / "slow" / "checkpoint" / "model.json").read_text())
-    assert model["exchange_precision"] == ["fp32", "fp32"]
 
 
 # --- in this process ----------
@@ -354,75 +333,6 @@ def test_a_client_computes_from_what_it_was_sent() -> None:
     wanted = torch.stack([torch.stack(box).mean(dim=0) if box else torch.zeros(3) for box in boxes])
     torch.testing.assert_close(one.received(rows, src, dst, online), wanted)
     assert not online.all()
-
-
-FREE = frozenset(BY_NETWORK)
-PARTS = 4
-
-
-@pytest.mark.parametrize("model", ["sage", "gat"])
-def test_bytes_beside_a_dry_run(tmp_path: Path, model: str) -> None:
-    graph = random_graph(400, 1600, 120)
-    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % PARTS, PARTS)
-    settings = compose(
-        [f"model={model}", "hidden_dim=64", "num_rounds=[3,5]", "smoothing.steps=0", "device=cpu"]
-    ).train
-    assert directory.meta is not None
-    rows = row_candidates(settings, directory.meta, 1e9)
-    gradients = gradient_candidates(settings, directory.meta, 1e9, FREE)
-    encodings = [
-        replace(
-            settings.gradient,
-            precision=each.values["gradient.precision"],
-            compression=each.values["gradient.compression"],
-        )
-        for each in gradients
-    ]
-    exact = replace(settings, exchange=replace(settings.exchange, precision=("fp32", "fp32")))
-    parts = [directory.read(part) for part in range(PARTS)]
-    dry = estimate_by_gradient(exact, directory, parts, encodings)
-    for candidate, sent in zip(gradients, dry, strict=True):
-        counted = sent.total(settings.num_rounds, ["gradients"]) / PARTS
-        assert candidate.num_bytes == pytest.approx(counted, rel=0.1), (
-            candidate
-        )  # without losses and counts
-    counted = dry[0].total(settings.num_rounds, ["features", "embeddings"]) / PARTS
-    assert 0.8 < counted / rows[0].num_bytes < 1.05
-
-
-@pytest.mark.parametrize(
-    ("network", "rows", "gradients"),
-    [
-        ("10Mbit", "int4", "int6 powersgd"),
-        ("100Mbit", "int4", "int6 powersgd"),
-        ("1Gbit", "int8", "fp32"),
-        ("10Gbit", "fp32", "fp32"),
-    ],
-)
-def test_choices_on_the_shape_of_products(network: str, rows: str, gradients: str) -> None:
-    """Rows: 1,836,000 halo nodes of a worker, 100 features and 128 values of the first layer."""
-    meta = Meta(
-        version=2,
-        name="",
-        dataset="",
-        task="multiclass",
-        num_nodes=2_449_029,
-        num_edges=123_718_280,
-        num_features=100,
-        num_classes=47,
-        cut_edges=0,
-        parts=[PartCounts(612_257, 30_929_570, 1_836_000, 1, 1, 1, "")] * PARTS,
-        request={},
-        split={},
-        versions={},
-        checksums={},
-    )
-    settings, bandwidth = compose().train, bandwidth_of(network)
-    assert bandwidth is not None
-    found = row_candidates(settings, meta, bandwidth)
-    assert found[0].num_bytes == 4 * 1_836_000 * (100 + 128)
-    assert choose(found).encoding == rows
-    assert choose(gradient_candidates(settings, meta, bandwidth, FREE)).encoding == gradients
 
 
 CASE = by_size.Case(
