@@ -10,7 +10,7 @@ import gzip
 import io
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 BLANK = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 """Texts that mean a blank cell in a column of numbers."""
+SEPARATORS = ",\t;"
+HEAD = 10
+"""Lines by which the separator is found."""
+DECIMAL_COMMA = r"[+-]?(?:\d+(?:,\d*)?|,\d+)(?:[eE][+-]?\d+)?\s*"
+THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d*)?\s*"
+"""A number such as 1.234,5."""
 SCANNED_BYTES = 1 << 20
 """Bytes per step of the search for numbers with leading zeros."""
 
@@ -89,8 +95,9 @@ def csv_frames(
             na_values={name: [""] if name in text else list(BLANK) for name in names},
             keep_default_na=False,
         ) as frames:
+            marks: dict[str, str] = {}
             for frame in _read_chunks(frames, path):
-                _read_decimal_commas(frame, path, layout.separator, text)
+                _read_decimal_commas(frame, path, layout.separator, text, marks)
                 yield frame
 
 
@@ -108,29 +115,55 @@ def _read_chunks(frames: Iterator["pd.DataFrame"], path: Path) -> Iterator["pd.D
 
 
 def _read_decimal_commas(
-    frame: "pd.DataFrame", path: Path, separator: str, text: Collection[str | None]
+    frame: "pd.DataFrame",
+    path: Path,
+    separator: str,
+    text: Collection[str | None],
+    marks: dict[str, str],
 ) -> None:
-    """Read 2,5 as a number if the separator is a semicolon; InputError with other separators."""
+    """Read 2,5 as a number if the separator is a semicolon; InputError with other separators.
+
+    marks: the decimal mark of each column in the pieces before, which is refused if it changes.
+    """
     import pandas as pd
 
     for name in frame.columns:
-        if name in text or frame[name].dtype.kind in "biufc":
-            continue
         cells = frame[name].dropna()
-        if not len(cells):
+        if name in text or not len(cells):
+            continue
+        if cells.dtype.kind in "biufc":
+            # Below 1e-4 it may be written with an exponent, without a point.
+            is_fraction = (
+                cells.dtype.kind == "f" and ((cells % 1 != 0) & (cells.abs() >= 1e-4)).any()
+            )
+            if is_fraction and marks.setdefault(name, ".") != ".":
+                raise InputError(
+                    f"{path}: column `{name}`: numbers from row {frame.index[0]} on have decimal"
+                    " points, others decimal commas; write one of them"
+                )
             continue
         written = cells.astype("str")
-        if (
-            not written.str.fullmatch(r"-?\d+(?:,\d+)?").all()
-            or not written.str.contains(",").any()
-        ):
+        has_comma = written.str.contains(",").to_numpy()
+        in_thousands = written.str.fullmatch(THOUSANDS).to_numpy()
+        if not (written.str.fullmatch(DECIMAL_COMMA) | in_thousands).all() or not has_comma.any():
             continue
-        if separator != ";":
-            row = int(written.str.contains(",").to_numpy().argmax())
+        wrong = has_comma if separator != ";" else in_thousands
+        if wrong.any():
+            row = int(wrong.argmax())
+            remedy = (
+                "a number with a separator of thousands; write it without"
+                if separator == ";"
+                else "a decimal comma or a list; write the number with a point, or separate columns"
+                " by semicolons"
+            )
             raise InputError(
-                f"{path}: column `{name}`, row {cells.index[row]} is {written.iloc[row]!r}, a"
-                " decimal comma or a list; write the number with a point, or separate columns by"
-                " semicolons"
+                f"{path}: column `{name}`, row {cells.index[row]} is {written.iloc[row]!r},"
+                f" {remedy}"
+            )
+        if marks.setdefault(name, ",") != ",":
+            raise InputError(
+                f"{path}: column `{name}`, row {cells.index[0]} is {written.iloc[0]!r}, a number"
+                " with a decimal comma, and others have decimal points; write one of them"
             )
         frame[name] = pd.to_numeric(frame[name].astype("str").str.replace(",", "."))
 
@@ -143,11 +176,11 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
         while line.startswith("# "):
             comments.append(line)
             line = file.readline()
-        separator = max(",\t;", key=line.count)
-        if separator not in line and ".txt" in path.suffixes:
-            separator = r"\s+"
-        lines: list[list[str]] = [*islice(_cells(chain([line], file), separator), 2), [], []]
-    first, second = lines[:2]
+        head = [line, *islice(file, HEAD - 1)]
+    separator = _find_separator(head)
+    if separator not in line and ".txt" in path.suffixes:
+        separator = r"\s+"
+    first, second = [*islice(_cells(head, separator), 2), [], []][:2]
     if not first:
         raise ValueError("empty")
     if len(second) > len(first):  # pandas would silently use the first cells as an index
@@ -164,6 +197,25 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
     return Layout(len(comments), separator, names, header)
 
 
+def _find_separator(lines: list[str]) -> str:
+    """Find the separator that splits the first lines into equally many cells.
+
+    Of several, it is the one with most numbers, and then most cells, among them.
+    """
+    fitting = {}
+    for separator in SEPARATORS:
+        rows = [row for row in _cells(lines, separator) if row]
+        rows = rows[:-1] if len(lines) == HEAD else rows  # the last may go on
+        width = len(rows[0]) if rows else 0
+        if width > 1 and all(len(row) == width for row in rows):
+            cells = [cell for row in rows[1:] for cell in row]
+            share = sum(map(_is_number, cells)) / max(len(cells), 1)
+            fitting[separator] = (share, width)
+    if len(fitting) > 1 or (fitting and len(lines) > 1):
+        return max(fitting, key=fitting.__getitem__)
+    return max(SEPARATORS, key=lines[0].count)
+
+
 def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
     """Split the lines of a csv file into cells."""
     if separator == r"\s+":
@@ -175,10 +227,17 @@ def _are_numbers(cells: list[str]) -> bool:
     """Whether the cells of a first line are numbers, and not the header 0, 1, ... of pandas."""
     if len(cells) > 1 and cells == ["", *map(str, range(len(cells) - 1))]:
         return False
+    known = [cell for cell in cells if cell.strip()]
+    return len(known) > 0 and all(map(_is_number, known))
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, with a decimal point or comma."""
     try:
-        return len([float(cell) for cell in cells if cell.strip()]) > 0
+        float(cell.replace(",", "."))
     except ValueError:
         return False
+    return True
 
 
 @contextlib.contextmanager

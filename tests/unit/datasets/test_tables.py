@@ -486,8 +486,15 @@ def same_as_plain(folder):
         ("\ufeff" + PLAIN, "# edges of a toy\n# src,dst\n0,7\n7,14\n"),
         (PLAIN.replace(",", ";").replace(".", ","), LINKS.replace(",", ";")),
         (",id,label,x\n0,0,0,1.5\n1,7,1,2\n2,14,1,-3\n", ",src,dst\n0,0,7\n1,7,14\n"),
+        ("id;label;x\n0;0;1,5\n7;1;2e+00\n14;1;-,3E1\n", LINKS.replace(",", ";")),
+        ("id;label;x, cm, or, in\n0;0;1,5\n7;1;2\n14;1;-3\n", "src;dst\n0;7\n7;14\n"),
+        ("id;x, cm, wide;label\n0;1,5;0,0\n7;2,0;1,0\n14;-3,0;1,0\n", LINKS),
+        ('id,"x; a; b; c",label\n0,1.5,0\n7,2,1\n14,-3,1\n', "0;7\n7;14\n"),
     ],
-    ids=["blank-end", "floats", "float-ids", "odd", "comments", "decimal", "index"],
+    ids=[
+        *("blank-end", "floats", "float-ids", "odd", "comments", "decimal", "index", "exponents"),
+        *("commas", "as-many-commas", "semicolons"),
+    ],
 )
 def test_a_csv_as_other_programs_write_it(tmp_path, nodes, edges):
     assert same_as_plain(write(tmp_path / "toy", nodes=nodes, edges=edges))
@@ -629,13 +636,32 @@ def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
         load(folder)
 
 
-def test_decimal_commas_that_may_be_lists(tmp_path):
-    nodes = PLAIN.replace(",", "\t").replace("1.5", "1,5")
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (PLAIN.replace(",", "\t").replace("1.5", "1,5"), "'1,5', a decimal comma or a list; write"),
+        (PLAIN.replace(",", "\t").replace("1.5", "1,5e3"), "'1,5e3', a decimal comma or a list"),
+        (PLAIN.replace(",", ";").replace("1.5", "1.234,5"), "'1.234,5', a number with a separator"),
+    ],
+)
+def test_decimal_commas_that_may_be_something_else(tmp_path, nodes, message):
     folder = write(tmp_path / "toy", nodes=nodes, edges=LINKS)
-    with pytest.raises(
-        InputError,
-        match=r"nodes\.csv: column `x`, row 0 is '1,5', a decimal comma or a list; write",
-    ):
+    with pytest.raises(InputError, match=rf"nodes\.csv: column `x`, row 0 is {message}"):
+        load(folder)
+
+
+@pytest.mark.parametrize("cells", ["1.234 2,5 3", "3 2,5 1.25", "1.5 2 2,5", "2,5 3 1,5 1.75"])
+def test_decimal_points_beside_commas_are_refused(tmp_path, cells):
+    nodes = "id;label;x\n" + "".join(
+        f"{row};{row % 2};{cell}\n" for row, cell in enumerate(cells.split())
+    )
+    with pytest.raises(InputError, match=r"nodes\.csv: column `x`.*(decimal|thousands|number)"):
+        load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
+
+
+def test_a_row_of_decimal_commas_is_no_header(tmp_path):
+    folder = write(tmp_path / "toy", nodes=PLAIN, edges="0;7;1,5\n7;14;2,5\n")
+    with pytest.raises(InputError, match="has the columns 0, 1, 2; expected src and dst"):
         load(folder)
 
 
