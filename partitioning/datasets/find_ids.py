@@ -5,6 +5,7 @@ edges refer to it.
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> 
             candidates.setdefault(name, table)
     if not candidates:
         return columns
-    ends = [end for table, roles in edges for end in _read_ends(table, roles, columns) if end]
-    found = [name for name, table in candidates.items() if _is_referred_to(table, name, ends)]
+    ends = [end for table, roles in edges for end in _read_ends(table, roles, columns, ENDS) if end]
+    fits = {name: _compare_with_rows(table, name, ends) for name, table in candidates.items()}
+    found = [name for name, fit in fits.items() if fit is not None]
     if len(found) > 1:
         raise InputError(
             f"{candidates[found[0]]}: the edges may refer to `{found[0]}` or to `{found[1]}`; set"
@@ -60,6 +62,19 @@ def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> 
         )
     if not found:
         return columns
+    if fits[found[0]] == "equal":  # by the first edges: 1 ... N differ in the last row alone
+        all_ends = {
+            end for table, roles in edges for end in _read_ends(table, roles, columns, None)
+        }
+        fits = {found[0]: _compare_with_rows(candidates[found[0]], found[0], [*all_ends - {""}])}
+    if fits[found[0]] is None:
+        return columns
+    if fits[found[0]] == "equal":
+        raise InputError(
+            f"{candidates[found[0]]}: the edges may refer to column `{found[0]}` or to the rows,"
+            f" counted from 0; set columns.id={found[0]}, or columns.numeric={found[0]} if it is a"
+            " feature"
+        )
     log.info(
         "%s: column `%s` is taken as id: its values are unique and the edges refer to them"
         " (columns.id)",
@@ -99,15 +114,17 @@ def _may_be_ids(cells: "pd.Series[Any]") -> bool:
     return len(set(texts)) == len(texts) and (are_integers or frames.is_text(cells))
 
 
-def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> Iterator[str]:
-    """Yield these ends of the first edges, as texts."""
+def _read_ends(
+    edges: Path, roles: tuple[str, ...], columns: ColumnSettings, limit: int | None
+) -> Iterator[str]:
+    """Yield these ends of the first `limit` edges, as texts; None: the different ones of all."""
     if frames.kind_of(edges) == "npz":
         return
     if frames.kind_of(edges) == "npy":
         pairs = read_npy(edges)
         for role in roles if pairs.ndim == 2 else ():
-            for end in pairs[:ENDS, ("src", "dst").index(role)]:
-                yield str(end)
+            of_role = pairs[:limit, ("src", "dst").index(role)]
+            yield from map(str, of_role if limit else np.unique(of_role))
         return
     names = [name for name in frames.column_names(edges) if not NAMELESS.fullmatch(name)]
     found = {
@@ -116,31 +133,42 @@ def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> 
     if names == ["0", "1"]:
         found = dict(zip(("src", "dst"), names, strict=True))
     ends = [found[role] for role in roles if found.get(role) in names]
-    if ends:
-        for _, cells in next(read_frames(edges, text=ends, cells=ENDS * len(names)))[ends].items():
-            for cell in cells.dropna():
-                yield _normalise(str(cell))
+    if not ends:
+        return
+    cells = limit * len(names) if limit else None
+    for frame in islice(read_frames(edges, text=ends, cells=cells), 1 if limit else None):
+        for name in ends:
+            known = frame[name].dropna()
+            yield from (_normalise(str(cell)) for cell in (known if limit else known.unique()))
 
 
-def _is_referred_to(table: Path, name: str, ends: list[str]) -> bool:
-    """Whether a column is unique, and has at least as many of the ends as there are row numbers
-    among them.
+def _compare_with_rows(table: Path, name: str, ends: list[str]) -> str | None:
+    """Compare how many ends are values of a column, and how many are row numbers.
+
+    Returns:
+        "more" of the column, or "equal" numbers of both; None where it cannot be the id. A column
+        that counts the rows is "more".
     """
     if not ends:
-        return False
+        return None
     wanted = set(ends)
     found: set[str] = set()
     keys = []
+    num_rows, counts_rows = 0, True
     for frame in read_frames(table, text=[name], only=[name]):
         texts = frame[name].fillna("").astype(str).to_numpy(object)
         keys.append(hash_names(texts))
-        found |= wanted & {_normalise(text) for text in texts}
-    num_rows = sum(map(len, keys))
+        values = [_normalise(text) for text in texts]
+        found |= wanted & {*values}
+        counts_rows = counts_rows and values == [*map(str, range(num_rows, num_rows + len(texts)))]
+        num_rows += len(texts)
     if len(np.unique(np.concatenate(keys))) < num_rows:
-        return False
+        return None
     num_found = sum(end in found for end in ends)
     num_row_numbers = sum(end.isdecimal() and int(end) < num_rows for end in ends)
-    return num_found >= max(num_row_numbers, len(ends) / 2)
+    if num_found < max(num_row_numbers, len(ends) / 2):
+        return None
+    return "more" if num_found > num_row_numbers or counts_rows else "equal"
 
 
 def _normalise(text: str) -> str:

@@ -108,7 +108,7 @@ def read_targets(
 
 def parse_label_texts(pieces: list[Coded], where: str) -> Array:
     """Convert a column of text to int64 [N], -1 where blank, if all classes are integers; else to
-    names [N].
+    names [N]. Blanks around a text are no part of it.
 
     Raises:
         InputError: a number is no integer, or two texts are the same number.
@@ -116,12 +116,17 @@ def parse_label_texts(pieces: list[Coded], where: str) -> Array:
     places: dict[str, int] = {}
     codes = np.concatenate(
         [
-            np.array([*(places.setdefault(text, len(places)) for text in texts), -1])[of_rows]
+            np.array(
+                [*(places.setdefault(text.strip(), len(places)) for text in texts), -1], np.int64
+            )[of_rows]
             for of_rows, texts in pieces
         ]
     )
     texts = list(places)
-    numbers = {text: _number(text) for text in texts if text.strip() not in BLANK}
+    spaced = [text for _, texts in pieces for text in texts if text.strip() not in ("", text)]
+    if spaced:
+        log.warning("%s: blanks around a class such as %r are left out", where, spaced[0])
+    numbers = {text: _number(text) for text in texts if text not in BLANK}
     if any(number is None for number in numbers.values()):
         return _names(texts, codes, where)
     spelled: dict[int | float, str] = {}
@@ -141,14 +146,13 @@ def parse_label_texts(pieces: list[Coded], where: str) -> Array:
         spelled[number] = text
     limits = np.iinfo(np.int64)
     if all(
-        re.fullmatch(r"(?:0|-?[1-9]\d*)(?:\.0*)?", text.strip())
-        and limits.min < number <= limits.max
+        re.fullmatch(r"(?:0|-?[1-9]\d*)(?:\.0*)?", text) and limits.min < number <= limits.max
         for number, text in spelled.items()
     ):
         of_text = {text: number for number, text in spelled.items()}
         classes: Ints = np.array([*(of_text.get(text, -1) for text in texts), -1], np.int64)[codes]
         return classes
-    return _names([None if text.strip() in BLANK else text for text in texts], codes, where)
+    return _names([None if text in BLANK else text for text in texts], codes, where)
 
 
 def _number(text: str) -> int | float | None:
@@ -164,7 +168,7 @@ def _number(text: str) -> int | float | None:
 
 def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
     """Return names [N], None where a row is blank or -1."""
-    odd = [text for text in texts if text in BLANK]
+    odd = [text for text in texts if text and text in BLANK]
     if odd:
         log.warning(
             "%s: `%s` is read as the name of a class; leave the cell blank where there is none",
@@ -173,7 +177,7 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
         )
     if "-1" in texts:
         log.warning("%s: -1 beside names of classes is read as no label", where)
-    names = [None if text is None or text.strip() in ("", "-1") else text for text in texts]
+    names = [None if text in ("", "-1") else text for text in texts]
     found: Array = np.array([*names, None], dtype=object)[codes]
     return found
 
@@ -230,7 +234,8 @@ def _number_classes(array: Array, where: str) -> Labels:
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per node")
     if array.ndim == 1 and array.dtype.kind in "OUS":
-        text = array if array.dtype == object else decode_names(array, where)
+        names = array if array.dtype == object else decode_names(array, where)
+        text = np.array([None if name is None else str(name).strip() for name in names], object)
         blank = np.fromiter((name is None or name == "" for name in text), bool, len(text))
         return _number_names(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":

@@ -15,6 +15,7 @@ from support import dataset_settings, split_settings
 
 import retexo
 from partitioning import datasets
+from partitioning.datasets import find_ids
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe, draw
@@ -74,12 +75,13 @@ def test_ids_come_back_as_they_were_given(tmp_path: Path, case: Case, ids: str |
 @pytest.mark.parametrize(
     "ids",
     [
-        np.random.default_rng(0).permutation(NUM_NODES),
-        np.random.default_rng(0).permutation(NUM_NODES) + 0.0,
+        np.arange(NUM_NODES),
+        np.random.default_rng(0).permutation(NUM_NODES) + 1,
+        np.random.default_rng(0).permutation(NUM_NODES) + 1.0,
         HASHES,
         CHINESE,
     ],
-    ids=["permutation", "floats", "hashes", "names"],
+    ids=["rows", "permutation", "floats", "hashes", "names"],
 )
 def test_an_id_column_is_found_whatever_its_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ids: Any
@@ -94,6 +96,38 @@ def test_an_id_column_is_found_whatever_its_name(
     ]
     assert graph.src.tolist() == EDGES.src.tolist()
     assert "column `paper_id` is taken as id" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_ids_that_may_be_row_numbers_are_refused(tmp_path: Path, suffix: str) -> None:
+    ranks = np.random.default_rng(0).permutation(NUM_NODES)
+    nodes = NODES.rename(columns={"id": "rank"}).assign(rank=ranks)
+    if suffix == "csv":
+        write(tmp_path, nodes)
+    else:
+        parquet(tmp_path, nodes)
+    with pytest.raises(InputError, match=r"set columns\.id=rank, or columns\.numeric=rank"):
+        load(tmp_path)
+    as_id, as_feature = (
+        load(tmp_path, columns={role: value})
+        for role, value in (("id", "rank"), ("numeric", ["rank"]))
+    )
+    assert as_id.src.tolist() == np.argsort(ranks).tolist()
+    assert as_feature.src.tolist() == EDGES.src.tolist()
+    assert (as_id.num_features, as_feature.num_features) == (1, 2)
+
+
+@pytest.mark.parametrize("npy", [False, True])
+def test_all_edges_tell_ids_from_row_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, npy: bool
+) -> None:
+    monkeypatch.setattr(find_ids, "ENDS", 3)
+    nodes, edges = with_ids(np.arange(NUM_NODES) + 1)
+    write(tmp_path, nodes.rename(columns={"id": "paper_id"}), edges)
+    if npy:
+        (tmp_path / "edges.csv").unlink()
+        np.save(tmp_path / "edges.npy", edges.to_numpy())
+    assert load(tmp_path).src.tolist() == EDGES.src.tolist()
 
 
 def test_a_nameless_index_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

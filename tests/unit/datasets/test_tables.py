@@ -582,6 +582,9 @@ def test_ids_are_kept_as_they_are(tmp_path, ids):
         (["01", "02", "", "10"], ("01", "02", "10"), [0, 1, -1, 2]),
         (["1", "NA", "0", "nan"], None, [1, -1, 0, -1]),
         (["1.0", "", "0.0", "2.0"], None, [1, -1, 0, 2]),
+        (["yes", "no", "yes ", "no\t"], ("no", "yes"), [1, 0, 1, 0]),
+        (["NA ", "no", "yes ", "NA"], ("NA", "no", "yes"), [0, 1, 2, 0]),
+        (["1 ", "0", "1", "NA "], None, [1, 0, 1, -1]),
         (
             ["1582218195625938945", "", "1582218195625938946", "1582218195625938945"],
             (1582218195625938945, 1582218195625938946),
@@ -596,6 +599,12 @@ def test_classes_are_kept_as_they_are(tmp_path, caplog, labels, names, classes):
     assert (graph.class_names, graph.labels.tolist()) == (names, classes)
     blank = classes.count(-1)
     assert (f"{blank} of 4 nodes have no label" in caplog.text) == bool(blank)
+
+
+def test_blanks_around_a_class_of_an_array(tmp_path):
+    np.savez(tmp_path / "g.npz", src=[0], dst=[1], feat=np.eye(4), label=["b", "b ", " a", " "])
+    graph = load(tmp_path / "g.npz")
+    assert (graph.class_names, graph.labels.tolist()) == (("a", "b"), [1, 1, 0, -1])
 
 
 @pytest.mark.parametrize(
