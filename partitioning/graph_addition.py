@@ -23,7 +23,8 @@ from partitioning.datasets.tables import Table, read_table
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds
 from partitioning.features.drift import count_unusual
-from partitioning.features.encoder import State, apply
+from partitioning.features.encoder import State, apply, is_matrix, warn_of_unused
+from partitioning.features.roles import find_usual
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
     PLAIN_RELATION,
@@ -36,6 +37,7 @@ from partitioning.graph_data import (
     Relation,
 )
 from partitioning.node_names import Names
+from partitioning.partition_settings import ColumnSettings
 from partitioning.prediction_graph import PredictionGraph, write_frame
 from partitioning.reverse_relations import REVERSE
 
@@ -102,7 +104,8 @@ def _new_nodes(
 ) -> tuple[NodeTable, NDArray[Any]]:
     """The new nodes of a type, and their ids."""
     what = f"new nodes{name and f' of {name}'}"
-    with _as_file(frame, what) as path:
+    state = held.stored.get(f"nodes/{name}" if name else "nodes")
+    with _as_file(_without_unused(frame, state, held.settings.columns, what), what) as path:
         table = read_table(path, held.settings.columns, text=known.named)
     if table.ids is None:
         name = held.settings.columns.id or "id"
@@ -119,9 +122,23 @@ def _new_nodes(
     assert keys.ids is not None
     names = Names.of(map(str, table.ids)) if known.named else None
     width = held.encoded.nodes[name].features.shape[1]
-    state = held.stored.get(f"nodes/{name}" if name else "nodes")
     features = encode_node_rows(table, width, state, what)
     return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
+
+
+def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, what: str) -> Any:
+    """A data frame of new nodes without the columns that the model does not read: one node may have
+    any number of them, and each costs as much as a column of a table.
+    """
+    if state is None or is_matrix(state) or not hasattr(frame, "columns"):
+        return frame
+    names = [str(name).strip() for name in frame.columns]
+    used = {each["name"] for each in state["columns"]} | {columns.id, *find_usual("id", names)}
+    is_used = [name in used for name in names]
+    left = [name for name, kept in zip(names, is_used, strict=True) if not kept]
+    if left:
+        warn_of_unused(what, left)
+    return frame.loc[:, is_used]
 
 
 @contextlib.contextmanager
@@ -160,15 +177,15 @@ def encode_node_rows(
     raw: Any = table.values["feat"][0] if "feat" in table.values else np.zeros((table.rows, 0))
     schema = table.schema or Schema(what, ())
     schema = replace(schema, path=what)
-    is_matrix = state is None or [each["role"] for each in state["columns"]] == ["matrix"]
-    if is_matrix:
+    unnamed = state is None or is_matrix(state)
+    if unnamed:
         if raw.shape[1] != width:
             raise InputError(
                 f"{what}: {raw.shape[1]} numbers in a row; the model was trained with {width}: give"
                 " them as one column of lists, or as columns of numbers"
             )
         schema = Schema.of_matrix(what, width)
-    if np.isnan(raw).any() and is_matrix:
+    if np.isnan(raw).any() and unnamed:
         raise InputError(f"{what}: a blank feature; the model was trained without blanks")
     if state is None:
         return check_dense(raw, table.rows, f"{what}: features")
@@ -192,7 +209,8 @@ def _new_edges(
     )
     ends = grown[each[0]], grown[each[2]]
     with _as_file(frame, what) as path:
-        table = read_edges(path, held.settings.columns, ends, with_features=True)
+        with_features = relation.edge_feat is not None and held.links is None
+        table = read_edges(path, held.settings.columns, ends, with_features=with_features)
     first = known[each[0]].num_nodes, known[each[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])
     if between.any():
@@ -206,7 +224,7 @@ def _new_edges(
     if relation.edge_weight is not None and weight is None:
         weight = np.ones(len(table.src), np.float32)
     feat = None
-    if relation.edge_feat is not None and held.links is None:
+    if with_features and relation.edge_feat is not None:
         state = held.stored.get(f"edges/{SEPARATOR.join(each)}" if each[1] else "edges")
         feat = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
     return Relation(table.src, table.dst, weight, feat)

@@ -223,7 +223,7 @@ def write_frame(frame: Any, path: Path, what: str) -> None:
     """Write a data frame; InputError for cells of several types in a column."""
     try:
         frame.to_parquet(path, index=frame.index.name is not None)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, NotImplementedError) as error:
         raise InputError(
             f"{what}: not a table with one type of values in each column: {first_line(error)}"
         ) from None

@@ -20,7 +20,13 @@ from torch import Tensor
 
 from partitioning import graph_addition
 from partitioning.graph_addition import Addition
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, HeteroGraphData
+from partitioning.graph_data import (
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    GraphData,
+    HeteroGraphData,
+    NodeTable,
+)
 from partitioning.prediction_graph import PredictionGraph
 from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources
 from retexo.models.conv.gcn import GCN
@@ -373,8 +379,12 @@ def schema_of(read: PredictionGraph) -> Schema:
 
 
 def ids_of(read: PredictionGraph) -> NDArray[Any]:
-    """The ids of the nodes that are predicted, int64 or str [N]."""
-    table = read.graph.nodes[read.graph.target]
+    """The ids of the nodes that are predicted, see `ids_of_table`."""
+    return ids_of_table(read.graph.nodes[read.graph.target])
+
+
+def ids_of_table(table: NodeTable) -> NDArray[Any]:
+    """The ids of the nodes of a type, int64 or objects of str [N]."""
     if table.node_names is None:
         return table.node_ids
-    return np.array(table.node_names.tolist(), np.str_)
+    return np.array(table.node_names.tolist(), dtype=object)

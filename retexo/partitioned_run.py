@@ -76,7 +76,7 @@ class PartitionedRun:
         keys = torch.cat([graph.partition.node_ids for graph in graphs])
         held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
         every = (
-            np.array([name for names in held for name in names], dtype=np.str_)
+            np.array([name for names in held for name in names], dtype=object)
             if held
             else keys.numpy()
         )
@@ -224,11 +224,13 @@ def _with_test_nodes(graph: Graph, asked: Tensor) -> Graph:
 
 
 def check_ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
-    """Check ids and return them as str or int64 in their shape."""
+    """Check ids and return them as int64, or as objects of str, in their shape."""
     ids = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
     if ids.dtype.kind == "i" and not named:
         return ids.astype(np.int64)
-    dtype = np.str_ if named else np.int64
+    dtype = (
+        object if named else np.int64
+    )  # texts of fixed width would all be as wide as the longest
     flat = [_parse_id(value, argument, named=named) for value in ids.reshape(-1).tolist()]
     return np.array(flat, dtype=dtype).reshape(ids.shape)
 
@@ -273,7 +275,7 @@ def find_positions(
     positions = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
     unknown = asked[every[order[positions]] != asked] if len(every) else asked
     if len(unknown):
-        shown = ", ".join(map(str, unknown[:5].tolist()))
+        shown = ", ".join(f"{each!s:.100}" for each in unknown[:5].tolist())
         raise InputError(
             f"{argument}: {graph} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
         )

@@ -29,7 +29,7 @@ from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.partition_settings import TASKS, DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import check
-from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, schema_of
+from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, ids_of_table, schema_of
 from retexo.held_links import HeldLinks
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import HeteroArchitecture
@@ -117,7 +117,7 @@ class _ReadGraph:
 
     graph: HeldPlainGraph | HeldTypedGraph
     ids: NDArray[Any]
-    """Of the nodes that are predicted, int64 or str [N]."""
+    """Of the nodes that are predicted, int64 or objects of str [N]."""
     order: NDArray[np.int64]
     """[N] what sorts them."""
     predictions: Predictions | None
@@ -128,7 +128,7 @@ class _ReadGraph:
 
     def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
         """The positions of ids, in their shape; InputError for an unknown one."""
-        asked = check_ids(ids, argument, named=self.ids.dtype.kind == "U")
+        asked = check_ids(ids, argument, named=self.ids.dtype == object)
         found = find_positions(self.ids, self.order, asked.reshape(-1), argument, "the graph")
         return found.reshape(asked.shape)
 
@@ -351,8 +351,7 @@ class Predictor:
         table = added.nodes.get(read.graph.target)
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
-        ids: Any = table.node_ids if table.node_names is None else table.node_names.tolist()
-        return self._make_predictions(np.array(ids), held.graph.extend(added))
+        return self._make_predictions(ids_of_table(table), held.graph.extend(added))
 
     def _make_predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
         """Convert a network's outputs to predictions; InputError for NaN or infinite ones."""

@@ -5,7 +5,7 @@
                     "edges": {"SOURCE__RELATION__DESTINATION": [...]}}
     POST /embed     the same
     POST /score     {"pairs": [[src, dst], ...]}, of a model for links
-    POST /top       {"ids": [...], "k": 10}, likewise
+    POST /top       {"ids": [...], "k": 10}, likewise; ids times k items
     GET /health, /metrics, /docs, /openapi.json
 
 Every answer names the version of the model. What a request asks for is limited in bytes, items and
@@ -101,10 +101,23 @@ class Nodes(BaseModel):
         if isinstance(nodes, dict):
             given = edges if isinstance(edges, dict) else {}
             return (
-                {name: pd.DataFrame(rows) for name, rows in nodes.items()},
-                {tuple(name.split(SEPARATOR)): pd.DataFrame(rows) for name, rows in given.items()},
+                {name: _frame(rows, "nodes") for name, rows in nodes.items()},
+                {
+                    tuple(name.split(SEPARATOR)): _frame(rows, "edges")
+                    for name, rows in given.items()
+                },
             )
-        return pd.DataFrame(nodes), pd.DataFrame(edges if isinstance(edges, list) else [])
+        return _frame(nodes, "nodes"), _frame(edges if isinstance(edges, list) else [], "edges")
+
+
+def _frame(rows: Rows | None, what: str) -> pd.DataFrame:
+    """Rows as a data frame; InputError for what is no Unicode text, which JSON can escape."""
+    try:
+        return pd.DataFrame(rows)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what}: {error.object[:100]!a} is no Unicode text; write it without lone surrogates"
+        ) from None
 
 
 class Pairs(BaseModel):
@@ -184,7 +197,9 @@ class ModelStore:
 
 
 class BodyLimit:
-    """ASGI middleware that refuses larger bodies with 413, and slow ones with 408."""
+    """ASGI middleware that refuses larger bodies with 413, and slow ones with 408. All others are
+    read as JSON, whatever type they name: curl names a form's without being asked.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, store: ModelStore) -> None:
         self.app, self.settings, self.store = app, settings, store
@@ -204,6 +219,8 @@ class BodyLimit:
         if refused is not None:
             await refused(scope, receive, send)
             return
+        headers = [each for each in scope["headers"] if each[0] != b"content-type"]
+        scope["headers"] = [*headers, (b"content-type", b"application/json")]  # the only type
         sent = False
 
         async def replay() -> Message:
@@ -346,7 +363,7 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
         def work(model: Predictor) -> dict[str, Any]:
             return {"links": model.top(asked.ids, asked.k, output="frame").to_dict("records")}
 
-        return await run(asked.size * asked.k // 10, work)
+        return await run(asked.size * asked.k, work)
 
     @service.get("/health")
     async def health() -> dict[str, Any]:
@@ -413,6 +430,7 @@ def _add_errors(service: FastAPI, store: ModelStore) -> None:
     """Answer every error with its text and the model."""
 
     def answer(status: int, text: str) -> JSONResponse:
+        text = text.encode(errors="backslashreplace").decode()  # of a request: any characters
         return JSONResponse({"error": text, "model": store.model.version}, status)
 
     @service.exception_handler(InputError)

@@ -7,6 +7,7 @@ A table is a file, or a folder of part files as Spark writes it.
 import contextlib
 import csv
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,11 +68,9 @@ def column_names(path: Path, header: bool | None = None) -> list[str]:
                 f"{part}: has the columns {', '.join(names)}; expected {', '.join(first)}, as in"
                 f" the first part of {path}"
             )
-    twice = [name for name in first if first.count(name) > 1]
-    if twice:
-        raise InputError(
-            f"{path}: has the column `{twice[0]}` more than once; expected each name once"
-        )
+    name, count = next(iter(Counter(first).most_common(1)), ("", 0))
+    if count > 1:
+        raise InputError(f"{path}: has the column `{name}` more than once; expected each name once")
     return first
 
 

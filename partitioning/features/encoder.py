@@ -7,7 +7,7 @@ N rows, W columns of the raw matrix, F columns after encoding.
 """
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -253,6 +253,18 @@ def _count_outputs(column: State) -> int:
     return int(column["width"])
 
 
+def is_matrix(state: State) -> bool:
+    """Whether a pipeline was fitted to a matrix without names of columns."""
+    return [each["role"] for each in state["columns"]] == ["matrix"]
+
+
+def warn_of_unused(path: str, names: Sequence[str]) -> None:
+    """Log the columns of a table that a pipeline does not read."""
+    shown = ", ".join(f"`{name}`" for name in names[:20])
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    log.warning("%s: columns %s%s: left out, the model was trained without them", path, shown, more)
+
+
 def is_identity(state: State, schema: Schema) -> bool:
     """Whether a table without blanks stays as it is."""
     return all(
@@ -293,13 +305,10 @@ def apply(
         )
     for fitted in state["columns"]:
         _check_column(fitted, schema)
-    extra = [column.name for column in schema.columns if column.name not in names]
+    known = set(names)
+    extra = [column.name for column in schema.columns if column.name not in known]
     if extra:
-        log.warning(
-            "%s: columns `%s`: left out, the model was trained without them",
-            schema.path,
-            "`, `".join(extra),
-        )
+        warn_of_unused(schema.path, extra)
     if isinstance(features, sp.csr_array):
         return features
     _check_known(state, features, schema)

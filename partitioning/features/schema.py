@@ -4,6 +4,7 @@ N rows, W columns of the raw matrix.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,11 @@ class Schema:
 
     def find(self, name: str) -> Column | None:
         """Return the column of this name; None if there is none."""
-        return next((column for column in self.columns if column.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
 
 
 ROLES = ("numeric", "date", "boolean", "categorical", "embedding", "matrix")

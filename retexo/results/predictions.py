@@ -35,7 +35,7 @@ class Predictions:
     """Predictions for n nodes."""
 
     ids: NDArray[Any]
-    """[n] ids of the data set: int64 or names."""
+    """[n] ids of the data set: int64, or objects of str."""
     classes: NDArray[Any]
     """[n] predicted class, int64 or name; multi-label: [n, C] 1 for predicted labels, else 0."""
     probabilities: NDArray[np.float32]
@@ -75,7 +75,7 @@ class Predictions:
     ) -> "Predictions":
         """Return the predictions with names instead of numbers, if there are names."""
         named = (
-            self if node_names is None else replace(self, ids=np.array(node_names, dtype=np.str_))
+            self if node_names is None else replace(self, ids=np.array(node_names, dtype=object))
         )
         if class_names and self.classes.ndim == 1:
             named = replace(named, classes=np.array(class_names)[self.classes])
@@ -208,11 +208,16 @@ def read_table(path: Path) -> Columns:
 def _write_parquet(path: Path, columns: Columns) -> None:
     import pandas as pd
 
-    pd.DataFrame(columns).to_parquet(path, index=False)
+    texts = {name: "str" for name, column in columns.items() if column.dtype == object}
+    pd.DataFrame(columns).astype(texts).to_parquet(path, index=False)
 
 
 def _write_npy(path: Path, columns: Columns) -> None:
-    """Write columns as one structured array."""
+    """Write columns as one structured array; texts have the width of the longest one."""
+    columns = {
+        name: column.astype(np.str_) if column.dtype == object else column
+        for name, column in columns.items()
+    }
     rows = np.empty(
         len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()]
     )

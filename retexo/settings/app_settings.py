@@ -120,7 +120,7 @@ class ServeSettings(Checked):
     max_items: int = setting(
         "serve.max_items",
         1_000,
-        "most ids, pairs, new nodes or new edges of a request",
+        "most ids, pairs, new nodes or new edges of a request, or links of /top (ids times k)",
         at_least(1),
         compared=False,
     )

@@ -102,7 +102,7 @@ def _find_destinations(
     """The nodes with the highest scores among those without a known edge from a given one."""
     ids, part = read_ids(path, "predict.nodes", 1)[:, 0], embedded.context.partition
     numbers = _number_ids(embedded.context, ids, f"predict.nodes={path}", named=names is not None)
-    own_ids = part.node_ids.numpy() if names is None else np.array(names)
+    own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
     known, found = KnownEdges(embedded), []
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
@@ -120,5 +120,7 @@ def _find_destinations(
 
 def _id_columns(src: NDArray[Any], dst: NDArray[Any], *, named: bool) -> Columns:
     """Return the columns `id` and `partner` of a file of predictions."""
-    kind: Any = np.str_ if named else np.int64
-    return {"id": src.astype(kind), "partner": dst.astype(kind)}
+    if named:
+        src, dst = (np.array(list(map(str, ids.tolist())), dtype=object) for ids in (src, dst))
+        return {"id": src, "partner": dst}
+    return {"id": src.astype(np.int64), "partner": dst.astype(np.int64)}

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import tracemalloc
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -31,7 +32,9 @@ from test_predictor import (
 
 import retexo
 from partitioning import datasets
+from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
+from partitioning.prediction_graph import write_frame
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.models.stage import Architecture
 from retexo.predictor import Predictor
@@ -147,6 +150,35 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "no column": ("/predict", {"nodes": [{"customer": "x", "age": 1}]}, 422, "no column `city`"),
     "text": ("/predict", {"nodes": [{**NEW, "age": "old"}]}, 422, "`age`"),
     "nested": ("/predict", {"nodes": [{**NEW, "age": {"a": [1]}}]}, 422, "age"),
+    "empty object": ("/predict", {"nodes": [{**NEW, "age": {}}]}, 422, "'age'"),
+    "empty object in a list": ("/predict", {"nodes": [{**NEW, "age": [{}]}]}, 422, "new nodes"),
+    "empty object of an edge": (
+        "/predict",
+        {"nodes": [NEW], "edges": [{"src": "x", "dst": "c01", "note": {}}]},
+        422,
+        "new edges.*'note'",
+    ),
+    "lone surrogate": ("/predict", {"ids": ["\ud800"]}, 422, r"no node \\ud800"),
+    "lone surrogate as id": (
+        "/predict",
+        {"nodes": [{**NEW, "customer": "\ud800"}]},
+        422,
+        "surrogates",
+    ),
+    "lone surrogate in a cell": (
+        "/predict",
+        {"nodes": [{**NEW, "city": "\udfff"}]},
+        422,
+        "surrogates",
+    ),
+    "lone surrogate in a key": ("/predict", {"nodes": [{**NEW, "\ud800": 1}]}, 422, "surrogates"),
+    "lone surrogate in an edge": (
+        "/predict",
+        {"nodes": [NEW], "edges": [{"src": "x", "dst": "\ud800"}]},
+        422,
+        "edges.*surrogates",
+    ),
+    "zero after an id": ("/predict", {"ids": ["c01\0"]}, 422, "the graph has no node c01"),
     "twice": ("/predict", {"nodes": [NEW, NEW]}, 422, "an id occurs twice"),
     "no such end": (
         "/predict",
@@ -177,6 +209,52 @@ def test_what_is_refused_says_why(service: Service, name: str) -> None:
     assert content["model"] == service.store.model.version
     assert re.search(message, content["error"]), content
     assert service.ask("/health")[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_is_json_whatever_type_it_names(service: Service, kind: str) -> None:
+    """curl -d names the first, if no other is given."""
+    status, content = service.ask("/predict", {"ids": ["c05"]}, **{"content-type": kind})
+    assert (status, content["predictions"][0]["id"]) == (200, "c05"), content
+
+
+@pytest.mark.parametrize("ids", [["a" * 1_000_000], ["a" * 1_000_000, *["c01"] * 60]])
+def test_a_long_id_takes_memory_once(service: Service, ids: list[str]) -> None:
+    """Not for each node of the graph, nor for each id of the request."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"the graph has no node a{100}$"):
+            service.store.model.predict(node_ids=ids)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_long_names_of_new_nodes_take_memory_once(service: Service) -> None:
+    nodes = [{**NEW, "customer": name} for name in ("a" * 1_000_000, *map(str, range(60)))]
+    tracemalloc.start()
+    try:
+        found = service.store.model.predict(new=(pd.DataFrame(nodes), pd.DataFrame()))
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+    assert found.ids.tolist() == [node["customer"] for node in nodes]
+
+
+def test_columns_that_the_model_does_not_read_are_not_written(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request has room for 100,000 keys of a node."""
+    written: list[list[str]] = []
+    monkeypatch.setattr(
+        "partitioning.graph_addition.write_frame",
+        lambda frame, *rest: (written.append(list(frame)), write_frame(frame, *rest)),
+    )
+    wide = {**NEW, **{f"k{place}": place for place in range(1_000)}, "note": {}}
+    asked = [service.ask("/predict", {"nodes": [node]})[1] for node in (NEW, wide)]
+    assert asked[0] == asked[1]
+    assert written == [list(NEW)] * 2
+    assert "`k18`, `k19` and 981 more: left out" in caplog.text
 
 
 def test_a_request_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
@@ -244,6 +322,8 @@ def test_links(tmp_path: Path) -> None:
         assert scores == pytest.approx([each["score"] for each in content["links"]], rel=1e-5)
         assert scores == sorted(scores, reverse=True)
         assert started.ask("/predict", {"ids": [1003]})[0] == 422
+        status, content = started.ask("/top", {"ids": [1003] * 101, "k": 10})
+        assert (status, "1010 items; at most 1000" in content["error"]) == (413, True)
     finally:
         started.stop()
 
