@@ -42,6 +42,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from partitioning.array_checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
 from partitioning.datasets.frames import kind_of, stem_of
@@ -220,6 +222,7 @@ def read_dgl(path: Path, graph: Any, *, unlabelled: bool = False) -> RawGraph:
         for name, tensor in graph.edata.items()
         if name in EDGE_NAMES
     }
+    data.setdefault("node_id", np.arange(graph.num_nodes()))
     src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
     where = {
         name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN

@@ -67,6 +67,8 @@ def pyg_arrays(data: Any) -> dict[str, Any]:
         "edge_feat": data.edge_attr,
         **{name: data.get(name) for name in (*MASKS, "node_id", "edge_weight")},
     }
+    if arrays["node_id"] is None:  # also counts the nodes that no edge has
+        arrays["node_id"] = np.arange(int(data.num_nodes))
     return _masks_of_indices(data, arrays, int(data.num_nodes))
 
 
@@ -110,7 +112,8 @@ def dgl_arrays(g: Any) -> dict[str, Any]:
     arrays = {
         "src": src,
         "dst": dst,
-        **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS, "node_id")},
+        "node_id": np.arange(g.num_nodes()),
+        **{name: g.ndata[name] for name in ("feat", "label", *MASKS, "node_id") if name in g.ndata},
     }
     return arrays | {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
 

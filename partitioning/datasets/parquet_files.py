@@ -22,6 +22,7 @@ def parquet_frames(
     time.
     """
     import pandas as pd
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with open_regular(path) as content, pq.ParquetFile(content) as file:
@@ -33,6 +34,8 @@ def parquet_frames(
         for batch in chain(file.iter_batches(rows, columns=names), [empty]):
             if begin and not batch.num_rows:
                 continue
+            columns = [_without_dictionary(column) for column in batch.columns]
+            batch = pa.Table.from_arrays(columns, batch.schema.names)
             frame = batch.to_pandas(ignore_metadata=True)
             for name, ids in ranges.items():
                 frame[name] = np.array(ids[begin : begin + len(frame)], np.int64)
@@ -54,13 +57,21 @@ def named_ranges(schema: Any) -> dict[str, range]:
     return {str(each["name"]): range(each["start"], each["stop"], each["step"]) for each in ranges}
 
 
+def _without_dictionary(column: Any) -> Any:
+    """Return a category column as a column of its values."""
+    import pyarrow as pa
+
+    is_category = pa.types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if is_category else column
+
+
 def _as_text(column: Any, name: str, path: Path, begin: int) -> "pd.Series[Any]":
     """Convert a column to text."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    kind = column.type
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         known = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
         value = repr(column[int(known[0])].as_py())[:60] if len(known) else "blank"
@@ -68,7 +79,6 @@ def _as_text(column: Any, name: str, path: Path, begin: int) -> "pd.Series[Any]"
             f"{path}: column `{name}`, row {begin + int(known[0]) if len(known) else begin} is"
             f" {value}, of type {kind}; expected a number or a text: write it as one"
         )
-    column = column.cast(kind)
     if pa.types.is_floating(kind) and are_whole(column.to_numpy(zero_copy_only=False)).all():
         column = column.cast(pa.int64())
     cells: pd.Series[Any] = column.cast(pa.string()).to_pandas()

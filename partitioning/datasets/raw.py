@@ -196,10 +196,13 @@ def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 def _make_blank_labels(raw: RawGraph) -> Labels:
     """Return labels of -1 for as many nodes as the other arrays show."""
+    if raw.node_id is not None:
+        return Labels(np.full(len(raw.node_id), -1, np.int64), 0)
     ends = (int(end.max(initial=-1)) + 1 for end in (raw.src, raw.dst) if end.dtype.kind in "iu")
-    rows = raw.features.shape[0] if isinstance(raw.features, np.ndarray) else 0
-    rows = max(rows, 0 if raw.label is None else len(raw.label))
-    num_nodes = max(0, rows, *ends) if raw.node_id is None else len(raw.node_id)
+    sparse_rows = len(raw.features.indptr) - 1 if isinstance(raw.features, CsrParts) else 0
+    tables = (raw.features, raw.label, *raw.masks.values())
+    rows = [len(table) for table in tables if isinstance(table, np.ndarray)]
+    num_nodes = max(0, sparse_rows, *rows, *ends)
     return Labels(np.full(num_nodes, -1, np.int64), 0)
 
 

@@ -1,6 +1,7 @@
 """Graphs of other libraries come back as they were: objects that these libraries make."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,8 @@ import torch
 from support import dataset_settings, split_settings
 
 import retexo
-from partitioning import datasets
+from partitioning import datasets, prediction_graph
+from partitioning.datasets.hetero_objects import as_arrays
 from partitioning.errors import InputError
 
 
@@ -42,6 +44,41 @@ def test_pyg(tmp_path):
         )
     with pytest.raises(InputError, match="this dict has no edge_index"):
         retexo.from_pyg({"x": data.x}, tmp_path / "i.npz")
+
+
+def read_to_predict(given, **fields):
+    """A path, or an object, as a graph to predict."""
+    settings = dataset_settings("file", None, **fields)
+    settings = replace(settings, split=replace(settings.split, kind="none"))
+    return prediction_graph.read(given, settings, {}).graph
+
+
+@pytest.mark.parametrize("case", ["bare", "sparse", "dense"])
+@pytest.mark.parametrize("library", ["pyg", "dgl", "dgl file", "npz"])
+def test_the_last_nodes_may_be_isolated(tmp_path, library, case):
+    feat = {"bare": None, "sparse": torch.eye(5).to_sparse(), "dense": torch.eye(5)}[case]
+    kinds = ("degree",) if case == "bare" else ("given",)
+    if library == "pyg":
+        pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+        given = pyg.data.Data(x=feat, edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=5)
+    elif library == "npz":
+        given = tmp_path / "g.npz"
+        arrays = {"src": [0, 1], "dst": [1, 2], "train_mask": np.arange(5) < 2}
+        arrays |= as_arrays({"feat": feat})
+        np.savez(given, **arrays)
+    else:
+        dgl = pytest.importorskip("dgl", reason="the extra dgl")
+        given = dgl.graph(([0, 1], [1, 2]), num_nodes=5)
+        if case == "sparse":
+            pytest.skip("ndata is dense")
+        if case == "dense":
+            given.ndata["feat"] = feat
+        if library == "dgl file":
+            dgl.save_graphs(str(tmp_path / "g.dgl"), [given])
+            given = tmp_path / "g.dgl"
+    graph = read_to_predict(given, features=kinds)
+    assert graph.num_nodes == graph.features.shape[0] == 5
+    assert graph.node_ids.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_pyg_keeps_ids_and_the_split(tmp_path):

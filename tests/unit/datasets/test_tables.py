@@ -646,6 +646,32 @@ def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
 
 
 @pytest.mark.parametrize(
+    "cells",
+    [
+        ["a", "a", "a"],
+        ["a", None, "b"],
+        [1, 1, 2],
+        [0.5, 0.5, 0.5],
+        [True, True, True],
+        ["1", "2", "1"],
+    ],
+)
+def test_categories_of_pandas_are_read_as_their_values(tmp_path, cells):
+    """A category column with one value ended in a TypeError."""
+    read = []
+    for kind in ("category", None):
+        column = pd.Series(cells).astype(kind) if kind else pd.Series(cells)
+        folder = write(tmp_path / f"toy{kind}")
+        nodes = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 1], "x": column})
+        nodes.to_parquet(folder / "nodes.parquet")
+        edges = pd.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 0], "kind": column})
+        edges.to_parquet(folder / "edges.parquet")
+        graph = load(folder, features={"scale": "none", "missing": "median"})
+        read.append((np.asarray(graph.features).tolist(), np.asarray(graph.edge_feat).tolist()))
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize(
     ("nodes", "message"),
     [
         (PLAIN.replace(",", "\t").replace("1.5", "1,5"), "'1,5', a decimal comma or a list; write"),
