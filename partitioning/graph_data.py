@@ -146,7 +146,8 @@ class GraphData:
     test_neg; evaluator."""
     relation: Mapping[str, Any] | None = None
     """For link prediction on one relation of a heterogeneous graph: masks of its edges [E], sources
-    and destinations [N], and the names of all relations (edge_feat holds their numbers)."""
+    and destinations [N], the types of both, and the names of all relations (edge_feat holds their
+    numbers)."""
     node_names: Names | None = None
     """[N] names of the data set, where `node_ids` are hashes of names."""
     class_names: tuple[str | int, ...] | None = None

@@ -449,7 +449,8 @@ def _read_columns(
             split_texts.append(split_cells)
         if roles.time is not None:
             pieces.setdefault("time", []).append(times.read(frame[roles.time]))
-    if not label_texts and not pieces.keys() - {"ids"} and (kind == "label" or roles.id is None):
+    values_read = pieces.keys() - {"ids"} or label_texts or split_texts
+    if not values_read and (kind == "label" or roles.id is None):
         left = "; ".join(
             f"`{name}` is left out, {why}" for name, why in reader.finish(None).ignored.items()
         )

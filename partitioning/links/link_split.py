@@ -366,7 +366,7 @@ def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] 
 
 
 def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
-    """Read a file of pairs of ids.
+    """Read a file of pairs of ids. Those of a relation may be the ids of its tables, or TYPE:ID.
 
     Returns:
         Positions of the nodes, int64 [n, 2].
@@ -378,6 +378,12 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     pairs = read_ids(path, setting, 2)
     keys = make_id_keys(pairs, named=graph.node_names is not None, where=where)
     positions = find_positions(graph.node_ids, keys)
+    types = (graph.relation or {}).get("types")
+    if types is not None:  # the ids of the tables, too
+        full = [[f"{types[0]}:{src}", f"{types[1]}:{dst}"] for src, dst in pairs.tolist()]
+        names = np.array(full, object).reshape(-1)
+        of_types = find_positions(graph.node_ids, hash_names(names)).reshape(positions.shape)
+        positions = np.where(positions < 0, of_types, positions)
     is_unknown = positions < 0
     if is_unknown.any():
         row = int(is_unknown.any(axis=1).argmax())
@@ -446,6 +452,7 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
         node_names=Names.of(names),
         relation={
             "names": list(relations),
+            "types": (source, destination),
             "edges": is_learned,
             "sources": _mask_type(graph, source),
             "destinations": _mask_type(graph, destination),

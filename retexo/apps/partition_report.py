@@ -33,8 +33,6 @@ def print_report(meta: Meta, directory: Path) -> None:
         _print_links(meta.links)
     for line in describe(meta.features):
         print(line)
-    if not meta.features and meta.request.get("dataset_name") == "file":
-        print("features: as given (made by an earlier version; overwrite=true encodes the columns)")
     for note in meta.notes:
         print(f"note: {note}")
     for entry in meta.history:

@@ -340,6 +340,20 @@ def test_masks_on_unlabelled_nodes(tmp_path):
     assert split.describe()["nodes"] == {"train": 1, "val": 1, "test": 0}
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_table_may_have_only_the_split(tmp_path, named):
+    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n1,2\n")
+    ids, first = ("id,", ["2,", "0,", "1,"]) if named else ("", [""] * 3)
+    rows = zip(first, ("train", "val", "test"), strict=True)
+    (folder / "nodes.csv").write_text(f"{ids}split\n" + "".join(f"{i}{part}\n" for i, part in rows))
+    table = "".join(f"{i}{label}\n" for i, label in zip(first, (0, 1, 1), strict=True))
+    (folder / "labels.csv").write_text(f"{ids}label\n{table}")
+    graph = load(folder, features=("degree",))
+    assert graph.train_mask.tolist() == [True, False, False]
+    assert graph.test_mask.tolist() == [False, False, True]
+    assert graph.node_ids.tolist() == ([2, 0, 1] if named else [0, 1, 2])
+
+
 def test_nodes_without_features(tmp_path):
     folder = write(
         tmp_path / "toy",

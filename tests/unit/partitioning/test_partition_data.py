@@ -280,6 +280,22 @@ def test_an_older_directory_is_used_as_it_is(
     assert "rows after the cover not counted (made by an earlier version" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_report_of_an_npz_does_not_speak_of_earlier_versions(
+    tmp_path: Path, given: bool
+) -> None:
+    feat = {"feat": np.eye(8)} if given else {}
+    ends = np.arange(8)
+    np.savez(tmp_path / "g.npz", src=ends, dst=(ends + 1) % 8, label=ends % 2, **feat)
+    ended = run_main(
+        *("app=partition_data", "dataset_name=file", "num_partitions=2", "split=fraction"),
+        *("split.train=0.5", "split.val=0.25", "split.test=0.25", "features=degree"),
+        *(f"dataset_file={tmp_path / 'g.npz'}", f"partition_dir={tmp_path}"),
+        cwd=tmp_path,
+    )
+    assert (ended.rc, "earlier version" in ended.output) == (0, False), ended.output
+
+
 DATA = (
     "dataset_name=synthetic",
     "synthetic.nodes=60",

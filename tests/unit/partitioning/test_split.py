@@ -627,6 +627,31 @@ def test_a_short_name_of_several_relations_is_refused() -> None:
         find_relation(graph, "rates")
 
 
+@pytest.mark.parametrize("kind", ["integers", "names", "full"])
+def test_files_of_pairs_of_a_relation_have_the_ids_of_its_tables(tmp_path: Path, kind: str) -> None:
+    prefix = "" if kind == "integers" else "u"
+    for folder in ("nodes", "edges"):
+        (tmp_path / "g" / folder).mkdir(parents=True)
+    for node_type in ("user", "item"):
+        ids = "".join(f"{prefix}{row}\n" for row in range(9))
+        (tmp_path / f"g/nodes/{node_type}.csv").write_text(f"id\n{ids}")
+    lines = "".join(f"{prefix}{row},{prefix}{(row + 1) % 9}\n" for row in range(9))
+    (tmp_path / "g/edges/user__buys__item.csv").write_text(f"src,dst\n{lines}")
+    user, item = ("user:u", "item:u") if kind == "full" else (prefix, prefix)
+    for split, row in (("val", 0), ("test", 1)):
+        (tmp_path / f"{split}.csv").write_text(f"src,dst\n{user}{row},{item}{row + 1}\n")
+    command = (
+        *("app=partition_data", "task=link_prediction", "dataset_name=file", "num_partitions=1"),
+        *(f"dataset_file={tmp_path / 'g'}", "task.relation=buys", "features=degree"),
+        *(f"partition_dir={tmp_path}", "split=files", f"split.dir={tmp_path}"),
+    )
+    ended = run_main(*command, cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    (tmp_path / "val.csv").write_text(f"src,dst\n{user}0,{item}77\n")
+    ended = run_main(*command, "overwrite=true", cwd=tmp_path)
+    assert (ended.rc, f"row 0 has the id {item}77, which is no node's" in ended.output) == (2, True)
+
+
 def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     tmp_path: Path,
 ) -> None:
