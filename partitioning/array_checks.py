@@ -270,10 +270,21 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
         raise InputError(
             f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge"
         )
+    refuse_odd_weights(array.reshape(-1), where)
     weight = check_dense(array.reshape(-1, 1), num_edges, where)[:, 0]
-    odd = (weight != 0) & ~((weight >= MIN_WEIGHT) & (weight <= MAX_WEIGHT))
-    refuse(weight, odd, where, f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
     return None if (weight == 1).all() else weight
+
+
+def refuse_odd_weights(array: Array, where: str, first_row: int = 0) -> None:
+    """InputError for weights [n] that are no weights before they are rounded to float32: 1e-50
+    would become 0, and `true` 1. NaN is left to check_edge_weight.
+    """
+    expected = f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
+    if array.dtype.kind == "b":
+        refuse(array, np.ones(len(array), np.bool_), where, expected, first_row)
+    if array.dtype.kind in "iuf":
+        odd = (array != 0) & ~((array >= MIN_WEIGHT) & (array <= MAX_WEIGHT)) & ~np.isnan(array)
+        refuse(array, odd, where, expected, first_row)
 
 
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:

@@ -77,7 +77,13 @@ def read_addition(
         InputError: an id is not new or not known, or a column is not as in training.
     """
     graph = held.encoded
-    if isinstance(graph, GraphData):
+    is_plain = isinstance(graph, GraphData)
+    for name, tables in (("nodes", nodes), ("edges", edges)):
+        if isinstance(tables, Mapping) == is_plain:
+            how = "one table" if is_plain else "a table by type, or relation"
+            graph_kind = "plain" if is_plain else "heterogeneous"
+            raise InputError(f"{name}: expected {how}: the graph is {graph_kind}")
+    if is_plain:
         nodes, edges = {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges}
     made: dict[str, NodeTable] = {}
     grown = dict(known)

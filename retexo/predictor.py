@@ -300,6 +300,11 @@ class Predictor:
         output: str | None = None,
     ) -> Any:
         """The input of the last layer (columns e0 ...); arguments as of `predict`."""
+        if self.is_of_links and new is not None:
+            raise InputError(
+                "new: the model is for links, and embeds nodes of the graph only; attach the graph"
+                " with the new nodes"
+            )
         if self.is_of_links:
             held = self._use(graph)
             embeddings = torch.cat(list(held.graph.outputs.by_head), dim=1).numpy()

@@ -13,6 +13,7 @@ seconds; errors are {"error": TEXT, "model": VERSION}.
 """
 
 import asyncio
+import ctypes
 import json
 import logging
 import threading
@@ -25,6 +26,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -39,9 +41,11 @@ from prometheus_client import (
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR
+from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
 from retexo.settings.app_settings import ServeSettings
 
@@ -51,6 +55,8 @@ Id = StrictInt | StrictStr
 Rows = list[dict[str, Any]]
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 """Seconds, of the histogram of /metrics."""
+MAX_CONNECTIONS = 500
+"""Half of the files that a process may usually have open."""
 
 
 # --- requests ----------
@@ -84,6 +90,11 @@ class Nodes(BaseModel):
             raise ValueError("edges are of new nodes: leave them out, or give nodes instead of ids")
         if not (self.ids or self.nodes):
             raise ValueError("give at least one node")
+        if self.edges is not None and isinstance(self.edges, dict) != isinstance(self.nodes, dict):
+            raise ValueError(
+                "edges: give a list beside a list of nodes, and lists by relation beside nodes by"
+                " type"
+            )
         return self
 
     @property
@@ -95,11 +106,21 @@ class Nodes(BaseModel):
 
         return max(len(self.ids or ()), count(self.nodes), count(self.edges))
 
+    @property
+    def num_cells(self) -> int:
+        """The number of cells of all tables, also of those that a row leaves out."""
+        tables = [
+            rows
+            for kind in (self.nodes, self.edges)
+            for rows in (kind.values() if isinstance(kind, dict) else [kind or []])
+        ]
+        return sum(len(rows) * len({name for row in rows for name in row}) for rows in tables)
+
     def frames(self) -> tuple[Any, Any]:
         """The new nodes and edges as data frames."""
         nodes, edges = self.nodes, self.edges
         if isinstance(nodes, dict):
-            given = edges if isinstance(edges, dict) else {}
+            given: Any = edges or {}
             return (
                 {name: _frame(rows, "nodes") for name, rows in nodes.items()},
                 {
@@ -107,7 +128,7 @@ class Nodes(BaseModel):
                     for name, rows in given.items()
                 },
             )
-        return _frame(nodes, "nodes"), _frame(edges if isinstance(edges, list) else [], "edges")
+        return _frame(nodes, "nodes"), _frame(edges or [], "edges")
 
 
 def _frame(rows: Rows | None, what: str) -> pd.DataFrame:
@@ -179,6 +200,16 @@ class ModelStore:
                 "the new model cannot be used, version %s stays: %s", self.model.version, error
             )
             return
+        before, now = _kind_of(self.model), _kind_of(model)
+        if before != now:
+            logger.error(
+                "the new model is for %s, clients expect %s: version %s stays; start another"
+                " service for it",
+                now,
+                before,
+                self.model.version,
+            )
+            return
         if model.version != self.model.version:
             logger.warning("model %s replaces %s", model.version, self.model.version)
             self.num_reloads += 1
@@ -193,7 +224,88 @@ class ModelStore:
         self._ended.set()
 
 
+def _kind_of(model: Predictor) -> str:
+    """What a model predicts of which graphs: answers to clients have another form for another
+    kind."""
+    checkpoint, graph = model.checkpoint, "of a plain graph"
+    if isinstance(checkpoint.architecture, HeteroArchitecture):
+        graph = f"of {checkpoint.architecture.schema.target}"
+    return f"{checkpoint.task_name} ({checkpoint.label_kind}) {graph}"
+
+
 # --- limits ----------
+
+
+class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """HTTP connections that end where no whole header arrives within serve.timeout, and where there
+    are MAX_CONNECTIONS already.
+    """
+
+    timeout = 10.0
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            logger.warning("a connection is closed: there are %d already", MAX_CONNECTIONS)
+            transport.close()
+        else:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def _wait(self) -> None:
+        """Close the connection unless its next header is complete in time."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(self.timeout, self._end_waiting, self.cycle)
+
+    def _end_waiting(self, cycle: Any) -> None:
+        if self.cycle is cycle and not self.transport.is_closing():
+            self.transport.close()
+
+
+class LateWork:
+    """Work in a thread, which can be ended from another one."""
+
+    def __init__(self, work: Callable[[], bytes]) -> None:
+        self._work, self._lock = work, threading.Lock()
+        self._thread: int | None = None
+        self._ended = False
+
+    def __call__(self) -> bytes:
+        """Do the work; TimeoutError where `end` was called."""
+        with self._lock:
+            if self._ended:
+                raise TimeoutError
+            self._thread = threading.get_ident()
+        try:
+            return self._work()
+        finally:
+            with self._lock:
+                _raise_in(self._thread, None)  # not in the next work of this thread
+                self._thread = None
+
+    def end(self) -> None:
+        """Raise TimeoutError in the thread at its next step in Python."""
+        with self._lock:
+            self._ended = True
+            if self._thread is not None:
+                _raise_in(self._thread, TimeoutError)
+
+
+def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
+    """Raise an exception in another thread; None takes back one that was not raised yet."""
+    if thread is not None:
+        raised = None if error is None else ctypes.py_object(error)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
 class BodyLimit:
@@ -283,6 +395,16 @@ class _Counts:
 # --- the service ----------
 
 
+def make_server(store: ModelStore, settings: ServeSettings, **options: Any) -> uvicorn.Server:
+    """The server of a model's service; options: further ones of uvicorn."""
+
+    class Protocol(TimedProtocol):
+        timeout = settings.timeout
+
+    service = make_service(store, settings)
+    return uvicorn.Server(uvicorn.Config(service, http=Protocol, access_log=False, **options))
+
+
 def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
     """The service of a model; `store` is watched while it runs."""
     counts, pool = _Counts(), ThreadPoolExecutor(settings.parallel, "predict")
@@ -317,18 +439,31 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
             raise HTTPException(
                 413, f"{size} items; at most {settings.max_items} a request (serve.max_items)"
             )
-        computing = asyncio.get_running_loop().run_in_executor(pool, _compute, work, model)
+        computing = LateWork(lambda: _compute(work, model))
+        running = asyncio.get_running_loop().run_in_executor(pool, computing)
         try:
-            body = await asyncio.wait_for(computing, settings.timeout)
+            body = await asyncio.wait_for(running, settings.timeout)
         except TimeoutError:
+            computing.end()
             raise HTTPException(
                 503, f"no answer within {settings.timeout:g} s (serve.timeout); try again later"
             ) from None
         return Response(body, media_type="application/json")
 
+    def check_cells(asked: Nodes) -> None:
+        """413 for rows that have many different keys: their table would be mostly blank."""
+        if asked.num_cells > settings.max_bytes:
+            raise HTTPException(
+                413,
+                f"{asked.num_cells} cells (rows times different keys); at most"
+                f" {settings.max_bytes} a request (serve.max_bytes)",
+            )
+
     @service.post("/predict")
     async def predict(asked: Nodes) -> Response:
         """Classes and probabilities, or values, of nodes."""
+
+        check_cells(asked)
 
         def work(model: Predictor) -> dict[str, Any]:
             found = _find(model, asked, counts, embeddings=False)
@@ -339,6 +474,8 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
     @service.post("/embed")
     async def embed(asked: Nodes) -> Response:
         """The input of the last layer, of nodes."""
+
+        check_cells(asked)
 
         def work(model: Predictor) -> dict[str, Any]:
             found = _find(model, asked, counts, embeddings=True)
@@ -449,6 +586,10 @@ def _add_errors(service: FastAPI, store: ModelStore) -> None:
     @service.exception_handler(HTTPException)
     async def other(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return answer(422, f"body: no UTF-8: {error.__cause__}")
+        if isinstance(error.__cause__, RecursionError):
+            return answer(422, "body: lists or objects are nested too deeply")
         return answer(error.status_code, str(error.detail))
 
     @service.exception_handler(Exception)

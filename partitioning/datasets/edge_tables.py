@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.array_checks import Array, check_edge_feat, check_integers
+from partitioning.array_checks import (
+    Array,
+    check_edge_feat,
+    check_integers,
+    refuse_odd_weights,
+)
 from partitioning.datasets import frames
 from partitioning.datasets.feature_columns import FeatureReader
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
@@ -254,7 +259,10 @@ def _table_edges(
         )
         weight = time = None
         if columns.weight is not None:
-            weight = frames.numbers(frame, columns.weight, path).astype(np.float32)
+            weight = frames.numbers(frame, columns.weight, path)
+            where = f"{path}: column `{columns.weight}`"
+            refuse_odd_weights(weight, where, frames.first_row(frame))
+            weight = weight.astype(np.float32)
         if columns.time is not None:
             time = columns.times.read(frame[columns.time])
         yield EdgePiece(src, dst, weight, time, columns.reader.read(frame, text))

@@ -259,11 +259,12 @@ def id_cells(
         if values.dtype.kind == "f" and are_whole(values).all():
             return values.astype(np.int64)
         raise ReadAgain(column)
-    blank = np.flatnonzero(cells.isna())
+    texts = cells.astype(str)
+    blank = np.flatnonzero(cells.isna() | (texts.str.strip() == ""))
     if len(blank):
         row = first_row(frame) + blank[0]
         raise InputError(f"{path}: column `{column}`, row {row} is blank; expected a node's id")
-    return cells.astype(str).to_numpy(dtype=object) if named else _parse_integers(cells)
+    return texts.to_numpy(dtype=object) if named else _parse_integers(cells)
 
 
 def _parse_integers(cells: "pd.Series[Any]") -> Ints:

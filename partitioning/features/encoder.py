@@ -298,7 +298,8 @@ def apply(
     names = [column["name"] for column in state["columns"]]
     missing = [name for name in names if schema.find(name) is None]
     if missing:
-        found = ", ".join(column.name for column in schema.columns)
+        found = ", ".join(column.name for column in schema.columns[:20])
+        found += " ..." if len(schema.columns) > 20 else ""
         raise InputError(
             f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with;"
             f" add it; found {found}"

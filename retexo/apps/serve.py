@@ -17,9 +17,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Before the service listens: a package, the model, the graph or the port.
     """
     try:
-        import uvicorn
-
-        from retexo.service import ModelStore, make_service
+        from retexo.service import ModelStore, make_server
     except ImportError as error:
         raise InputError(
             f"app=serve: needs the package {error.name}: pip install -e '.[serve]'"
@@ -42,14 +40,14 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         f"http://{shown}:{port} (POST /predict, /embed; GET /health, /metrics, /docs)",
         flush=True,
     )
-    config = uvicorn.Config(
-        make_service(store, settings.serve),
+    server = make_server(
+        store,
+        settings.serve,
         log_level="warning",
-        access_log=False,
         timeout_graceful_shutdown=int(settings.serve.timeout) + 1,
     )
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     return {"model": store.model.version, "reloads": store.num_reloads}
 
 

@@ -127,7 +127,7 @@ class ServeSettings(Checked):
     timeout: float = setting(
         "serve.timeout",
         10.0,
-        "seconds within which a request is answered",
+        "seconds within which a request is sent and answered",
         at_least(0.001),
         FINITE,
         compared=False,

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 import tracemalloc
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -40,9 +42,9 @@ from retexo.models.stage import Architecture
 from retexo.predictor import Predictor
 from retexo.settings.compose import compose
 
-uvicorn = pytest.importorskip("uvicorn", reason="the extra serve")
+pytest.importorskip("uvicorn", reason="the extra serve")
 
-from retexo.service import ModelStore, make_service  # noqa: E402
+from retexo.service import ModelStore, make_server
 
 
 class Service:
@@ -56,8 +58,7 @@ class Service:
             return retexo.load(directory, output="arrays").attach(graph)
 
         self.store = ModelStore(directory / "checkpoint", load, self.settings.reload)
-        config = uvicorn.Config(make_service(self.store, self.settings), port=0, log_level="error")
-        self.server = uvicorn.Server(config)
+        self.server = make_server(self.store, self.settings, port=0, log_level="error")
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         wait_until(lambda: self.server.started, 30, "the server")
@@ -137,6 +138,7 @@ def test_fifty_clients_at_once_get_what_the_model_predicts(service: Service) -> 
     assert "/predict" in service.ask("/openapi.json")[1]["paths"]
 
 
+KEYS = [f"k{place}" for place in range(1_000)]
 NEW = {"customer": "x", "age": 1, "city": "Bern"}
 REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "no JSON": ("/predict", b"{", 422, "body: no JSON"),
@@ -187,6 +189,29 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
         "new edges.*c99",
     ),
     "types": ("/predict", {"nodes": {"paper": [NEW]}}, 422, "nodes"),
+    "edges by relation": (
+        "/predict",
+        {"nodes": [NEW], "edges": {"a__b__c": [{"src": "x", "dst": "c01"}]}},
+        422,
+        "edges: give a list beside a list of nodes",
+    ),
+    "no UTF-8": ("/predict", b'{"ids": ["\xff"]}', 422, "body: no UTF-8: .*0xff"),
+    "deep": ("/predict", b'{"ids": ' + b"[" * 9_000, 422, "body: .*nested too deeply"),
+    "blank id": ("/predict", {"nodes": [{**NEW, "customer": " "}]}, 422, "row 0 is blank"),
+    "empty id": ("/embed", {"nodes": [{**NEW, "customer": ""}]}, 422, "row 0 is blank"),
+    "blank end": (
+        "/predict",
+        {"nodes": [NEW], "edges": [{"src": "", "dst": "c01"}]},
+        422,
+        "row 0 is blank",
+    ),
+    "many different keys": (
+        "/predict",
+        {"nodes": [{"customer": str(row), **dict.fromkeys(KEYS[row::90], 1)} for row in range(90)]},
+        413,
+        "90090 cells .* at most 20000",
+    ),
+    "huge": ("/predict", {"nodes": [{**NEW, "age": 1e300}]}, 422, "`age`, row 0 is 1e.300"),
     "many": ("/predict", {"ids": ["c01"] * 101}, 413, "101 items; at most 100"),
     "large": ("/predict", b" " * 30_000, 413, "larger than 20000 bytes"),
     "large in pieces": ("/predict", iter([b" " * 9_000] * 4), 413, "larger than 20000 bytes"),
@@ -267,6 +292,64 @@ def test_a_request_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         started.stop()
 
 
+def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> None:
+    started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=0.5, parallel=1)
+    ended = threading.Event()
+
+    def never_ends(**_: Any) -> None:
+        try:
+            while True:
+                sum(range(1000))
+        finally:
+            ended.set()
+
+    try:
+        model = started.store.model
+        with mock.patch.object(model, "predict", never_ends):
+            assert started.ask("/predict", {"ids": ["c01"]})[0] == 503
+            assert ended.wait(30)
+        assert started.ask("/predict", {"ids": ["c01"]})[0] == 200
+    finally:
+        started.stop()
+
+
+def test_connections_without_a_whole_header_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retexo.service.MAX_CONNECTIONS", 4)
+    started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=1.0)
+    health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+    try:
+        waiting = [socket.create_connection(("127.0.0.1", started.port), 30) for _ in range(4)]
+        for each, begin in zip(waiting, (b"", b"GET /heal", health[:-2], health), strict=True):
+            each.sendall(begin)
+        answer = b""
+        while b'"status":"ok"' not in answer:
+            answer += waiting[3].recv(4096)
+        with socket.create_connection(("127.0.0.1", started.port), 30) as further:
+            assert further.recv(1) == b""
+        waiting[3].sendall(health[:10])  # the next request is late, too
+        for each in waiting:
+            assert each.recv(1) == b"", "closed"
+            each.close()
+        assert started.ask("/health")[0] == 200
+    finally:
+        started.stop()
+
+
+def test_a_model_of_another_kind_does_not_replace_the_one_in_use(tmp_path: Path) -> None:
+    run = run_of_tables(tmp_path / "run")
+    graph = tables()
+    store = ModelStore(
+        run / "checkpoint", lambda: retexo.load(run, output="arrays").attach(graph), 0
+    )
+    version = store.model.version
+    run_of_tables(run, multilabel=True)
+    store.look()
+    assert (store.model.version, store.num_reloads) == (version, 0)
+    assert not store.model.checkpoint.multilabel
+
+
 def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
     run = run_of_tables(tmp_path / "run")
     started = Service(run, tables())
@@ -303,6 +386,10 @@ def test_a_typed_graph(tmp_path: Path) -> None:
             assert status == 200, content
             assert content["predictions"][0]["id"] == node
             assert sum(content["predictions"][0]["probabilities"].values()) == pytest.approx(1)
+        status, content = started.ask("/predict", body | {"edges": [{"src": 7, "dst": 99}]})
+        assert (status, "lists by relation" in content["error"]) == (422, True)
+        status, content = started.ask("/predict", {"nodes": [{"id": 99, "x": [0.5] * 5}]})
+        assert (status, "a table by type" in content["error"]) == (422, True)
     finally:
         started.stop()
 
@@ -324,6 +411,9 @@ def test_links(tmp_path: Path) -> None:
         assert started.ask("/predict", {"ids": [1003]})[0] == 422
         status, content = started.ask("/top", {"ids": [1003] * 101, "k": 10})
         assert (status, "1010 items; at most 1000" in content["error"]) == (413, True)
+        status, content = started.ask("/embed", {"nodes": [{"id": 1, "x": [1.0] * 6}]})
+        assert (status, "embeds nodes of the graph only" in content["error"]) == (422, True)
+        assert started.ask("/embed", {"ids": [1003]})[0] == 200
     finally:
         started.stop()
 

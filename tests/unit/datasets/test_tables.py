@@ -763,3 +763,24 @@ def test_numbers_with_leading_zeros_are_found(tmp_path, monkeypatch, cell, odd):
     monkeypatch.setattr(csv_files, "SCANNED_BYTES", 5)
     (tmp_path / "t.csv").write_text(f"id,x\n1,{cell}\n{cell},2\n")
     assert csv_files.has_odd_numbers(tmp_path / "t.csv") == odd
+
+
+@pytest.mark.parametrize("weight", ["1e-50", "1e-19", "true", "1e30", "-1e-50"])
+@pytest.mark.parametrize("form", ["csv", "parquet", "npz"])
+def test_weights_are_tested_before_they_are_rounded(tmp_path, form, weight):
+    """1e-50 would become 0 in float32, and true 1."""
+    (tmp_path / "nodes.csv").write_text("id,label,x\n0,0,1\n1,1,2\n")
+    values = [True, True] if weight == "true" else [2.0, float(weight)]
+    edges = pd.DataFrame({"src": [0, 1], "dst": [1, 0], "weight": values})
+    if form == "csv":
+        edges.to_csv(tmp_path / "edges.csv", index=False)
+    elif form == "parquet":
+        edges.to_parquet(tmp_path / "edges.parquet")
+    else:
+        ends = edges.src.to_numpy(), edges.dst.to_numpy()
+        arrays = {"feat": np.eye(2), "label": np.arange(2), "edge_weight": edges.weight}
+        np.savez(tmp_path / "graph.npz", src=ends[0], dst=ends[1], **arrays)
+    row, shown = (0, "True") if weight == "true" else (1, repr(float(weight)))
+    message = rf"weight`: row {row} is {shown.replace('+', '.')}; expected 0, or a weight"
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "graph.npz" if form == "npz" else tmp_path)

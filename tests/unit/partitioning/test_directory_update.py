@@ -605,7 +605,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         "column `age`, row 0 is -1e+300",
     ),
     "beyond float32": ({"changed_nodes": "id,age,town ann,1e42,x"}, "`age`, row 0 is 1e+42"),
-    "huge weight": ({"new_edges": "src,dst,weight ann,cid,1e308"}, "weights: row 0"),
+    "huge weight": ({"new_edges": "src,dst,weight ann,cid,1e308"}, "`weight`: row 0 is 1e+308"),
     "all training nodes deleted": ({"deleted_nodes": "id ann bob cid dan"}, "no training node"),
     "all deleted": ({"deleted_nodes": "id ann bob cid dan eve fay"}, "no node would be left"),
 }
