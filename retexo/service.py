@@ -131,7 +131,7 @@ class Nodes(BaseModel):
         return _frame(nodes, "nodes"), _frame(edges or [], "edges")
 
 
-def _frame(rows: Rows | None, what: str) -> pd.DataFrame:
+def _frame(rows: Any, what: str) -> pd.DataFrame:
     """Rows as a data frame; InputError for what is no Unicode text, which JSON can escape."""
     try:
         return pd.DataFrame(rows)
