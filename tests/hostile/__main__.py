@@ -28,6 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import processes  # noqa: F401  first: it sets the path of modules
 from hetero import make_hetero, tables, typed_sites, types
 from inputs import (
     Input,

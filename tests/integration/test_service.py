@@ -316,7 +316,7 @@ def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> N
 def test_connections_without_a_whole_header_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retexo.service.MAX_CONNECTIONS", 4)
+    monkeypatch.setattr("retexo.service_limits.MAX_CONNECTIONS", 4)
     started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=1.0)
     health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
     try:

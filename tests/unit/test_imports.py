@@ -26,7 +26,7 @@ FLOORS = (
     ("held_graph", "partitioned_run"),
     ("held_links", "exporting"),
     ("predictor",),
-    ("service",),
+    ("service_limits",),
     ("service",),
     ("apps",),
     ("__main__",),
