@@ -239,7 +239,6 @@ class FeatureSettings(Checked):
         "node features, one kind or a list to concatenate; {TYPE: ...} for heterogeneous "
         "graphs (docs/data.md)",
         KINDS,
-        earlier=["given"],
         of_partitioner=True,
     )
     scale: str = setting(
@@ -249,7 +248,6 @@ class FeatureSettings(Checked):
         "standard: mean 0 and deviation 1; robust: by median and quartiles; log: standard "
         "scaling of logarithms",
         one_of("auto", "standard", "robust", "log", "none"),
-        earlier="none",
         of_partitioner=True,
     )
     missing: str = setting(
@@ -258,7 +256,6 @@ class FeatureSettings(Checked):
         "value that replaces missing cells of numeric columns; an extra column marks these cells;"
         " error: refuse missing cells",
         one_of("median", "mean", "zero", "error"),
-        earlier="error",
         of_partitioner=True,
     )
     fit: str = setting(
@@ -349,7 +346,6 @@ class DatasetSettings(Checked):
         "with dataset_name=file: edges with an id that belongs to no node; drop leaves them "
         "out and counts them",
         one_of("refuse", "drop"),
-        earlier="refuse",
         of_partitioner=True,
     )
     features: FeatureSettings

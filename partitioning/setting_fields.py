@@ -83,19 +83,12 @@ class Setting:
     """Whether reports separate runs that differ in it."""
     is_seed: bool = False
     """Whether it is a random seed: reports average over it."""
-    earlier: Any = None
-    """Value in stored runs that are older than the setting, if not the default."""
     of_partitioner: bool = False
     """Used only when partitioning."""
 
     @property
     def name(self) -> str:
         return self.key.split(".")[0] if self.is_group else self.key
-
-    @property
-    def before(self) -> Any:
-        """Value in stored runs that are older than the setting."""
-        return self.default if self.earlier is None else self.earlier
 
 
 def setting(key: str, default: Any, help: str, *checks: Check, **flags: Any) -> Any:

@@ -19,7 +19,7 @@ from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, path_below, read_json
 
 VERSION = 2
-"""Format version: npy files. Version 1, of before 0.1.0, had DGL's files alone."""
+"""Format version: npy files."""
 
 
 def check_class_names(names: list[Any], num_classes: int) -> None:
@@ -115,9 +115,6 @@ class Meta:
             for name, value in asdict(self).items()
             if name not in ("checksums", "cover_rows", "notes", "history")
         }
-        for name in ("class_names", "links", "features"):
-            if not content[name]:  # keeps the digest of versions without these fields
-                del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:

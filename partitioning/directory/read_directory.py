@@ -1,7 +1,7 @@
 """Finds a partition directory, checks it and reads its partitions.
 
-Our own directories hold npy files and meta.json. Those of earlier versions and of DGL hold DGL's
-files, and a config instead.
+Our own directories hold npy files and meta.json. Those of DGL hold DGL's files, and a config
+instead.
 """
 
 import hashlib

@@ -65,12 +65,7 @@ def _describe_cover(meta: Meta) -> str:
         return f"{meta.cover_rows:,} rows after the cover (partial sums where they are fewer)"
     if meta.history:
         return "rows after the cover not counted since an update"
-    if meta.cut_edges > COVER_LIMIT:
-        return f"rows after the cover not counted (more than {COVER_LIMIT:,} edges cut)"
-    return (
-        "rows after the cover not counted (made by an earlier version; overwrite=true makes it"
-        " again)"
-    )
+    return f"rows after the cover not counted (more than {COVER_LIMIT:,} edges cut)"
 
 
 def _print_types(meta: HeteroMeta) -> None:

@@ -138,18 +138,9 @@ def is_file_value(value: Any) -> bool:
 def stored_request(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
     """Return the request of a directory in the form of `request`, so that the two can be compared.
 
-    Settings that did not exist yet get their former behaviour; a relation is named as in `request`.
+    A relation is named as in `request`.
     """
-    added_later = {
-        "labels": "auto",
-        "duplicates": "keep",
-        "features": ["given"],
-        "split.drop_unlabelled": False,
-    }
-    there = added_later | meta.request
-    for name in request.keys() - there.keys():
-        if name.startswith("features."):  # made before there was a feature pipeline
-            there[name] = request[name]
+    there = dict(meta.request)
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]

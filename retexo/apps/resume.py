@@ -13,11 +13,10 @@ from partitioning.file_io import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
 from retexo.results.runs import shortest
-from retexo.settings.aliases import rename_stored
 from retexo.settings.flatten import flatten, without
 from retexo.settings.options import default
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import LISTS, PER_LAYER, keys
+from retexo.settings.schema import LISTS, PER_LAYER
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ DONE_FILE = Path("done.json")
 OUTPUTS = ("summary.json", str(DONE_FILE), "metrics.jsonl", "checkpoint", str(RUN_FILE))
 FILES = ("summary.json", str(DONE_FILE), "config.json", "metrics.jsonl", str(RUN_FILE))
 FOLDERS = ("checkpoint", "state")
-OF_PARTITIONER = keys(lambda setting: setting.of_partitioner)
 REMEDIES = {
     "threads": "set cluster.threads={there}: another number changes the last bits of the results",
     "partitions": "use the partition directory that the run was started with",
@@ -143,8 +141,7 @@ def prepare(
 ) -> str:
     """Copy the state to resume from to run_dir and describe the run there.
 
-    A resumed run keeps the description of its state, which `check_same` found to be equal: an
-    earlier version may have had fewer settings.
+    A resumed run keeps the description of its state, which `check_same` found to be equal.
 
     Args:
         run, settings: the description of a new run.
@@ -203,10 +200,7 @@ def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def check_same(
     resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    """InputError if the state to resume from was made with another `run` or other settings.
-
-    A setting that an earlier version did not have counts as its default.
-    """
+    """InputError if the state to resume from was made with another `run` or other settings."""
     source = _resumed_dir(resume, run_dir)
     if resume is None or not (source / RUN_FILE).is_file():
         return
@@ -226,11 +220,9 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
     """InputError for the first setting that differs from those that the run was started with."""
     now, then = (
         flatten(json.loads(json.dumps(settings, default=str))),
-        flatten(rename_stored(made_with)),
+        flatten(made_with),
     )
     for name in sorted(now.keys() | then.keys()):
-        if name not in then and name in OF_PARTITIONER:
-            continue  # an earlier version did not have it; the partitions are compared by digest
         here, there = (known.get(name, default(name, known)) for known in (now, then))
         if name in LISTS:
             here, there = (each if isinstance(each, list) else [each] for each in (here, there))

@@ -71,9 +71,11 @@ def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> Model
     own: Any = find_options_class(name)
     options = {field.name: field.metadata["setting"].default for field in fields(own)}
     shared = {
-        field.name: field.metadata["setting"].before
+        field.name: field.metadata["setting"].default
         for field in fields(ModelSettings)
         if field.name != "options"
     }
-    given = {"name": name, "num_layers": num_layers, "hidden_dim": hidden_dim}
-    return ModelSettings(**{**shared, **given, "heads": 1, "dropout": 0.0}, options=options)
+    shared |= {"name": name, "num_layers": num_layers, "hidden_dim": hidden_dim}
+    shared |= {"heads": 1, "dropout": 0.0}
+    shared |= {"self_weight": False, "input_skip": False, "output": "activation"}
+    return ModelSettings(**shared, options=options)

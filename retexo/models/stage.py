@@ -25,7 +25,6 @@ from retexo.models.convolution import (
 )
 from retexo.models.matrix import dropout, matmul
 from retexo.models.scorer import Scorer
-from retexo.settings.aliases import rename_settings
 from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
 
 
@@ -78,25 +77,15 @@ class Architecture:
 
 
 def read_model(content: dict[str, Any]) -> ModelSettings:
-    """Read the model settings of a checkpoint, from Architecture.to_json; a setting that is younger
-    than the checkpoint gets the value `Setting.before`.
+    """Read the model settings of a checkpoint, from Architecture.to_json.
 
     Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of
     range.
     """
 
-    content = rename_settings({"model": content})["model"]
-
     def read(settings: type) -> dict[str, Any]:
-        found = {}
-        for field in fields(settings):
-            defined = field.metadata["setting"]
-            younger = defined.earlier is not None or defined.default is None
-            if field.name != "options":
-                found[field.name] = (
-                    content.get(field.name, defined.before) if younger else content[field.name]
-                )
-        return found
+        names = (field.name for field in fields(settings))
+        return {name: content[name] for name in names if name != "options"}
 
     return ModelSettings(**read(ModelSettings), options=read(find_options_class(content["name"])))
 
@@ -281,25 +270,23 @@ class OutputHeads:
     """Of two classes the positive one, 0 or 1."""
 
     @classmethod
-    def from_json(cls, content: dict[str, Any] | None, num_layers: int, num_classes: int) -> Self:
-        """The inverse of asdict; None, in the first checkpoints, is the last stage.
+    def from_json(cls, content: dict[str, Any], num_layers: int, num_classes: int) -> Self:
+        """The inverse of asdict.
 
         Raises KeyError, TypeError and ValueError.
         """
-        if content is None:
-            return cls((num_layers - 1,))
         heads = cls(
             stages=tuple(content["stages"]),
             alpha=float(content["alpha"]),
             steps=int(content["steps"]),
-            reach=content.get("reach", "computed"),
-            spectral=float(content.get("spectral", 0)),
-            paths=float(content.get("paths", 0)),
-            offsets=tuple(map(float, content.get("offsets", ()))),
-            offset_share=float(content.get("offset_share", 0)),
-            temperature=float(content.get("temperature", 1)),
-            threshold=float(content.get("threshold", 0.5)),
-            positive=int(content.get("positive", 1)),
+            reach=content["reach"],
+            spectral=float(content["spectral"]),
+            paths=float(content["paths"]),
+            offsets=tuple(map(float, content["offsets"])),
+            offset_share=float(content["offset_share"]),
+            temperature=float(content["temperature"]),
+            threshold=float(content["threshold"]),
+            positive=int(content["positive"]),
         )
         is_valid = (
             heads.stages

@@ -156,7 +156,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
             bool(content["multilabel"]),
             str(content["partition_digest"]),
             OutputHeads.from_json(
-                content.get("answer"), architecture.model.depth, architecture.num_classes
+                content["answer"], architecture.model.depth, architecture.num_classes
             ),
             _exchange(content.get("exchange_precision"), architecture.model.depth),
             content.get("trainer"),

@@ -46,7 +46,7 @@ def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
 def headline_of(summary: Mapping[str, Any]) -> str:
     """The score to judge a run by: what stopping looked at, or where that is a loss, accuracy or
     R2."""
-    metric = summary.get("chosen", {}).get("metric")  # former runs of links have none
+    metric = summary.get("chosen", {}).get("metric")
     if metric is None:
         return "mrr" if "baselines" in summary else "accuracy"
     return {"loss": "r2" if "targets" in summary else "accuracy"}.get(metric, str(metric))

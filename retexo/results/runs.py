@@ -14,7 +14,6 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.file_io import read_text
-from retexo.settings.aliases import rename_stored
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import PER_LAYER, REST, default, keys
 
@@ -34,7 +33,7 @@ SOME_SCORES = {
     "test ROC AUC": "test.roc_auc",
     "test average precision": "test.average_precision",
 }
-"""Scores that other and former runs lack: rankings of two classes and of labels."""
+"""Scores that other runs lack: rankings of two classes and of labels."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
 BIN = ("count", "confidence", "accuracy")
 """Of a bin of calibration."""
@@ -92,15 +91,15 @@ class Run:
     measures: dict[str, float | None] = field(default_factory=dict)
     """Name -> value; None for a ratio without data."""
     classes: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Class -> CLASS_SCORES of the test nodes; empty for links and former runs."""
+    """Class -> CLASS_SCORES of the test nodes; empty for links."""
     confusion: list[list[int]] = field(default_factory=list)
-    """[C][C] test nodes by class and predicted class; empty for labels, many classes, former
-    runs."""
+    """[C][C] test nodes by class and predicted class; empty for labels and many
+    classes."""
     calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    """Split -> `count`, `confidence` and `accuracy` of each bin; empty for former runs."""
+    """Split -> `count`, `confidence` and `accuracy` of each bin."""
     bytes_by_kind: dict[str, int] = field(default_factory=dict)
     bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
-    """One entry per layer and one for the whole run; empty for old runs."""
+    """One entry per layer and one for the whole run."""
     bytes_by_peer: list[list[int]] = field(default_factory=list)
     """[W][W] sender by receiver."""
     rounds: list[Point] = field(default_factory=list)
@@ -179,7 +178,7 @@ def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
         summary = read_summary(path / "summary.json")
-        settings = flatten(rename_stored(_read_field(summary, "settings", dict)))
+        settings = flatten(_read_field(summary, "settings", dict))
         common: dict[str, Any] = {
             "path": path,
             "settings": settings,

@@ -1,39 +1,25 @@
-"""Other names of settings: former names, and the names that other programs use.
+"""Other names of settings, which users of other programs and scripts know.
 
-An alias is accepted wherever a setting can stand: on the command line, in configuration files, and
-in the settings and checkpoints that earlier versions stored. Only the current name is stored.
+An alias is accepted wherever a setting can stand: on the command line and in configuration files.
+Only the current name is stored.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from partitioning.partition_settings import FeatureSettings
-from retexo.settings.flatten import without
 
-
-@dataclass(frozen=True)
-class Alias:
-    """The current name of a setting, and its values where those changed, too."""
-
-    name: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Former value -> current value."""
-
-
-ALIASES: dict[str, Alias] = {
-    "lr": Alias("learning_rate"),
-    "patience": Alias("stopping.patience"),
-    "class_weights": Alias("task.class_weights"),
-    "hidden_channels": Alias("hidden_dim"),
-    "num_heads": Alias("heads"),
-    "num_parts": Alias("num_partitions"),
-    "partition.from": Alias("partition.source"),
-    "model.own_half": Alias("model.self_weight"),
-    "model.inputs": Alias("model.input_skip", {"all": True, "previous": False}),
-    "model.passes": Alias("model.output"),
-    "readout": Alias("output_heads"),
-    "features": Alias("features.kind"),
+ALIASES: dict[str, str] = {
+    "lr": "learning_rate",
+    "patience": "stopping.patience",
+    "class_weights": "task.class_weights",
+    "hidden_channels": "hidden_dim",
+    "num_heads": "heads",
+    "num_parts": "num_partitions",
+    "partition.from": "partition.source",
+    "model.own_half": "model.self_weight",
+    "features": "features.kind",
 }
 """Dotted alias -> setting."""
 _ROUNDS = (
@@ -71,27 +57,13 @@ MEANT: dict[str, str] = {
     "mlflow": "logger=mlflow",
 }
 """What users of other programs type -> the remedy of the refusal."""
-REMOVED = frozenset({"sweep.axes", "sweep.dir"})
-"""Settings of earlier versions, which files on disk may still hold."""
-NO_SWEEP = (
-    "replaced by --multirun: app=train -m seed=1,2,3 hydra.sweep.dir=DIR trains once for each "
-    "value, then app=report report.runs=DIR"
-)
-"""The remedy where somebody sets app=sweep or sweep.*."""
 
 
 def rename_override(override: str) -> str:
-    """Replace an alias in an override of the command line: lr=0.1 is learning_rate=0.1.
-
-    Several values of --multirun (model.inputs=all,previous) are replaced one by one.
-    """
+    """Replace an alias in an override of the command line: lr=0.1 is learning_rate=0.1."""
     name, equals, value = override.partition("=")
     bare = name.lstrip("+~")
-    alias = ALIASES.get(bare)
-    if alias is None:
-        return override
-    words = [_as_word(alias.values.get(word, word)) for word in value.split(",")]
-    return f"{name.removesuffix(bare)}{alias.name}{equals}{','.join(words)}"
+    return f"{name.removesuffix(bare)}{ALIASES.get(bare, bare)}{equals}{value}"
 
 
 def rename_settings(
@@ -104,18 +76,18 @@ def rename_settings(
         given: Settings of the command line. They win over an alias in a configuration file.
     """
     renamed = _copy(settings)
-    for former, alias in ALIASES.items():
-        group, _, last = former.rpartition(".")
+    for alias, name in ALIASES.items():
+        group, _, last = alias.rpartition(".")
         holder = renamed.get(group) if group else renamed
         if not isinstance(holder, dict) or last not in holder:
             continue
-        if former == "features" and _is_features_group(holder[last]):
+        if alias == "features" and _is_features_group(holder[last]):
             continue
         value = holder.pop(last)
-        if alias.name not in given:
-            group, _, last = alias.name.rpartition(".")
+        if name not in given:
+            group, _, last = name.rpartition(".")
             target = renamed.setdefault(group, {}) if group else renamed
-            target[last] = alias.values.get(value, value) if isinstance(value, str) else value
+            target[last] = value
     return renamed
 
 
@@ -125,22 +97,9 @@ def _is_features_group(value: Any) -> bool:
     return isinstance(value, Mapping) and value.keys() <= names
 
 
-def rename_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings of a file of any version under their current names.
-
-    Settings that no longer exist (REMOVED) are left out.
-    """
-    return without(rename_settings(settings), REMOVED)
-
-
 def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The groups as new dictionaries, so that names can be replaced in them."""
     return {
         name: _copy(value) if isinstance(value, Mapping) else value
         for name, value in settings.items()
     }
-
-
-def _as_word(value: Any) -> str:
-    """Return a value as the command line writes it, true and false in lower case."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -48,7 +48,6 @@ class PredictSettings(Checked):
         "auto: the same, with int8 in place of int4",
         one_of(*AT_PREDICTION),
         compared=False,
-        earlier="trained",
     )
     pairs: str | None = setting(
         "predict.pairs",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from partitioning.errors import InputError
-from retexo.settings.aliases import NO_SWEEP, rename_override
+from retexo.settings.aliases import rename_override
 from retexo.settings.config_files import TARGET, check_config_dir
 
 MAX_CHARACTERS = 4_000
@@ -77,8 +77,6 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if _depth(value) > MAX_DEPTH:
             raise InputError(f"{name}: nested more than {MAX_DEPTH} deep")
         bare = name.lstrip("+~").strip()
-        if override == "app=sweep" or bare.startswith("sweep."):
-            raise InputError(f"{override}: {NO_SWEEP}")
         if "hydra" not in bare:
             continue
         if not HYDRA_SETTINGS.fullmatch(bare):

@@ -81,7 +81,6 @@ class GradientSettings(Checked):
         "precision of gradients on the network; int8 and int6 have one scale per 128 values; "
         "auto: by network, int6 for wan (links: int8)",
         one_of(AUTO, "fp32", "bf16", "int8", "int6"),
-        earlier="fp32",
     )
     compression: str = setting(
         "gradient.compression",
@@ -89,14 +88,12 @@ class GradientSettings(Checked):
         "powersgd: low-rank compression with error feedback; auto: by network, powersgd for wan "
         "(links: none)",
         one_of(AUTO, "none", "powersgd"),
-        earlier="none",
     )
     rank: int = setting(
         "gradient.rank",
         2,
         "powersgd: rank of the factors; 3 for gat and gin",
         at_least(1),
-        earlier=4,
     )
     secure: bool = setting(
         "gradient.secure",
@@ -138,7 +135,6 @@ class ExchangeSettings(Checked):
         "and int4 have one scale per row; auto: by network, int4 for wan",
         one_of(AUTO, *PRECISIONS),
         per_layer=True,
-        earlier=["fp32"],
     )
 
     def __post_init__(self) -> None:

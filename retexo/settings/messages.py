@@ -10,7 +10,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
-from retexo.settings.aliases import ALIASES, MEANT, NO_SWEEP
+from retexo.settings.aliases import ALIASES, MEANT
 from retexo.settings.flatten import flatten
 from retexo.settings.options import OPTIONS
 from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, defaults
@@ -129,8 +129,6 @@ def quoted(name: str, value: str) -> str:
 def unknown_setting(name: str) -> InputError:
     """Return the error for an unknown setting, with the nearest known name."""
     group, _, option = name.partition(".")
-    if group == "sweep":
-        return InputError(f"{name}: {NO_SWEEP}")
     if name in MEANT:
         return InputError(f"{name}: no such setting; {MEANT[name]}")
     if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
@@ -163,7 +161,7 @@ def unknown_setting(name: str) -> InputError:
             name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5
         )
         hint = "see docs/settings.md for all"
-    nearest = [ALIASES[name].name] if name in ALIASES else nearest
+    nearest = [ALIASES[name]] if name in ALIASES else nearest
     if nearest:
         hint = f"did you mean {nearest[0]}?"
     return InputError(f"{name}: no such setting; {hint}")

@@ -56,7 +56,6 @@ class TaskSettings(Checked):
         "split.inductive",
         False,
         "hide validation and test nodes with their edges while training (docs/inference.md)",
-        earlier=False,
     )
     loss: str = setting(
         "task.loss",
@@ -88,7 +87,6 @@ class TaskSettings(Checked):
         "total for each class; auto: balanced where a class is very rare. Predicted "
         "probabilities are corrected for them (docs/training.md)",
         Check(_is_class_weight, "must be auto, none, balanced, or a list of positive numbers"),
-        earlier="none",
     )
     dim: int = setting(
         "task.dim",
@@ -177,7 +175,6 @@ class StoppingSettings(Checked):
         "early stopping: rounds without a better validation metric before a layer ends; "
         "null (or stopping=none): off",
         at_least(1),
-        earlier=30,
     )
     metric: str = setting(
         "stopping.metric",
@@ -185,13 +182,11 @@ class StoppingSettings(Checked):
         "validation metric that chooses the best round and the output heads; auto: by the "
         "labels (docs/training.md)",
         one_of(*METRICS),
-        earlier="micro_f1",
     )
     use_loss: bool = setting(
         "stopping.use_loss",
         True,
         "the validation loss breaks ties of the metric, and its improvement restarts patience",
-        earlier=False,
     )
     min_delta: float = setting(
         "stopping.min_delta",

@@ -39,7 +39,6 @@ class GATOptions(Checked):
         "model.self_loops",
         True,
         "attention includes the node itself, as in the paper; false: as in the public Retexo code",
-        earlier=False,
     )
 
 
@@ -136,5 +135,5 @@ def default(key: str, settings: Mapping[str, Any]) -> Any:
     own = OPTIONS.get(("model", settings.get("model.name", "")))
     defined = next((each for each, _ in definitions(own) if each.key == key), None) if own else None
     if defined is not None:
-        return defined.before
+        return defined.default
     return schema.default(key, settings)

@@ -78,7 +78,6 @@ class ModelSettings(Checked):
         "num_layers=auto: largest number of layers",
         at_least(1),
         at_most(MAX_LAYERS),
-        earlier=8,
     )
     hidden_dim: int = setting(
         "hidden_dim",
@@ -106,27 +105,23 @@ class ModelSettings(Checked):
         "layer",
         "normalisation of the hidden layers: LayerNorm or none",
         one_of("layer", "none"),
-        earlier="layer",
     )
     activation: str = setting(
         "model.activation",
         "relu",
         "activation of the hidden layers, and in the MLP of gin",
         one_of(*ACTIVATIONS),
-        earlier="relu",
     )
     self_weight: bool = setting(
         "model.self_weight",
         True,
         "skip connection from a node's own row, with its own weight matrix; gat adds it to the "
         "output of attention, other models use half of hidden_dim for it",
-        earlier=False,
     )
     input_skip: bool = setting(
         "model.input_skip",
         True,
         "skip connections from the features and their aggregate to every layer after the first",
-        earlier=False,
     )
     output: str = setting(
         "model.output",
@@ -134,7 +129,6 @@ class ModelSettings(Checked):
         "input of the next layer: the activation, or the weighted aggregate before norm and "
         "activation; gat and pooling always use the activation",
         one_of("activation", "aggregate"),
-        earlier="activation",
     )
     lookahead: int = setting(
         "model.lookahead",
@@ -142,7 +136,6 @@ class ModelSettings(Checked):
         "1: train each layer together with the next one; sends aggregates of boundary nodes "
         "once per layer and sets model.output=activation; 0: train each layer alone",
         within(0, 1),
-        earlier=0,
     )
     options: dict[str, Any] = setting("model.*", {}, "settings of one model only, listed below")
 
@@ -181,7 +174,6 @@ class OptimizerSettings(Checked):
         "multiplied by scheduler_factor every scheduler_rounds; plateau: the same after "
         "scheduler_rounds without improvement",
         one_of(*SCHEDULERS),
-        earlier="none",
     )
     factor: float = setting(
         "scheduler_factor",
@@ -214,7 +206,6 @@ class SmoothingSettings(Checked):
         5,
         "label propagation: number of steps, if the first one helps validation nodes; 0: off",
         at_least(0),
-        earlier=0,
     )
     reach: str = setting(
         "smoothing.reach",
@@ -222,7 +213,6 @@ class SmoothingSettings(Checked):
         "label propagation starts from all nodes within smoothing.steps hops of a split (hops) "
         "or only nodes in a split (computed)",
         one_of(*REACHES),
-        earlier="computed",
     )
     alphas: tuple[float, ...] = setting(
         "smoothing.alphas",
@@ -295,7 +285,6 @@ class TrainSettings(Checked):
         "output heads that predict; last: that of the last layer; validation: one, or the mean "
         "of several, with the best validation metric",
         one_of("last", "validation"),
-        earlier="last",
     )
     smoothing: SmoothingSettings
     temperature: str = setting(
@@ -303,7 +292,6 @@ class TrainSettings(Checked):
         "auto",
         "temperature scaling of the final logits by validation log loss; none: off",
         one_of("auto", "none"),
-        earlier="none",
     )
     threshold: float | str = setting(
         "threshold",
@@ -315,7 +303,6 @@ class TrainSettings(Checked):
             lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
             "must be between 0 and 1, or auto",
         ),
-        earlier=0.5,
     )
     histogram_bins: int = setting(
         "histogram_bins",
@@ -372,7 +359,6 @@ class TrainSettings(Checked):
         "learning rate of each layer, a list like num_rounds",
         *RATE,
         per_layer=True,
-        earlier=[0.003],
     )
     best_val_model: bool = setting(
         "best_val_model",

@@ -50,7 +50,7 @@ def default(key: str, settings: Mapping[str, Any]) -> Any:
 
     None if there is no such setting.
     """
-    value = DEFINED[key][0].before if key in DEFINED else None
+    value = DEFINED[key][0].default if key in DEFINED else None
     return settings.get(value[2:-1]) if isinstance(value, str) and value.startswith("${") else value
 
 

@@ -105,7 +105,7 @@ def _display_name(defined: Setting) -> str:
 
 def _named(defined: Setting) -> str:
     """Return the name of a setting with its aliases, as markdown."""
-    others = [f"`{former}`" for former, alias in ALIASES.items() if alias.name == defined.key]
+    others = [f"`{alias}`" for alias, name in ALIASES.items() if name == defined.key]
     return f"`{_display_name(defined)}`" + (f", also {', '.join(others)}" if others else "")
 
 

@@ -1,13 +1,11 @@
 """A run that dies anywhere, resumed, ends as the one that never died; init=RUN starts from the
-parameters of a trained run; artefacts that commit 8666332 wrote are read as they were
-(tests/fixtures).
+parameters of a trained run.
 """
 
 import functools
 import importlib.util
 import json
 import os
-import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -17,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from support import ROOT, random_graph, snapshot, thirds, write_partitions
+from support import random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
-from retexo.apps import evaluate, predict, resume, train
+from retexo.apps import resume, train
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
@@ -279,19 +276,6 @@ def test_another_run_is_not_gone_on_with(
     assert snapshot(interrupted) == before
 
 
-def test_gat_of_a_state_from_before_has_no_self_loops(tmp_path: Path) -> None:
-    before, now = (
-        {"model": {"name": "gat", "head_merge": "mean"} | more}
-        for more in ({}, {"self_loops": True})
-    )
-    resume.prepare(None, tmp_path, range(0), {}, before)
-    resume.check_same("auto", tmp_path, {}, {"model": {**now["model"], "self_loops": False}})
-    with pytest.raises(
-        InputError, match=r"model.self_loops=True: .* was started with model.self_loops=False"
-    ):
-        resume.check_same("auto", tmp_path, {}, now)
-
-
 def test_a_part_that_was_replaced_after_its_check_is_refused(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,82 +400,3 @@ def test_another_model_is_refused(
     with pytest.raises(InputError, match=words):
         train.run(init_settings(init_parts, *given, *more), tmp_path / "again")
     assert not (tmp_path / "again" / "checkpoint").exists()
-
-
-FORMER = ROOT / "tests" / "fixtures" / "written_by_8666332"
-SMALL = "hidden_dim=8 heads=2 num_rounds=[6,5] seed=1 device=cpu cluster.threads=1"
-KINDS = {
-    "plain": f"dataset_file={FORMER}/tables partition_dir={FORMER}/partitions",
-    "links": f"dataset_file={FORMER}/tables partition_dir={FORMER}/partitions-links",
-    "typed": f"dataset_file={FORMER}/typed partition_dir={FORMER}/partitions-typed target=film",
-}
-CONFIGS = {
-    "plain": "node_classification",
-    "links": "link_prediction",
-    "typed": "node_classification",
-}
-
-
-LONG_FORMER = pytest.mark.long("artefacts of other models are read likewise")
-REST, TYPED = ("gcn", "sage", "gin"), ("hetero_sage", "rgat")
-
-
-def settings_of(kind: str, model: str, *more: str) -> Settings:
-    overrides = f"dataset_name=file num_partitions=2 {KINDS[kind]} {SMALL}"
-    return compose([*shlex.split(overrides), *more], f"{CONFIGS[kind]}_{model}")
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "model", "name"),
-    [
-        ("plain", "gat", "predict-gat"),
-        ("typed", "rgcn", "predict-typed-rgcn"),
-        *(pytest.param("plain", each, f"predict-{each}", marks=LONG_FORMER) for each in REST),
-        *(
-            pytest.param("typed", each, f"predict-typed-{each}", marks=LONG_FORMER)
-            for each in TYPED
-        ),
-    ],
-)
-def test_a_former_model_predicts_the_same(kind: str, model: str, name: str, tmp_path: Path) -> None:
-    checkpoint = FORMER / name.replace("predict", "run")
-    given = ("app=predict", f"checkpoint_dir={checkpoint}", "predict.precision=trained")
-    predict.run(settings_of(kind, model, *given), tmp_path)
-    found = pd.read_parquet(tmp_path / "predictions.parquet")
-    expected = pd.read_parquet(FORMER / name / "predictions.parquet")
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-3, atol=1e-4)
-    scores, former = (read(folder / "predictions.json") for folder in (tmp_path, FORMER / name))
-    for split in ("train", "val", "test"):
-        assert {name: scores[split][name] for name in former[split]} == pytest.approx(former[split])
-
-
-@pytest.mark.parametrize(
-    "model", ["gcn", *(pytest.param(each, marks=LONG_FORMER) for each in ("sage", "gat"))]
-)
-def test_a_former_link_model_scores_the_same(model: str, tmp_path: Path) -> None:
-    checkpoint = FORMER / f"run-links-{model}"
-    settings = settings_of("links", model, "app=evaluate", f"checkpoint_dir={checkpoint}")
-    assert evaluate.run(settings, tmp_path)["test"] == pytest.approx(
-        read(checkpoint / "summary.json")["test"], abs=1e-4
-    )
-
-
-@pytest.mark.parametrize("name", ["run-full_graph", "run-sign", "sites/run-north"])
-def test_other_former_checkpoints_are_read(name: str) -> None:
-    description = read(FORMER / name / "checkpoint" / "model.json")
-    if description["own_model"]:
-        with pytest.raises(InputError, match=f"trainer={description['trainer']}"):
-            open_checkpoint(FORMER / name)
-    else:
-        stages = open_checkpoint(FORMER / name).stages()
-        assert len(stages) == description["architecture"]["num_layers"]
-
-
-def test_a_former_interrupted_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    more = ("app=train", "stopping=none", "num_rounds=[6,20000]", "checkpoint.every=5")
-    with pytest.raises(InputError, match="resume"):
-        train.run(settings_of("plain", "gcn", *more, f"resume={FORMER}/interrupted"), tmp_path)

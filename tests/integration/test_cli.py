@@ -427,12 +427,6 @@ def test_multirun(place: Path) -> None:
     assert "hidden_dim=9: the run in" in other.stderr
 
 
-def test_sweeps_of_earlier_versions_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    for given in ("app=sweep", "sweep.dir=runs"):
-        ended = run_main(given, cwd=tmp_path)
-        assert (ended.rc, "app=train -m seed=1,2,3" in ended.stderr) == (2, True)
-
-
 SWEEP_DATA = ("dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "num_rounds=[3]")
 SEARCH = ("+hparams_search=optuna", *SWEEP_DATA, "hidden_dim=8", "hydra.sweep.dir=search")
 

@@ -34,7 +34,7 @@ from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.stage import Architecture, build_stages
+from retexo.models.stage import Architecture, OutputHeads, build_stages
 from retexo.results import atomic_write
 from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.results.predictions import Predictions, read_table
@@ -64,7 +64,9 @@ def checkpoint_of(folder: Path, shape: Architecture, *, multilabel: bool = False
     """A checkpoint of a network that nobody trained."""
     for layer, stage in enumerate(build_stages(shape, seed=3)):
         save_layer(folder / "checkpoint", layer, stage)
-    save_model(folder / "checkpoint", shape, {"multilabel": multilabel, "partition_digest": "none"})
+    about = {"multilabel": multilabel, "partition_digest": "none"}
+    about |= {"answer": dataclasses.asdict(OutputHeads((shape.model.depth - 1,)))}
+    save_model(folder / "checkpoint", shape, about)
     return folder
 
 
@@ -314,7 +316,7 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     """Two splits and two assignments of one graph, exact rows: with reach=hops one answer."""
     folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
     described = json.loads((folder / "checkpoint" / "model.json").read_text())
-    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": reach}
+    described["answer"] = dataclasses.asdict(OutputHeads((1,), alpha=0.2, steps=2, reach=reach))
     (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
     run = load_run(folder)
     first, second = (

@@ -25,13 +25,15 @@ from retexo.comm.thread_transport import run_threads
 from retexo.exporting import to_program
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
-from retexo.models.stage import Architecture
+from retexo.models.stage import Architecture, OutputHeads
 from retexo.results.checkpoint import save_layer, save_model
 from retexo.worker.hide_held_out import hide_by_type
 
 NEW = 3
 """Nodes that join a graph."""
-HEADS = {"stages": [0, 1], "alpha": 0.3, "steps": 3, "reach": "hops", "offsets": [0.1, 0.2, -0.3]}
+HEADS = dataclasses.asdict(
+    OutputHeads((0, 1), alpha=0.3, steps=3, reach="hops", offsets=(0.1, 0.2, -0.3))
+)
 
 
 def checkpoint_of(folder: Path, shape: Any, **described: Any) -> Path:

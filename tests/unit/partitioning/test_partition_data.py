@@ -261,25 +261,6 @@ def test_cover_rows_of_a_drawn_graph() -> None:
     assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3, limit=6) is None
 
 
-def forget_cover_rows(folder: Path, **changed: int) -> None:
-    """Make meta.json one of a version that did not count them."""
-    path = folder / "parts" / "toy-random-vol-2" / "meta.json"
-    fields = json.loads(path.read_text())
-    assert fields.pop("cover_rows") > 0
-    path.write_text(json.dumps({**fields, **changed}))
-
-
-def test_an_older_directory_is_used_as_it_is(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = made(folder)
-    forget_cover_rows(folder)
-    again = made(folder)
-    assert again.cover_rows is None
-    assert again.digest() == first.digest()
-    assert "rows after the cover not counted (made by an earlier version" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("given", [True, False])
 def test_the_report_of_an_npz_does_not_speak_of_earlier_versions(
     tmp_path: Path, given: bool

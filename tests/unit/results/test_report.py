@@ -285,7 +285,7 @@ def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(
     differing = [
         {},
         {"dropout": 0.5},
-        {"dropout": 0.5, "gradient": {"mode": "local", "precision": "fp32"}},
+        {"dropout": 0.5, "gradient": {"mode": "local"}},
         {"num_rounds": [30, 30]},
         {"num_rounds": [30, 20]},
     ]

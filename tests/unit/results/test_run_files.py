@@ -398,15 +398,6 @@ def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Arc
     return Architecture(model, num_features=5, num_classes=3)
 
 
-def test_gat_of_a_checkpoint_from_before_has_no_self_loops() -> None:
-    content = architecture("gat", {"head_merge": "mean", "self_loops": True}).to_json()
-    assert content.pop("self_loops")
-    assert Architecture.from_json(content).model.options == {
-        "head_merge": "mean",
-        "self_loops": False,
-    }
-
-
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     shape = architecture("gcn", {})
     save_layer(tmp_path, 0, build_stages(shape, 7)[0])

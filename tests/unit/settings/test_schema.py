@@ -11,7 +11,7 @@ from support import ROOT
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, at_least, one_of, setting, settings_dataclass
 from retexo.errors import TrainingError
-from retexo.settings.aliases import ALIASES, rename_override, rename_stored
+from retexo.settings.aliases import ALIASES, rename_override
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten, nest, without
 from retexo.settings.schema import DEFINED, default, keys, usual_values
@@ -77,9 +77,7 @@ def test_of_places_nothing_is_shared_between_nodes() -> None:
     json.dumps(shared)
 
 
-def test_a_setting_that_an_earlier_version_did_not_have() -> None:
-    assert default("stopping.patience", {}) == 30  # since then it is 15
-    assert default("smoothing.steps", {}) == 0
+def test_a_setting_that_a_stored_run_does_not_have() -> None:
     assert default("hidden_dim", {}) == 256
     assert default("split.seed", {"seed": 3}) == 3
     assert (default("model.norm", {}), default("model.input_dropout", {"dropout": 0.5})) == (
@@ -90,34 +88,28 @@ def test_a_setting_that_an_earlier_version_did_not_have() -> None:
 
 
 def test_every_alias_names_a_setting_and_is_none_itself() -> None:
-    assert {alias.name for alias in ALIASES.values()} <= DEFINED.keys()
+    assert set(ALIASES.values()) <= DEFINED.keys()
     assert not ALIASES.keys() & DEFINED.keys()
 
 
 def test_aliases_on_the_command_line() -> None:
-    given = ("lr=[0.1,0.2]", "model.own_half=false", "model.inputs=previous", "readout=last")
-    train = compose([*given, "model.passes=activation"]).train
+    given = ("lr=[0.1,0.2]", "model.own_half=false", "patience=7")
+    train = compose(given).train
     assert train.learning_rate == (0.1, 0.2)
-    assert (train.model.self_weight, train.model.input_skip) == (False, False)
-    assert (train.model.output, train.output_heads) == ("activation", "last")
-    assert rename_override("model.inputs=all,previous") == "model.input_skip=true,false"
+    assert (train.model.self_weight, train.stopping.patience) == (False, 7)
+    assert rename_override("patience=1,2") == "stopping.patience=1,2"
     assert rename_override("~lr") == "~learning_rate"
     with pytest.raises(InputError, match=r"learning_rate=-1\.0: must be at least 0"):
         compose(["lr=-1.0"])
 
 
 def test_aliases_in_a_configuration_file(tmp_path: Path) -> None:
-    text = "defaults: [node_classification, _self_]\nlr: 0.5\nmodel: {inputs: previous}\n"
+    text = "defaults: [node_classification, _self_]\nlr: 0.5\nmodel: {own_half: false}\n"
     (tmp_path / "own.yaml").write_text(text)
     settings = compose([], "own", str(tmp_path))
-    assert (settings.train.learning_rate[0], settings.train.model.input_skip) == (0.5, False)
+    assert (settings.train.learning_rate[0], settings.train.model.self_weight) == (0.5, False)
     assert "lr" not in settings.resolved
     assert compose(["lr=0.25"], "own", str(tmp_path)).train.learning_rate[0] == 0.25
-
-
-def test_stored_settings_of_earlier_versions() -> None:
-    stored = {"model": {"inputs": "all", "norm": "none"}, "sweep": {"dir": "runs", "axes": None}}
-    assert rename_stored(stored) == {"model": {"norm": "none", "input_skip": True}}
 
 
 RUN = {
