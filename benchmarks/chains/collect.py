@@ -27,12 +27,16 @@ LEFT_OUT = {
     "partition_digest": "of meta.json, which is compared itself",
     "checksums": "of files that are compared themselves",
     "content": "of files that are compared themselves",
+    "resumed": "the round that a disturbed run had saved depends on when it was disturbed",
+    "causes": "of restarts: text with the round in which a worker was killed",
 }
 """Keys of JSON files that are not compared, and why."""
 
 IGNORED_FILES = {
     "main.log": "times and texts",
     "config.json": "the settings; see LEFT_OUT",
+    "model.pt2": "names and lines of source files; a chain compares what it computes",
+    "model.onnx": "names and lines of source files; a chain compares what it computes",
 }
 
 

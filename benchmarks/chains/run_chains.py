@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,21 @@ def main(tree: Path, folder: Path, jobs: int, renamed: dict[str, str], names: li
     chains = [chain for chain in list_of_chains.CHAINS if chain.name in names]
     chains.sort(key=lambda chain: -chain.weight)
     running: dict[int, Chain] = {}
-    while chains or running:
-        while chains and len(running) < jobs:
-            chain = chains.pop(0)
-            running[fork(lambda chain=chain: run_chain(chain, tree, folder, renamed))] = chain
-        pid, status = os.wait()
-        if pid in running:
-            chain = running.pop(pid)
-            if status:
-                write_result(folder, chain, {}, f"its process ended with status {status}", 0.0, {})
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        while chains or running:
+            while chains and len(running) < jobs:
+                chain = chains.pop(0)
+                work = partial(run_chain, chain, tree, folder, renamed)
+                running[fork(work, leads=True)] = chain
+            pid, status = os.wait()
+            if pid in running:
+                chain = running.pop(pid)
+                if status:
+                    write_result(folder, chain, {}, f"its process ended: {status}", 0.0, {})
+    finally:
+        for pid in running:
+            os.killpg(pid, signal.SIGKILL)
 
 
 def warm_up(tree: Path, folder: Path) -> None:
@@ -58,8 +65,12 @@ def warm_up(tree: Path, folder: Path) -> None:
             GlobalHydra.instance().clear()
 
 
-def fork(work: Callable[[], Any]) -> int:
-    """Call a function in a forked process that leads a process group of its own."""
+def fork(work: Callable[[], Any], *, leads: bool = False) -> int:
+    """Call a function in a forked process and return its id.
+
+    Args:
+        leads: give it and its children a process group of their own, to end them together.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -67,7 +78,8 @@ def fork(work: Callable[[], Any]) -> int:
         return pid
     status = 1
     try:
-        os.setpgid(0, 0)
+        if leads:
+            os.setpgid(0, 0)
         status = work() or 0
     except BaseException:
         traceback.print_exc()
@@ -117,7 +129,7 @@ def run_step(
     """Run commands or a function in forked processes; return their exit statuses."""
     pids = []
     for run in runs:
-        pids.append(fork(lambda run=run: run_in_fork(run, tree, port, renamed)))
+        pids.append(fork(partial(run_in_fork, run, tree, port, renamed)))
     deadline, statuses = time.monotonic() + seconds, {}
     while len(statuses) < len(pids):
         for pid in pids:
@@ -127,7 +139,7 @@ def run_step(
                     statuses[pid] = os.waitstatus_to_exitcode(status)
                 elif time.monotonic() > deadline:
                     with contextlib.suppress(ProcessLookupError):
-                        os.killpg(pid, signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return [statuses[pid] for pid in pids]
 
@@ -139,12 +151,12 @@ def run_in_fork(run: Step, tree: Path, port: int, renamed: dict[str, str]) -> in
     os.dup2(output, 1)
     os.dup2(output, 2)
     if isinstance(run, Call):
-        Path(run.name).mkdir()
-        run.function()
+        run.function(*((port,) if run.with_port else ()))
         return 0
     arguments = [each.replace("{port}", str(port)) for each in run.arguments]
     arguments = [rename(each, renamed) for each in arguments]
-    return run_command(tree, [*arguments, f"hydra.run.dir={run.name}"])
+    place = (f"hydra.run.dir={run.name}",) if run.name else ()
+    return run_command(tree, [*arguments, *place])
 
 
 def rename(argument: str, renamed: dict[str, str]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Run:
-    """One command line; its files go to the folder `name`.
+    """One command line; its files go to the folder `name`, if that is not "".
 
     `{port}` in an argument is a free port, the same one wherever a chain says it.
     """
@@ -25,10 +25,12 @@ class Together:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of Python; it writes files to the folder `name`, its current directory's child."""
+    """A function of functions.py; it writes its files where it likes in the chain's folder."""
 
     name: str
-    function: Callable[[], None]
+    function: Callable[..., None]
+    with_port: bool = False
+    """Whether the function takes the port as its argument."""
 
 
 Step = Run | Together | Call
