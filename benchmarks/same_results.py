@@ -25,12 +25,15 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CHAINS = ROOT / "benchmarks/chains"
 sys.path.insert(0, str(CHAINS))
 
-from breaks import BREAKS  # noqa: E402
+from breaks import BREAKS, Break  # noqa: E402
 from collect import matches  # noqa: E402
 from list_of_chains import CHAINS as ALL_CHAINS  # noqa: E402
 
@@ -63,21 +66,23 @@ def run_chains(tree: Path, names: Sequence[str], jobs: int, folder: Path) -> Res
     """Run chains with the source of a tree; return what run_chains.py wrote for each."""
     settings = (tree / "docs/settings.md").read_text(encoding="utf-8")
     renamed = {new: old for new, old in RENAMED.items() if f"`{new}`" not in settings}
+    command = [sys.executable, str(CHAINS / "run_chains.py"), str(tree), str(folder), str(jobs)]
     with (folder / "driver.txt").open("wb") as output:
-        ended = subprocess.run(
-            [
-                *(sys.executable, str(CHAINS / "run_chains.py"), str(tree), str(folder)),
-                *(str(jobs), json.dumps(renamed), *names),
-            ],
+        driver = subprocess.Popen(
+            [*command, json.dumps(renamed), *names],
             env=make_environment(tree),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            check=False,
         )
-    if ended.returncode:
+        try:
+            status = driver.wait()
+        finally:
+            driver.terminate()  # it then ends its chains
+            driver.wait()
+    if status:
         text = (folder / "driver.txt").read_text(encoding="utf-8", errors="replace")
-        raise SystemExit(f"{tree}: the driver ended with {ended.returncode}:\n{text[-4000:]}")
+        raise SystemExit(f"{tree}: the driver ended with {status}:\n{text[-4000:]}")
     return {
         name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names
     }
@@ -109,14 +114,22 @@ def run_commit(
     if missing:
         tree = folder / "tree"
         export_commit(commit, tree)
-        found = run_chains(tree, missing, jobs, folder)
-        for name, result in found.items():
-            if place is not None and result["error"] is None:
-                unfinished = place / f".{name}.{os.getpid()}"
-                unfinished.write_text(json.dumps(result))
-                unfinished.rename(place / f"{name}.json")
-        known |= found
+        try:
+            known |= run_chains(tree, missing, jobs, folder)
+        finally:  # also if it is interrupted: chains that are done need not run again
+            if place is not None:
+                keep_finished(folder, missing, place)
     return known
+
+
+def keep_finished(folder: Path, names: Sequence[str], place: Path) -> None:
+    """Copy the results of chains without an error into the cache."""
+    for name in names:
+        file = folder / f"{name}.json"
+        if file.exists() and json.loads(file.read_text(encoding="utf-8"))["error"] is None:
+            unfinished = place / f".{name}.{os.getpid()}"
+            shutil.copy(file, unfinished)
+            unfinished.rename(place / f"{name}.json")
 
 
 def make_key(commit: str) -> str:
@@ -128,7 +141,8 @@ def make_key(commit: str) -> str:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "none"
     machine = [platform.python_version(), platform.machine(), read_cpu_model()]
-    text = [file.read_text(encoding="utf-8") for file in sorted(CHAINS.glob("*.py"))]
+    files = [file for file in sorted(CHAINS.glob("*.py")) if file.name != "breaks.py"]
+    text = [file.read_text(encoding="utf-8") for file in files]
     content = json.dumps([versions, machine, text, RENAMED])
     return f"{commit[:12]}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
@@ -215,26 +229,39 @@ def test_itself(options: argparse.Namespace, folder: Path) -> int:
     names = sorted({each.chain for each in breaks})
     (folder / "unbroken").mkdir()
     before = run_chains(ROOT, names, options.jobs, folder / "unbroken")
-    unseen = [f"{name}: {before[name]['error']}" for name in names if before[name]["error"]]
-    for number, each in enumerate(breaks):
-        start, place = time.monotonic(), folder / str(number)
-        tree = place / "tree"
-        tree.mkdir(parents=True)
-        for name in ("main.py", "retexo", "partitioning", "conf", "docs"):
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, tree / name)
-        each.apply(tree)
-        after = run_chains(tree, [each.chain], 1, place)[each.chain]
-        differences = find_differences({each.chain: before[each.chain]}, {each.chain: after})
-        seen = [one.name for one in differences[each.chain] if matches(one.name, each.seen_in)]
-        if after["error"] or not seen:
-            unseen.append(f"{each.name}: {after['error'] or 'nothing differs'}")
-        seconds = time.monotonic() - start
-        shown = seen[0] if seen else "NOT SEEN"
-        print(f"{each.name}: {len(seen)} values differ, first {shown}; {seconds:.0f} s", flush=True)
-        shutil.rmtree(place)
-    print(*unseen, f"{len(breaks) - len(unseen)} of {len(breaks)} breaks seen", sep="\n")
-    return 1 if unseen else 0
+    for name in names:
+        if before[name]["error"]:
+            print(f"{name}, without a break: {before[name]['error']}")
+            return 1
+    with ThreadPoolExecutor(options.jobs) as pool:
+        work = partial(find_break, before=before, folder=folder)
+        seen = list(pool.map(work, breaks))
+    print(f"{sum(seen)} of {len(breaks)} breaks seen")
+    return 0 if all(seen) else 1
+
+
+def find_break(each: Break, before: Results, folder: Path) -> bool:
+    """Run the chain of a break with a broken copy of this checkout; return whether it differs."""
+    start, place = time.monotonic(), folder / each.name.replace(" ", "-")
+    tree = place / "tree"
+    tree.mkdir(parents=True)
+    for name in ("main.py", "retexo", "partitioning", "conf", "docs"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tree / name)
+    each.apply(tree)
+    after = run_chains(tree, [each.chain], 1, place)[each.chain]
+    found = find_differences({each.chain: before[each.chain]}, {each.chain: after})[each.chain]
+    named = [one for one in found if matches(one.name, each.seen_in)]
+    seconds = time.monotonic() - start
+    if named and not after["error"]:
+        print(
+            f"{each.name}: {len(found)} values differ, {named[0].name}: {named[0].before} ->"
+            f" {named[0].after}; {seconds:.0f} s",
+            flush=True,
+        )
+        return True
+    print(f"{each.name}: NOT SEEN in {each.seen_in}; {len(found)} others; {after['error'] or ''}")
+    return False
 
 
 def selected(name: str, patterns: Sequence[str]) -> bool:
@@ -256,6 +283,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=default, help="folder of REV's values")
     parser.add_argument("--no-cache", dest="cache", action="store_const", const=None)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     names = [chain.name for chain in ALL_CHAINS if selected(chain.name, options.only)]
     if options.list:
         print(*names, sep="\n")

@@ -22,4 +22,85 @@ class Break:
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
-BREAKS: tuple[Break, ...] = ()
+BREAKS = (
+    Break(
+        "weight",
+        file="retexo/models/conv/gcn.py",
+        old="return (in_degree + 1).rsqrt()",
+        new="return (in_degree + 1.0001).rsqrt()",
+        chain="gcn-1-part",
+        seen_in="train.checkpoint",
+    ),
+    Break(
+        "byte",
+        file="retexo/comm/traffic_meter.py",
+        old="        self._sent[tag, peer] += num_bytes",
+        new='        self._sent[tag, peer] += num_bytes + (tag.kind == "metrics")',
+        chain="sockets",
+        seen_in="train.summary.bytes.metrics",
+    ),
+    Break(
+        "mask",
+        file="retexo/trainers/layerwise.py",
+        old="train=labelled(context.partition.train_mask),",
+        new="train=labelled(context.partition.train_mask | context.partition.val_mask),",
+        chain="gcn-1-part",
+        seen_in="train.metrics",
+    ),
+    Break(
+        "prediction",
+        file="retexo/results/predictions.py",
+        old='_numbered_columns("p", self.probabilities)',
+        new='_numbered_columns("p", self.probabilities * (1 + 2**-20))',
+        chain="gcn-1-part",
+        seen_in="predict.predictions",
+    ),
+    Break(
+        "partition array",
+        file="partitioning/directory/write_directory.py",
+        old='np.save(folder / "out_deg.npy", out_degree)',
+        new='np.save(folder / "out_deg.npy", out_degree[::-1])',
+        chain="gcn-1-part",
+        seen_in="parts.*.out_deg",
+    ),
+    Break(
+        "threshold",
+        file="retexo/tasks/classification_scores.py",
+        old="return 1 / (1 + math.exp(-margin))",
+        new="return 1 / (1 + math.exp(-margin - 0.01))",
+        chain="rare-class",
+        seen_in="train.summary.chosen.threshold",
+    ),
+    Break(
+        "edge of a new node",
+        file="partitioning/graph_addition.py",
+        old="return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}",
+        new="return relations",
+        chain="tables",
+        seen_in="results.joined-frame",
+    ),
+    Break(
+        "resumed round",
+        file="retexo/rounds/round_state.py",
+        old='torch.set_rng_state(saved["random"])',
+        new="pass",
+        chain="resume",
+        seen_in="train.checkpoint",
+    ),
+    Break(
+        "secure sum",
+        file="retexo/sites/secure_sums.py",
+        old=").round()",
+        new=").floor()",
+        chain="sites-secure",
+        seen_in="train-north.checkpoint",
+    ),
+    Break(
+        "exported logit",
+        file="retexo/trainers/graph_module.py",
+        old="self.heads.calibrate(self.smooth(start, block)), embeddings, by_head)",
+        new="self.smooth(start, block), embeddings, by_head)",
+        chain="export",
+        seen_in="results.pt2-logits",
+    ),
+)

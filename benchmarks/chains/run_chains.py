@@ -193,7 +193,9 @@ def write_result(
     steps: dict[str, float],
 ) -> None:
     content = {"values": values, "error": error, "seconds": round(seconds, 2), "steps": steps}
-    (folder / f"{chain.name}.json").write_text(json.dumps(content, indent=1))
+    unfinished = folder / f".{chain.name}.json"
+    unfinished.write_text(json.dumps(content, indent=1))
+    unfinished.rename(folder / f"{chain.name}.json")
 
 
 if __name__ == "__main__":
