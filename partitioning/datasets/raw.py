@@ -250,14 +250,16 @@ def check_and_merge_edges(
     if not merge:
         return src, dst, checked
     key = src.astype(np.int64) * num_nodes + dst
-    key, row, count = np.unique(key, return_inverse=True, return_counts=True)
+    if weight is None:
+        key = np.unique(key)
+    else:
+        key, row, count = np.unique(key, return_inverse=True, return_counts=True)
+        sums = count if checked is None else np.bincount(row, checked, minlength=len(key))
+        checked = check_edge_weight(sums, len(key), f"{where}, merged")
     if len(key) < len(src):
         log.warning(
             "%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key)
         )
-    if weight is not None:
-        sums = count if checked is None else np.bincount(row, checked, minlength=len(key))
-        checked = check_edge_weight(sums, len(key), f"{where}, merged")
     ends = key // max(num_nodes, 1), key % max(num_nodes, 1)
     return narrow_ends(ends[0]), narrow_ends(ends[1]), checked
 
