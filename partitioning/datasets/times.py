@@ -100,34 +100,34 @@ class TimeReader:
     ) -> NDArray[np.float64]:
         """Return the times of different cells of a piece of the table; codes: place by row."""
         import pandas as pd
+        from pandas.tseries.api import guess_datetime_format
 
         values, is_number = np.full(len(cells), np.nan), np.zeros(len(cells), np.bool_)
         texts = {place: cell.strip() for place, cell in enumerate(cells) if isinstance(cell, str)}
         for fits, layout in ((ISO.fullmatch, "ISO8601"), (WITH_MONTH.match, "mixed")):
-            places = [place for place, text in texts.items() if fits(text)]
-            if places:
-                found = pd.to_datetime(
-                    pd.Series([texts[place] for place in places]),
-                    format=layout,
-                    utc=True,
-                    errors="coerce",
-                )
-                values[places] = to_seconds(found.dt.tz_localize(None).to_numpy())
+            rest = np.flatnonzero(np.isnan(values)).tolist()
+            places = [place for place in rest if place in texts and fits(texts[place])]
+            guessed = guess_datetime_format(texts[places[0]]) if places else None
+            for each in dict.fromkeys((guessed if layout == "mixed" else None, layout)):
+                places = [place for place in places if np.isnan(values[place])]
+                if places and each is not None:
+                    column_of_texts = pd.Series([texts[place] for place in places])
+                    found = pd.to_datetime(column_of_texts, format=each, utc=True, errors="coerce")
+                    values[places] = to_seconds(found.dt.tz_localize(None).to_numpy())
         rest = np.flatnonzero(np.isnan(values)).tolist()
-        matches = {
-            place: match
-            for place in rest
-            if place in texts and (match := DATE.fullmatch(texts[place])) is not None
-        }
-        for place, match in matches.items():
-            if match["mark"] in ("/", "-") and not self._narrow_orders(match):
-                self._refuse(column, codes == place, self._expected_order(match))
+        found_dates: dict[int, dict[str, float]] = {}
+        for place in rest:
+            match = DATE.fullmatch(texts[place]) if place in texts else None
+            if match is not None:
+                found_dates[place] = seconds = _seconds(match)
+                if match["mark"] in ("/", "-") and not self._narrow_orders(seconds, match[0]):
+                    self._refuse(column, codes == place, self._expected_order(seconds))
         order = next(iter(self.orders))
         for place in rest:
             cell = cells[place]
-            if place in matches:
-                values[place] = _seconds(matches[place], order)
-                if matches[place]["mark"] in ("/", "-"):
+            if place in found_dates:
+                values[place] = found_dates[place][order]
+                if len({*found_dates[place].values()}) > 1:
                     self.used.add(order)
             elif isinstance(cell, datetime.datetime):
                 values[place] = to_seconds(np.array([_without_zone(cell)], "datetime64[us]"))[0]
@@ -142,19 +142,18 @@ class TimeReader:
             self._check_kind("number" if first else "date", column, rows)
         return values
 
-    def _narrow_orders(self, match: re.Match[str]) -> bool:
+    def _narrow_orders(self, seconds: dict[str, float], text: str) -> bool:
         """Keep the orders of day and month in which a text is a date; False if there is none."""
-        seconds = {order: _seconds(match, order) for order in ORDERS}
         kept = [order for order in self.orders if not np.isnan(seconds[order])]
         if kept and np.isnan([*seconds.values()]).any():
-            self.orders = {order: self.orders[order] or match[0] for order in kept}
+            self.orders = {order: self.orders[order] or text for order in kept}
         elif kept and seconds["day"] != seconds["month"]:
-            self.unclear = self.unclear or match[0]
+            self.unclear = self.unclear or text
         return bool(kept)
 
-    def _expected_order(self, match: re.Match[str]) -> str:
+    def _expected_order(self, seconds: dict[str, float]) -> str:
         """What a message expects of a text that is no date in the order of the others."""
-        if all(np.isnan(_seconds(match, order)) for order in ORDERS):
+        if np.isnan([*seconds.values()]).all():
             return EXPECTED
         order, example = next(iter(self.orders.items()))
         return f"expected the {order} first, as in {example!r}, in all rows; or write 2024-01-31"
@@ -199,27 +198,42 @@ def _number(cell: Any) -> float:
         return np.nan
 
 
-def _seconds(match: re.Match[str], order: str) -> float:
-    """Return the seconds since 1970 of a match of DATE; NaN if there is no such day or time."""
+def _seconds(match: re.Match[str]) -> dict[str, float]:
+    """Return the seconds since 1970 of a match of DATE, by what comes first, the day or the month;
+    NaN where there is no such day or time.
+    """
     if match["year"]:
-        year, month, day = match["year"], match["month"], match["day"]
+        date = _seconds_of_day(match["year"], match["month"], match["day"])
+        by_order = dict.fromkeys(ORDERS, date)
     else:
-        year, day, month = match["last"], match["one"], match["two"]
-        if order == "month" and match["mark"] != ".":
-            day, month = month, day
-    hour, minute, second = (
-        float((match[n] or "0").replace(",", ".")) for n in ("hour", "minute", "second")
-    )
+        year, one, two = match["last"], match["one"], match["two"]
+        day_first = _seconds_of_day(year, two, one)
+        is_dotted = match["mark"] == "."
+        month_first = day_first if is_dotted else _seconds_of_day(year, one, two)
+        by_order = {"day": day_first, "month": month_first}
+    if match["hour"] is None:
+        return by_order
+    time = _seconds_of_clock(match)
+    return {order: date + time for order, date in by_order.items()}
+
+
+def _seconds_of_day(year: str, month: str, day: str) -> float:
+    try:
+        return (datetime.date(int(year), int(month), int(day)).toordinal() - EPOCH) * DAY
+    except ValueError:
+        return np.nan
+
+
+def _seconds_of_clock(match: re.Match[str]) -> float:
+    """Return the seconds since midnight in UTC."""
+    hour, minute = int(match["hour"]), int(match["minute"])
+    second = float((match["second"] or "0").replace(",", "."))
     if match["half"]:
         if not 1 <= hour <= 12:
             return np.nan
         hour = hour % 12 + 12 * (match["half"].lower() == "pm")
-    try:
-        days = datetime.date(int(year), int(month), int(day)).toordinal() - EPOCH
-    except ValueError:
-        return np.nan
     if hour > 23 or minute > 59 or second >= 60:
         return np.nan
     zone = (match["zone"] or "+00").replace(":", "").ljust(5, "0")
     offset = int(zone[0] + "1") * (int(zone[1:3]) * 3600 + int(zone[3:5]) * 60)
-    return days * DAY + hour * 3600 + minute * 60 + second - offset
+    return hour * 3600 + minute * 60 + second - offset
