@@ -1,7 +1,7 @@
 """Memory of a worker: the blocks that it holds at once, step by step.
 
 The steps are those of retexo.trainers.layerwise on the CPU. Sizes come from a partition, or from a
-random graph of given sizes (retexo.plan.random_graph). The largest workers of 18 runs, with all
+random graph of given sizes (benchmarks/estimate.py). The largest workers of 18 runs, with all
 models on 2,708 to 300,000 nodes, used from 5 % less to 18 % more than predicted from their
 partition. I inner nodes, H halo nodes, E edges, F width of a row, D width of a projected row.
 """

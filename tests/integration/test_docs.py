@@ -71,7 +71,9 @@ NOT_RUN = {
     "retexo --help|eval": (
         "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py"
     ),
-    r"python scripts/estimate\.py --one-node-a-client": ("tests/unit/plan/test_plan.py counts it"),
+    r"python benchmarks/estimate\.py --one-node-a-client": (
+        "tests/unit/plan/test_plan.py counts it"
+    ),
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
 LONG = (

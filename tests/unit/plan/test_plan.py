@@ -3,7 +3,6 @@ and memory from sizes alone, and one node a client.
 """
 
 import contextlib
-import importlib
 import io
 import json
 import re
@@ -34,13 +33,13 @@ from retexo.apps import partition_data, plan
 from retexo.apps.find_partitions import open_directory
 from retexo.exchange.cover import minimum_cover
 from retexo.plan import baselines
-from retexo.plan import random_graph as by_size
 from retexo.plan.memory import BASE, KEPT, Memory, peak_memory, worker_memory
 from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "benchmarks"))
+import estimate as by_size
 import one_node_a_client as one
 
 WORLD = 3
@@ -420,7 +419,7 @@ GRAPH = (
 SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
 
 
-def case_of(settings: Settings, power_law: float = 2.5) -> "random_graph.Case":
+def case_of(settings: Settings, power_law: float = 2.5) -> by_size.Case:
     meta = open_directory(settings).meta
     assert meta is not None
     shares = {
@@ -476,7 +475,7 @@ SIZES = {"nodes": "1000", "edges": "8000", "features": "6", "classes": "3"}
 def run_script(monkeypatch: pytest.MonkeyPatch, options: dict[str, str]) -> None:
     words = [word for name, value in options.items() for word in (f"--{name}", *value.split())]
     monkeypatch.setattr(sys, "argv", ["estimate.py", *words])
-    importlib.import_module("estimate").main()
+    by_size.main()
 
 
 def test_bytes_memory_and_the_networks_least_time(
