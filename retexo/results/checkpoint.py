@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -18,7 +20,7 @@ from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError, first_line
 from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
-from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text
+from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text, reading
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import OutputHeads, Stage
@@ -28,6 +30,49 @@ from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.run_settings import ModelSettings
 
 VERSION = 1
+Kinds = tuple[type, ...]
+NONE, NUMBER = type(None), (int, float)
+FIELDS: dict[str, dict[str, tuple[Kinds, Kinds]]] = {
+    "": {
+        "architecture": ((dict,), ()),
+        "multilabel": ((bool,), ()),
+        "partition_digest": ((str,), ()),
+        "checksums": ((dict,), (str,)),
+        "answer": ((dict, NONE), ()),
+        "exchange_precision": ((list, NONE), (str,)),
+        "trainer": ((str, NONE), ()),
+        "class_names": ((list,), (str, int)),
+        "features": ((dict,), (dict,)),
+        "targets": ((dict, NONE), (list,)),
+        "graph": ((dict,), ()),
+        "own_model": ((bool,), ()),
+    },
+    "architecture": {
+        "num_classes": ((int,), ()),
+        "target": ((str,), ()),
+        "widths": ((dict,), (int,)),
+        "relations": ((list,), (list,)),
+    },
+    "answer": {
+        "stages": ((list,), (int,)),
+        "offsets": ((list,), NUMBER),
+        "steps": ((int,), ()),
+        "positive": ((int,), ()),
+        "reach": ((str,), ()),
+        **dict.fromkeys(("alpha", "spectral", "paths", "offset_share"), (NUMBER, ())),
+        **dict.fromkeys(("temperature", "threshold"), (NUMBER, ())),
+    },
+    "graph": {
+        "symmetrize": ((bool,), ()),
+        "duplicates": ((str,), ()),
+        "features": ((list, dict), (str,)),
+        "relations.reverse": ((bool,), ()),
+        "task.relation": ((str, NONE), ()),
+    },
+    "targets": {"mean": ((list,), NUMBER), "deviation": ((list,), NUMBER)},
+}
+"""By object of model.json the types of its fields, and of the items of lists and objects; without
+any they are free, or checked by their readers."""
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
@@ -142,19 +187,15 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
     _check_pipelines(directory, content.get("features"))
     try:
         names = content.get("class_names", [])
-        if not isinstance(names, list):
-            raise TypeError(f"class_names is {names!r}, no list")
         check_states(content.get("features", {}))
         graph = content.get("graph", {})
-        if not isinstance(graph, dict):
-            raise TypeError(f"graph is {graph!r}, no mapping")
         is_of_links = bool(getattr(architecture, "scorer", ""))
         check_class_names(names, len(names) if is_of_links else architecture.num_classes)
         return Checkpoint(
             directory,
             architecture,
-            bool(content["multilabel"]),
-            str(content["partition_digest"]),
+            content["multilabel"],
+            content["partition_digest"],
             OutputHeads.from_json(
                 content["answer"], architecture.model.depth, architecture.num_classes
             ),
@@ -176,12 +217,11 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
 def _check_pipelines(directory: Path, states: Any) -> None:
     """InputError for feature pipelines of another version; what is damaged is found later."""
     found = states.values() if isinstance(states, dict) else ()
-    versions = {each.get("version") for each in found if isinstance(each, dict)} - {
-        VERSION_OF_STATES
-    }
-    if versions:
+    versions = [each.get("version") for each in found if isinstance(each, dict)]
+    others = [each for each in versions if type(each) is not int or each != VERSION_OF_STATES]
+    if others:
         raise InputError(
-            f"{directory / 'model.json'}: its feature pipeline has version {versions.pop()}, this"
+            f"{directory / 'model.json'}: its feature pipeline has version {others[0]!r}, this"
             f" program reads version {VERSION_OF_STATES}; use the retexo that trained it, or train"
             " again"
         )
@@ -213,6 +253,7 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
     paths = [directory / f"layer{layer}.safetensors" for layer in range(architecture.model.depth)]
     for path in paths:
         _check_layer(path, content["checksums"])
+    _check_sizes(architecture, directory)
     try:
         stages = build_network(architecture, seed=0)
     except UNREADABLE as error:  # more parameters than there is memory for
@@ -228,6 +269,53 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
                 " learning_rate"
             )
     return architecture, stages
+
+
+def _check_fields(content: dict[str, Any]) -> None:
+    """TypeError for a field of model.json of another type; missing ones are found by who reads
+    them."""
+    for group, kinds in FIELDS.items():
+        fields: dict[str, Any] = (content.get(group) if group else content) or {}
+        for name in kinds.keys() & fields.keys():
+            (types, items), value = kinds[name], fields[name]
+            inner: list[Any] = []
+            if items and isinstance(value, list | dict):
+                inner = value if isinstance(value, list) else list(value.values())
+            if isinstance(value, dict) and group == "graph":  # kinds of features by type
+                lists = [each if isinstance(each, list) else [each] for each in inner]
+                inner = [kind for each in lists for kind in each]
+            if not (_has_type(value, types) and all(_has_type(each, items) for each in inner)):
+                shown = f"{value!r}"[:60]
+                raise TypeError(f"{group}{group and '.'}{name} is {shown}")
+
+
+def _has_type(value: Any, types: Kinds) -> bool:
+    """Whether a value of JSON has one of the types; true and false are no numbers."""
+    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
+
+
+def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
+    """InputError unless the tensors of the layers have the sizes that model.json states: nothing
+    is built before that, because a file can state any size.
+    """
+    try:
+        with torch.device("meta"):
+            stages = build_network(architecture, seed=0)
+    except UNREADABLE as error:
+        raise InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}") from error
+    for layer, stage in enumerate(stages):
+        path = directory / f"layer{layer}.safetensors"
+        stated = {name: tuple(tensor.shape) for name, tensor in stage.state_dict().items()}
+        with reading(path, "safetensors file"), safe_open(path, "pt") as file:
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        if found != stated:
+            name = min(found.keys() ^ stated.keys(), default="") or next(
+                name for name in stated if found[name] != stated[name]
+            )
+            raise InputError(
+                f"{path}: not a layer of this model: {name} has the shape {found.get(name)},"
+                f" model.json says {stated.get(name)}"
+            )
 
 
 def _check_layer(path: Path, checksums: dict[str, str]) -> None:
@@ -259,13 +347,14 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
             " trained it, or train again"
         )
     try:
+        _check_fields(content)
         architecture = read_architecture(content["architecture"])
         check_types(architecture)
         check_types(architecture.model)
         check_model(architecture.model)
         if architecture.model.grows:
             raise ValueError("num_layers is no number")
-        content["checksums"].items()
+        content["checksums"].items()  # KeyError without it
     except (*UNREADABLE, InputError) as error:
         raise InputError(f"{path}: damaged: {first_line(error)}") from error
     return content, architecture

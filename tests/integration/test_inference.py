@@ -621,6 +621,36 @@ def not_a_number(checkpoint: Path) -> None:
     edit(checkpoint, lambda content: content.update(checksums=checksums))
 
 
+def of_type(path: str, value: Any) -> Callable[[Path], None]:
+    """Another value at a dotted path of model.json."""
+
+    def change(content: dict[str, Any]) -> None:
+        *groups, name = path.split("/")
+        for group in groups:
+            content = content.setdefault(group, {})
+        content[name] = value
+
+    return lambda at: edit(at, change)
+
+
+OF_TYPES: list[tuple[str, Any]] = [
+    ("multilabel", "x"),
+    ("partition_digest", 5),
+    ("checksums", []),
+    ("class_names", [1.5]),
+    ("trainer", {}),
+    ("features", {"nodes": {"version": [1]}}),
+    ("features", {"nodes": {"version": True}}),
+    ("graph/features", 5),
+    ("graph/features", [[]]),
+    ("graph/symmetrize", "no"),
+    ("answer/alpha", "1"),
+    ("answer/steps", 1.5),
+    ("answer/stages", [True]),
+    ("architecture/num_classes", "3"),
+    ("architecture/num_edge_features", 10**9),
+    ("architecture/num_features", 10**9),
+]
 DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "version": (
         lambda at: edit(at, lambda content: content.update(version=7)),
@@ -656,6 +686,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),
     "swapped": (swap, ("layer1.safetensors", "not a layer of this model")),
+    **{f"{path}={value}": (of_type(path, value), ("checkpoint/",)) for path, value in OF_TYPES},
 }
 
 
