@@ -1,5 +1,7 @@
 """Errors of a running program. Unusable input raises partitioning.errors.InputError instead."""
 
+from partitioning.errors import InputError
+
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message names the rank or setting and the remedy. Exit status
@@ -13,3 +15,11 @@ class Interrupted(TrainingError):
 
 class Stopped(RuntimeError):
     """A worker received a signal to end, and all workers have saved their state."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the message of an error with its notes, after its class unless it is our own."""
+    kind, text = type(error).__name__, str(error)
+    if not isinstance(error, InputError | TrainingError):
+        text = f"{kind}: {text}" if text else kind
+    return "; ".join([text or kind, *getattr(error, "__notes__", [])])

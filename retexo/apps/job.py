@@ -11,23 +11,33 @@ from typing import Any, NamedTuple, Self
 
 from partitioning.errors import InputError
 from retexo import apps
-from retexo.errors import TrainingError
+from retexo.errors import TrainingError, describe_error
 from retexo.settings.compose import load_job
 from retexo.settings.messages import explain, is_wrong_path
 from retexo.settings.search import find_objective
 
 
 def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
-    """Run the app of composed settings; return the exit status and the number for a sweeper."""
+    """Run the app of composed settings; return the exit status and the number for a sweeper.
+
+    An unexpected error is logged with its traceback, on the console and in the job's log file.
+    """
     app, name = config.get("app"), config.get("dataset_name")
-    logging.getLogger("retexo").info("app=%s dataset_name=%s", app, name)
+    logger = logging.getLogger("retexo")
+    logger.info("app=%s dataset_name=%s", app, name)
     try:
         settings = load_job(config)
         result = apps.run(settings, Path(output_dir))
         return 0, find_objective(result, settings.objective)
     except (InputError, TrainingError, OSError, MemoryError) as error:
+        if isinstance(error, TrainingError) and "Traceback" in str(error):
+            logger.error("%s", error)  # the traceback of a worker
         print(f"error: {explain(error)}", file=sys.stderr)
         return (2 if isinstance(error, InputError) or is_wrong_path(error) else 1), None
+    except Exception as error:
+        logger.exception("unexpected error")
+        print(f"error: {describe_error(error)}", file=sys.stderr)
+        return 1, None
 
 
 class EndedJob(NamedTuple):

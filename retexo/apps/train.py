@@ -30,7 +30,7 @@ from retexo.apps.summary import (
     transductive_rows,
     value_rows,
 )
-from retexo.errors import Interrupted, TrainingError
+from retexo.errors import Interrupted, TrainingError, describe_error
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.launch.rendezvous import Node
@@ -171,7 +171,9 @@ class Training:
             return self._run_with_restarts()
         try:
             self.observers.start(self.settings.resolved)
-            return self._run_with_restarts()
+            summary = self._run_with_restarts()
+            self.observers.look("done", summary["bytes"]["total"])
+            return summary
         finally:
             self.observers.end(self.summary)
 
@@ -226,8 +228,6 @@ class Training:
                 look=self.observers.look if self.is_observed else None,
             )
         result = results[self.cluster.local_ranks.start]
-        if self.is_observed:
-            self.observers.look("done", result["bytes"]["total"])
         result["seconds"]["total"] = time.time() - self.settings.started
         self._write_summary(status="done", **result)
         return self.summary
@@ -315,8 +315,7 @@ def _describe_error(error: BaseException) -> str:
     """Return the text of an error, or of the signal that ended the run."""
     if isinstance(error, SystemExit):
         return f"terminated ({start_workers.signal_name(error)})"
-    notes = getattr(error, "__notes__", [])  # of callbacks
-    return "; ".join([str(error) or type(error).__name__, *notes])
+    return describe_error(error)
 
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:

@@ -70,7 +70,9 @@ class Observers:
             try:
                 each.on_end(summary)
             except Exception as error:
-                logger.warning("%s: %s at the end of the run", _name_of(each), first_line(error))
+                logger.warning(
+                    "%s: %s at the end of the run", _name_of(each), first_line(error), exc_info=True
+                )
                 raised += [error] if each in self._callbacks else []
         if raised and summary.get("status") == "done":
             raise raised[0]
@@ -95,7 +97,12 @@ class Observers:
             try:
                 function(tracker)
             except Exception as error:
-                logger.warning("logger=%s: %s; the run goes on without it", name, first_line(error))
+                logger.warning(
+                    "logger=%s: %s; the run goes on without it",
+                    name,
+                    first_line(error),
+                    exc_info=True,
+                )
                 self._started.remove(tracker)
                 del self._trackers[name]
 

@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
@@ -34,7 +35,8 @@ class _RegularFileHandler(logging.FileHandler):
 @contextmanager
 def _main_log(log: Path) -> Iterator[None]:
     """Write the log to a file, too, including the lines logged before, which the root logger's
-    memory handlers hold. An InputError takes this command's lines out of the file again.
+    memory handlers hold. An InputError takes this command's lines out of the file again;
+    any other error is written with its traceback.
     """
     size = log.stat().st_size if log.exists() else 0
     file = _RegularFileHandler(log, delay=True)
@@ -50,6 +52,10 @@ def _main_log(log: Path) -> Iterator[None]:
             os.truncate(log, size)
             if not size:
                 log.unlink()
+        raise
+    except Exception:
+        values = {"levelname": "ERROR", "msg": "failed", "exc_info": sys.exc_info()}
+        file.handle(logging.makeLogRecord(values))  # the console shows it when the job has ended
         raise
     finally:
         for handler in buffers:

@@ -24,7 +24,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.transport import PeerLost, Transport
-from retexo.errors import Stopped, TrainingError
+from retexo.errors import Stopped, TrainingError, describe_error
 from retexo.launch.cores import usable_cores
 from retexo.launch.heartbeat import ParentPipe, Progress
 from retexo.settings.cluster_settings import ClusterSettings
@@ -89,7 +89,7 @@ def serve(
             Stopped: "stopped",
         }
         kind = kinds.get(type(error), "error")
-        message = str(error)
+        message = str(error) if kind != "error" else describe_error(error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             kind = "disk"
         elif (

@@ -169,7 +169,7 @@ DEATHS = {
     "stop": "rank 1 (node 0) was stopped (SIGSTOP, or a debugger)",
     "die": "rank 1 (node 0) was killed by SIGKILL",
     "exit": "rank 1 (node 0) exited with status 3",
-    "fail": "rank 1 (node 0) failed: it went wrong",
+    "fail": "rank 1 (node 0) failed: ValueError: it went wrong",
     "no space": "rank 1 (node 0) failed: [Errno 28] No space left on device: '/full/checkpoint'",
     "no memory": (
         "rank 1 (node 0) failed: not enough memory: can't allocate memory: you tried to allocate"

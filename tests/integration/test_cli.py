@@ -476,6 +476,38 @@ def test_a_sweeper_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> N
     assert (ended.rc, "pip install -e '.[sweeps]'" in ended.stderr) == (2, True)
 
 
+def test_an_unexpected_error_shows_its_traceback(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("no idea")
+
+    monkeypatch.setattr(train, "check", fail)
+    ended = run_main("app=train", *DATA, "hydra.run.dir=unexpected", cwd=place)
+    assert ended.rc == 1
+    assert ended.stderr.splitlines()[-1] == "error: ZeroDivisionError: no idea"
+    for text in (ended.output, (place / "unexpected" / "main.log").read_text(encoding="utf-8")):
+        assert 'raise ZeroDivisionError("no idea")' in text
+
+
+def test_a_callback_that_fails_after_the_last_round_leaves_the_run_done(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(retexo.Callback):
+        def on_progress(self, phase: str, bytes_sent: int) -> None:
+            if phase == "done":
+                raise KeyError("colour")
+
+    monkeypatch.chdir(place)
+    with pytest.raises(KeyError) as error:
+        retexo.train(
+            [*DATA, *SMALL, "progress=none", "hydra.run.dir=finished"], callbacks=[Failing()]
+        )
+    assert error.value.__notes__ == ["raised by the callback Failing, which ended the run"]
+    summary = json.loads((place / "finished" / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["status"], "error" in summary) == ("done", False)
+
+
 def test_a_callback_prunes_a_trial_of_optuna(
     sweep_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
