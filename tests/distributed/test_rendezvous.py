@@ -29,7 +29,8 @@ from retexo.launch import (
     handshake,
     rendezvous,
 )
-from retexo.launch.control_channel import connect
+from retexo.launch.accepted_connections import AcceptedConnections
+from retexo.launch.control_channel import Channel, connect
 from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
 from retexo.launch.protocols import Security
 from retexo.settings.cluster_settings import ClusterSettings
@@ -271,6 +272,23 @@ def test_something_else_listens_at_the_master() -> None:
 
 
 # --- who does not belong there ----------
+
+
+def test_an_error_closes_only_its_connection_and_tells_it() -> None:
+    def fail(channel: Channel, message: dict[str, Any]) -> None:
+        raise KeyError(message["kind"])
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=10) as stream,
+    ):
+        accepted, first = AcceptedConnections(server), []
+        stream.sendall(b'{"kind": "bad"}\n')
+        while not first:
+            first = accepted.wait(10)[0]
+        accepted.answer(first, fail)
+        assert stream.recv(1000) == b'{"refused": "not a message of retexo"}\n'
+        assert stream.recv(1000) == b""
 
 
 def visit(port: int, content: bytes) -> bytes:

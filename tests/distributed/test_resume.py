@@ -400,3 +400,11 @@ def test_another_model_is_refused(
     with pytest.raises(InputError, match=words):
         train.run(init_settings(init_parts, *given, *more), tmp_path / "again")
     assert not (tmp_path / "again" / "checkpoint").exists()
+
+
+def test_the_fewest_states_of_a_worker_are_counted(tmp_path: Path) -> None:
+    for name in ("run.json", "rank0/1.state", "rank0/2.state", "rank1/1.state"):
+        (tmp_path / "state" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "state" / name).touch()
+    counts = [resume.count_saved("auto", tmp_path, range(number)) for number in (1, 2, 3)]
+    assert counts == [2, 1, 0]

@@ -550,9 +550,10 @@ def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
 def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
     """No seat for who has no certificate, a token of nobody's, or one that was used."""
     with waiting_at(served, 0) as listener:
-        with stream_to(served.port) as stream:
-            stream.sendall(json.dumps({"listen": True}).encode() + b"\n")
-            assert b"not a node of this hub" in stream.recv(1000)
+        for request in (b'{"listen": true}\n', b'{"reach": 0}\n'):
+            with stream_to(served.port) as stream:
+                stream.sendall(request)
+                assert b"not a node of this hub" in stream.recv(1000)
         with (
             contextlib.suppress(OSError),
             client_context(None).wrap_socket(stream_to(served.port)) as stream,

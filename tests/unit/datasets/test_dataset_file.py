@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from support import dataset_settings
+from support import dataset_settings, split_settings
 
 from partitioning import datasets
 from partitioning.datasets import frames
@@ -85,6 +85,17 @@ def test_csr_entries_of_one_place_are_added_up(tmp_path):
     assert features.toarray()[0].tolist() == [2.0, 5.0]
     assert features.nnz == 2
     assert features.has_sorted_indices
+
+
+def test_edges_show_how_many_nodes_there_are(tmp_path):
+    """Without labels and ids, where features are sparse."""
+    given = with_csr(arrays())
+    del given["label"]
+    given.pop("node_id", None)
+    np.savez(tmp_path / "toy.npz", **given)
+    graph = load(tmp_path / "toy.npz", split=split_settings(kind="none"))
+    assert graph.num_nodes == 4
+    assert not graph.labelled.any()
 
 
 def test_multilabel(tmp_path):

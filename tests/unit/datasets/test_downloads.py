@@ -265,6 +265,10 @@ def test_a_broken_download_is_resumed(tmp_path, server, version, ranges):
     assert server.asked == [("/a.npz", each) for each in ranges]
 
 
+def test_a_file_of_the_largest_size_is_fetched(tmp_path, server):
+    assert fetch(server, tmp_path, limit=len(CONTENT)) == CONTENT
+
+
 def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, monkeypatch):
     def replace_file(_seconds):
         server.files["/a.npz"], server.version = CONTENT[::-1], '"2"'

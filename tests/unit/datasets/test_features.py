@@ -596,6 +596,7 @@ def test_quartiles_of_tables_far_apart(tmp_path: Path) -> None:
         {"count": [3]},
         {"binary": [1]},
         {"width": 0},
+        {"roles": None},
         {"role": "text"},
         {"blank_as": 99},
         {"histogram": [{"first": 1 << 70, "counts": []}]},

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from retexo.launch.control_channel import ChannelClosed, decode
 from retexo.launch.cores import usable_cores
+from retexo.launch.heartbeat import heartbeat_interval
 from retexo.launch.ticker import Ticker
 
 CORES = 16
@@ -142,3 +144,14 @@ def test_no_line_comes_where_others_do(caplog: pytest.LogCaptureFixture) -> None
     with Ticker().running(interval=3600):
         logging.getLogger("retexo").info("round 1")
     assert caplog.messages == ["round 1"]
+
+
+@pytest.mark.parametrize(("timeout", "interval"), [(60.0, 1.0), (2.5, 0.5)])
+def test_heartbeats_are_a_fifth_of_the_timeout_apart(timeout: float, interval: float) -> None:
+    assert heartbeat_interval(timeout) == interval
+
+
+@pytest.mark.parametrize("line", [b"[1]", b"1", b"null", b"{", b'{"a": "\\ud800"}', b"\xff"])
+def test_a_message_is_a_json_object(line: bytes) -> None:
+    with pytest.raises(ChannelClosed, match="not a message of retexo"):
+        decode(line)

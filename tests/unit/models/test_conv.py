@@ -387,6 +387,15 @@ def test_on_a_gpu() -> None:
     )
 
 
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_biases_begin_with_zero(name: str) -> None:
+    shape = Architecture(default_model_settings(name, 2, 8), num_features=5, num_classes=3)
+    stages = build_stages(shape, seed=0)
+    parameters = [each for stage in stages for each in stage.conv.named_parameters()]
+    biases = [parameter for path, parameter in parameters if "bias" in path]
+    assert not any(parameter.any() for parameter in biases)
+
+
 @pytest.mark.parametrize("edges", [1, 3, 100])
 def test_chunks_are_the_nodes_in_order_with_few_edges_each(edges: int) -> None:
     degree = torch.tensor([0, 2, 0, 5, 1, 1, 1, 0])

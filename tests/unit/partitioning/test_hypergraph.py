@@ -72,6 +72,18 @@ def test_the_objective_is_the_number_of_halo_rows() -> None:
     assert objective == hypergraph.halo_rows(nets, parts, num_parts) == halo_rows(graph, parts)
 
 
+def test_the_attempt_with_the_fewest_halo_rows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([5, 3, 9, *[7] * 7])
+
+    def attempt(*arguments: object) -> tuple[int, np.ndarray]:
+        count = next(counts)
+        return count, np.full(4, count)
+
+    monkeypatch.setattr(hypergraph, "_attempt", attempt)
+    parts = hypergraph.partition(graph_of([(0, 1)], 4), None, 2, np.random.default_rng(0))
+    assert parts.tolist() == [3] * 4
+
+
 def test_nets_follow_the_direction_of_edges() -> None:
     graph = graph_of([(0, 1), (0, 1), (0, 2), (3, 3), (2, 0)], 4)
     assert hypergraph.pin_lists(hypergraph.make_nets(graph.src, graph.dst, 4)) == [

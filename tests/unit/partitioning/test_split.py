@@ -26,7 +26,7 @@ from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from partitioning.features.kinds import with_features
 from partitioning.graph_data import GraphData, HeteroGraphData
-from partitioning.links import link_baselines, score_ranks
+from partitioning.links import link_baselines, score_ranks, spectral_embedding
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
 from partitioning.links.link_split import (
     LinkSplit,
@@ -457,6 +457,21 @@ def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) ->
     rows = spectral_rows(pairs, 50, 3, power)
     np.testing.assert_allclose(rows @ rows.T, best, atol=1e-3)
     assert spectral_rows(np.array([[0, 1]]), 2, 4, power).shape == (2, 4)
+
+
+def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rank_rows(scores: Any, pairs: np.ndarray, *others: Any) -> Any:
+        numbers.append(len(pairs))
+        return link_ranks(scores, pairs, *others)
+
+    numbers: list[int] = []
+    link_ranks = spectral_embedding.rank_rows
+    monkeypatch.setattr(spectral_embedding, "rank_rows", rank_rows)
+    monkeypatch.setattr(spectral_embedding, "MAX_SCORES", 2 * 10)
+    pairs = np.stack((np.arange(9), np.arange(1, 10)), axis=1)
+    rows = dict.fromkeys(("train", "val", "test"), pairs)
+    spectral_embedding.choose_spectral_embedding(rows | {"candidates": pairs[::-1]}, 10, 2)
+    assert set(numbers) == {3}
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,7 +11,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import BLOCK, WireFormat
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
-from retexo.rounds.parameters import FlatParameters
+from retexo.rounds.parameters import FlatParameters, find_used_rows
 from retexo.rounds.reduction import (
     AllReduce,
     PowerSGDReduction,
@@ -236,3 +236,16 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
 def test_bytes_of_factors(way: Way, each: int, world: int) -> None:
     added = summed_by(random_shares(world, rounds=2), way)
     assert sent(added) == 2 * (2 * (world - 1) * each)
+
+
+def test_a_row_is_used_if_any_input_of_any_worker_needs_it() -> None:
+    """A weight of two inputs, as of two relations."""
+    weight = nn.Parameter(torch.zeros(4, 2))
+
+    def work(comm: Communicator) -> list[bool]:
+        inputs = [torch.zeros(3, 4), torch.zeros(3, 4)]
+        inputs[comm.rank][0, comm.rank] = 1.0
+        (used,) = find_used_rows([weight, weight], [inputs], comm, SETUP).values()
+        return used.tolist()
+
+    assert run_threads(2, work) == [[True, True, False, False]] * 2

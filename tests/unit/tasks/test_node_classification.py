@@ -360,11 +360,15 @@ def test_warnings_name_what_a_score_hides() -> None:
         counts[split][1, 0] = sum(support[1:])
         counts[split][2, 1:] = torch.tensor(support[1:])
     scores = {name: {"accuracy": 0.7} for name in counts}
-    found = find_warnings(
-        ClassificationScores(scores, counts, {}, torch.zeros(0, 0), {}),
-        ["a", "b", "c"],
-        by_accuracy=True,
+    found, without_accuracy = (
+        find_warnings(
+            ClassificationScores(scores, counts, {}, torch.zeros(0, 0), {}),
+            ["a", "b", "c"],
+            by_accuracy=by_accuracy,
+        )
+        for by_accuracy in (True, False)
     )
+    assert without_accuracy == found[:3]
     assert found == [
         "no training node has class c",
         "no validation node has classes b, c",

@@ -159,6 +159,8 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
     assert (
         batch_size is None or nodes.tolist() == torch.cat((rows.flatten(), drawn)).unique().tolist()
     )
+    often = 1 / len(own.drawn_from) + own.weight / own.weight.sum()  # at random and by weight
+    torch.testing.assert_close(batch.log_expected, torch.log(5 * 0.5 * often[drawn // 2]))
     expected = 0.0
     for u, v in rows.tolist():
         terms = [embedded[u] @ embedded[v]]
