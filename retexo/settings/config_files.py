@@ -16,6 +16,8 @@ MAX_BYTES = 200_000
 MAX_VALUES = 5_000
 """Values of one file after YAML aliases (*name) are expanded, as OmegaConf does."""
 MAX_DEPTH = 50
+INTERPOLATION = re.compile(r"\$\{\s*([^:{}$]*?)\s*\}")
+"""A value that stands in for another one: ${group.name}, with the dotted name."""
 PLAIN = ("run", "sweep", "mode", "verbose", "output_subdir", "help")
 """Settings of Hydra that a file may have."""
 CALLING = ("sweeper", "launcher", "job_logging", "hydra_logging")
@@ -45,9 +47,50 @@ def check_config_dir(config_dir: str) -> None:
         raise InputError(
             f"--config-dir={config_dir}: no such folder; give one that has configuration files"
         )
+    texts: dict[str, list[str]] = {}
     for file in _list_files(config_dir):
         if file.suffix in (".yaml", ".yml"):
             _check_file(file, file.relative_to(config_dir))
+            _add_texts(_parse_yaml(file, _read(file)), [file.stem], texts)
+    sizes: dict[str, int] = {}
+    for name in texts:
+        if _expanded_size(name, texts, sizes, MAX_DEPTH) > MAX_VALUES:
+            raise InputError(
+                f"--config-dir={config_dir}: {name}: stands for more than {MAX_VALUES:,} values,"
+                " those of its interpolations (${...}) included; shorten it"
+            )
+
+
+def _add_texts(value: Any, names: list[str], texts: dict[str, list[str]]) -> None:
+    """Collect the texts with interpolations below each name of a configuration, whatever its group:
+    a file can be placed in any.
+    """
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _add_texts(inner, [*names, str(name)], texts)
+    elif isinstance(value, list):
+        for inner in value:
+            _add_texts(inner, names, texts)
+    elif isinstance(value, str) and "${" in value:
+        for name in {*names}:
+            texts.setdefault(name, []).append(value)
+
+
+def _expanded_size(
+    name: str, texts: Mapping[str, list[str]], sizes: dict[str, int], depth: int
+) -> int:
+    """Count the values that a name stands for once its interpolations are expanded; a name within
+    itself counts once.
+    """
+    if name in sizes:
+        return sizes[name]
+    if not depth:
+        return MAX_VALUES + 1
+    sizes[name] = 1
+    found = [other for text in texts.get(name, ()) for other in INTERPOLATION.findall(text)]
+    inner = (_expanded_size(other.rpartition(".")[2], texts, sizes, depth - 1) for other in found)
+    sizes[name] = min(1 + sum(inner), MAX_VALUES + 1)
+    return sizes[name]
 
 
 def _list_files(config_dir: str) -> Iterator[Path]:

@@ -68,7 +68,7 @@ def explain_command(error: Exception, arguments: Sequence[str]) -> str:
 
 def refusal(error: Exception) -> str:
     """Return the message of an error of Hydra, with the remedy: nearest name, or how to quote."""
-    text = str(error)
+    text = str(error).strip() or f"{type(error).__name__} without a message, in a configuration"
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, text)
     several = re.match(r"Ambiguous value for argument '(.*)'$", text.splitlines()[0])

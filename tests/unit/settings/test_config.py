@@ -720,3 +720,27 @@ def test_apps_that_have_no_workers_do_not_ask() -> None:
 
 def test_a_key_of_the_users() -> None:
     assert cluster({"RETEXO_RUN_KEY": "mine"}).train.cluster.run_key == "mine"
+
+
+@pytest.mark.parametrize("form", ["${{{0}}}${{{0}}}", "[a, ['${{{0}}}', '${{ {0} }}']]"])
+@pytest.mark.parametrize("num_files", [1, 3])
+def test_interpolations_that_double_are_refused(tmp_path: Path, form: str, num_files: int) -> None:
+    """They would take hours, as aliases within aliases do, also over several files."""
+    lines = ["v0: x", *(f"v{place}: {form.format(f'v{place - 1}')}" for place in range(1, 40))]
+    for number in range(num_files):
+        content = "\n".join(lines[number::num_files])
+        (tmp_path / f"file{number}.yaml").write_text(content)
+    with pytest.raises(InputError, match=r"stands for more than 5,000 values, .*\$\{\.\.\.\}"):
+        check_config_dir(str(tmp_path))
+    few = "a: 1\nb: ${a}-${a}\nname: ${name}\nc: {name: '${b} ${name} ${now:%Y}'}\n"
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "mine.yaml").write_text(few)
+    check_config_dir(str(tmp_path / "few"))
+
+
+def test_an_error_without_a_message_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("null: 5\n")
+    ended = run_main("--config-dir", str(tmp_path), "--config-name", "mine", cwd=tmp_path)
+    assert ended.rc == 2, ended.output
+    assert "without a message, in a configuration: " in ended.stderr
+    assert "Traceback" not in ended.stderr
