@@ -264,6 +264,12 @@ class OutputHeads:
     """In [0, 1], the share of `offsets` that the choice among more than two classes keeps."""
     temperature: float = 1.0
     """Divisor of the final logits, above 0."""
+    slopes: tuple[float, ...] = ()
+    """[C] factors of the final logits less their mean over the classes, above 0; empty for 1."""
+    biases: tuple[float, ...] = ()
+    """[C] added after the slopes; empty if they are."""
+    has_labels: bool = False
+    """Whether nodes have any number of labels: then slopes multiply the logits themselves."""
     threshold: float = 0.5
     """Probability, in (0, 1), from which on the positive class or a label is predicted."""
     positive: int = 1
@@ -285,6 +291,9 @@ class OutputHeads:
             offsets=tuple(map(float, content["offsets"])),
             offset_share=float(content["offset_share"]),
             temperature=float(content["temperature"]),
+            slopes=tuple(map(float, content["slopes"])),
+            biases=tuple(map(float, content["biases"])),
+            has_labels=bool(content["has_labels"]),
             threshold=float(content["threshold"]),
             positive=int(content["positive"]),
         )
@@ -300,6 +309,10 @@ class OutputHeads:
             and all(map(math.isfinite, heads.offsets))
             and 0 <= heads.offset_share <= 1
             and 0 < heads.temperature < math.inf
+            and len(heads.slopes) in (0, num_classes)
+            and len(heads.biases) == len(heads.slopes)
+            and all(0 < slope < math.inf for slope in heads.slopes)
+            and all(map(math.isfinite, heads.biases))
             and 0 < heads.threshold < 1
             and heads.positive in (0, 1)
         )
@@ -308,10 +321,25 @@ class OutputHeads:
         return heads
 
     def calibrate(self, logits: Tensor) -> Tensor:
-        """Subtract the offsets and divide by the temperature; logits, [n, C], after smoothing."""
-        if self.offsets:
-            logits = logits - logits.new_tensor(self.offsets)
+        """Subtract the offsets, then scale each class, or divide by the temperature.
+
+        logits: [n, C], after smoothing.
+        """
+        if self.slopes:
+            inputs = self.scaling_inputs(logits)
+            return inputs * logits.new_tensor(self.slopes) + logits.new_tensor(self.biases)
+        logits = self._without_offsets(logits)
         return logits if self.temperature == 1 else logits / self.temperature
+
+    def scaling_inputs(self, logits: Tensor) -> Tensor:
+        """Return what slopes multiply, [n, C]; of classes without their mean, because probabilities
+        do not depend on what all classes of a node share.
+        """
+        logits = self._without_offsets(logits)
+        return logits if self.has_labels else logits - logits.mean(dim=1, keepdim=True)
+
+    def _without_offsets(self, logits: Tensor) -> Tensor:
+        return logits - logits.new_tensor(self.offsets) if self.offsets else logits
 
 
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:

@@ -290,7 +290,8 @@ class TrainSettings(Checked):
     temperature: str = setting(
         "temperature",
         "auto",
-        "temperature scaling of the final logits by validation log loss; none: off",
+        "calibration of the final logits by validation log loss: one temperature, with class "
+        "weights a slope and a bias for each class; none: off",
         one_of("auto", "none"),
     )
     threshold: float | str = setting(

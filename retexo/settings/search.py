@@ -22,6 +22,7 @@ SCORES = (
     "log_loss",
     "brier",
     "calibration_error",
+    "positive_calibration_error",
     "r2",
     "mae",
     "rmse",
@@ -32,7 +33,14 @@ SCORES = (
 COSTS = r"(bytes|seconds)(\.\w+)+"
 MAX_NAME = 120
 """Longest name of a job's folder."""
-LESS_IS_BETTER = ("log_loss", "brier", "calibration_error", "mae", "rmse")
+LESS_IS_BETTER = (
+    "log_loss",
+    "brier",
+    "calibration_error",
+    "positive_calibration_error",
+    "mae",
+    "rmse",
+)
 NAMED = re.compile(rf"({'|'.join(SPLITS)})\.({'|'.join(SCORES)}|hits@\d+|ogb_\w+)|{COSTS}")
 IS_OBJECTIVE = Check(
     lambda name: NAMED.fullmatch(name) is not None,

@@ -230,7 +230,7 @@ def score_splits(
         correct = torch.tensor([by_ogb])
         context.comm.all_reduce([ReduceInput(correct)], METRICS)
         scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
-    by_bin = {name: each[2:].view(3, -1) for name, each in zip(splits, sums, strict=True)}
+    by_bin = {name: each[2:].view(5, -1)[:3] for name, each in zip(splits, sums, strict=True)}
     counted = dict(zip(splits, counts, strict=True))
     return ClassificationScores(scores, counted, by_bin, confusion, errors)
 
@@ -294,10 +294,12 @@ def score_baseline(
 
 
 def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) -> Tensor:
-    """Sums that log loss, Brier score and calibration error are computed from, float64 [2 + 3 B].
+    """Sums that log loss, Brier score and calibration errors are computed from, float64 [2 + 5 B].
 
     Log loss; Brier score; by bin of confidence the number of predictions, their confidence, and how
-    many are correct. The prediction of a multi-label node is one for each known label.
+    many are correct; by bin of the positive class's probability its sum, and the number of
+    positives (0 for more than two classes). The prediction of a multi-label node is one for each
+    known label.
 
     Args:
         task: with the number of classes.
@@ -320,8 +322,15 @@ def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) 
         by_bin, (torch.ones_like(confidence), confidence, predicted == labels), strict=True
     ):
         row.index_add_(0, place, values.double())
+    by_positive = confidence.new_zeros(2, CALIBRATION_BINS)
+    if task.has_ranking:
+        positive = 1 if task.multilabel else task.positive
+        place = (probabilities[:, positive] * CALIBRATION_BINS).long()
+        place = place.clamp(max=CALIBRATION_BINS - 1)
+        by_positive[0].index_add_(0, place, probabilities[:, positive])
+        by_positive[1].index_add_(0, place, (labels == positive).double())
     own = logs.gather(1, labels[:, None])
-    return torch.cat((torch.stack((-own.sum(), brier)), by_bin.flatten()))
+    return torch.cat((torch.stack((-own.sum(), brier)), by_bin.flatten(), by_positive.flatten()))
 
 
 def compute_scores(
@@ -336,7 +345,7 @@ def compute_scores(
         multilabel: then accuracy is the share of the known labels that are correct.
     """
     tp, fp, fn, tn = counts.double()
-    by_bin = sums[2:].view(3, -1)
+    by_bin, by_positive = torch.split(sums[2:].view(5, -1), [3, 2])
     size = float(by_bin[0].sum())
     correct = (tp.sum() + tn.sum()) / counts.sum().clamp(min=1) if multilabel else tp.sum() / size
     scores = {
@@ -348,6 +357,9 @@ def compute_scores(
         "brier": float(sums[1]) / max(1.0, size),
         "calibration_error": float((by_bin[1] - by_bin[2]).abs().sum()) / max(1.0, size),
     }
+    if multilabel or len(tp) == 2:
+        error = float((by_positive[0] - by_positive[1]).abs().sum())
+        scores["positive_calibration_error"] = error / max(1.0, size)
     return scores if num_nodes else dict.fromkeys(scores, math.nan)
 
 

@@ -122,6 +122,8 @@ class NodeClassification:
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
         """Return what summary.json says about validation: the metric, and what it chose."""
         chosen = {"metric": self.metric_name, "temperature": heads.temperature}
+        if heads.slopes:
+            chosen |= {"slopes": heads.slopes, "biases": heads.biases}
         chosen |= {"heads": heads.stages, "smoothing_alpha": heads.alpha}
         if self.weights is not None:
             having, lacking = self.weights.tolist()

@@ -14,7 +14,8 @@ K = 1, at these nodes alone; if it is 1, or many validation nodes show that the 
 
 A loss with class weights w_c is least where the softmax of Z is proportional to w_c times the
 probability of class c (Menon et al., "Long-tail Learning via Logit Adjustment", ICLR 2021), so log
-w_c is subtracted. A temperature divides the result.
+w_c is subtracted. Then each class gets a slope and a bias (class_scaling.py). Without class weights
+a temperature divides the result.
 
 I inner nodes, C classes, M candidates, T temperatures.
 """
@@ -31,6 +32,7 @@ from torch import Tensor
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
+from retexo.tasks.class_scaling import can_be_scaled, fit_class_scaling
 from retexo.tasks.task_context import TaskContext
 
 TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
@@ -93,7 +95,7 @@ def choose_heads(
         alpha, found = _smooth(context, found, smoother)
         heads = replace(heads, alpha=alpha, steps=smoothing.steps, reach=smoothing.reach)
     heads = replace(heads, offsets=context.task.offsets)
-    heads = replace(heads, temperature=choose_temperature(context, heads.calibrate(found)))
+    heads = calibrated(context, heads, found)
     return heads, heads.calibrate(found)
 
 
@@ -168,15 +170,29 @@ def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
     return total
 
 
+def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> OutputHeads:
+    """The heads with the calibration that validation chooses for the smoothed logits, [I, C]."""
+    task, val = context.task, context.partition.val_mask
+    if context.settings.temperature == "none" or not context.graph_info.num_val:
+        return heads
+    if not task.has_temperature:
+        return heads
+    if not can_be_scaled(task):
+        return replace(heads, temperature=choose_temperature(context, heads.calibrate(logits)))
+
+    def add_up(sums: Tensor) -> None:
+        context.comm.all_reduce([ReduceInput(sums)], MessageTag("metrics"))
+
+    heads = replace(heads, has_labels=task.multilabel)
+    slopes, biases = fit_class_scaling(heads, logits[val], context.labels.cpu()[val], add_up)
+    return replace(heads, slopes=tuple(slopes.tolist()), biases=tuple(biases.tolist()))
+
+
 def choose_temperature(context: TaskContext, logits: Tensor) -> float:
     """The divisor of the logits, [I, C], with the least log loss on validation.
 
     Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
     """
-    if context.settings.temperature == "none" or not context.graph_info.num_val:
-        return 1.0
-    if not context.task.has_temperature:
-        return 1.0
     val = context.partition.val_mask
     loss = _loss_by_temperature(context.task.unweighted, logits[val], context.labels.cpu()[val])
     context.comm.all_reduce([ReduceInput(loss)], MessageTag("metrics"))

@@ -682,6 +682,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda at: edit(at, lambda content: content["answer"].update(offsets=[0.5])),
         ("model.json", "answer"),
     ),
+    "slopes": (
+        lambda at: edit(at, lambda content: content["answer"].update(slopes=[1.0])),
+        ("model.json", "answer"),
+    ),
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),

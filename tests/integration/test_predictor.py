@@ -105,7 +105,8 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     graph = with_edge_data(random_graph(), weighted, num_features)
     read = num_features + weighted if kind == "gat" else num_features
     shape = Architecture(model, 6, 3, num_edge_features=read)
-    predictor = retexo.load(checkpoint_of(tmp_path / "run", shape))
+    scaled = {"slopes": [0.5, 2.0, 1.5], "biases": [-1.0, 0.5, 1.0]} if kind == "gcn" else {}
+    predictor = retexo.load(checkpoint_of(tmp_path / "run", shape, answer=scaled))
     parts = write_partitions(tmp_path, graph, thirds(40), scattered(40, 3), 3)
     wanted, data = predictor.predict(parts), as_data(graph)
 

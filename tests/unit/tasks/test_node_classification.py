@@ -3,6 +3,7 @@ and thresholds by histograms; against torch and scikit-learn.
 """
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +12,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn import metrics
+from scipy import optimize
+from sklearn import linear_model, metrics
 from support import graph_info, train_settings
 from torch import Tensor
 from torch.nn import functional
 from torchmetrics.functional import classification
 
 from partitioning.errors import InputError
-from retexo.comm.collectives import Communicator
+from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.thread_transport import run_threads
+from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
+from retexo.tasks.class_scaling import fit_class_scaling
 from retexo.tasks.classification_scores import (
     ClassificationScores,
     choose_offset_share,
@@ -88,6 +92,11 @@ def test_scores_of_classes_equal_scikit_learn(num_nodes: int, num_classes: int) 
             )
         ),
     }
+    if num_classes == 2:
+        positive = logits.double().softmax(dim=1)[:, 1]
+        expected["positive_calibration_error"] = float(
+            classification.binary_calibration_error(positive, labels, n_bins=15)
+        )
     assert found == pytest.approx(expected, rel=1e-5)
 
 
@@ -256,6 +265,77 @@ def test_offsets_undo_the_class_weights(multi: bool) -> None:
     found = heads.calibrate(logits.detach())
     shares = found.sigmoid() if multi else found.softmax(dim=0)
     assert shares.tolist() == pytest.approx([10 / 14, 3 / 14, 1 / 14], abs=1e-3)
+
+
+@pytest.mark.parametrize(("num_classes", "multi"), [(2, False), (4, False), (3, True)])
+def test_class_scaling_is_the_optimum_whatever_the_partitions(
+    num_classes: int, multi: bool
+) -> None:
+    """Of the log loss with the penalty, as scipy finds it; a class without nodes stays finite."""
+    logits, labels = drawn(600, num_classes, multi, 5)
+    logits = 3 * logits + torch.arange(num_classes)
+    if multi:
+        logits += 2 * labels
+        labels[::7] = math.nan
+    else:
+        labels[labels == 3] = 0
+        labels[torch.rand(600, generator=torch.Generator().manual_seed(2)) < 0.8] = 0
+        logits[torch.arange(600), labels] += 2
+    heads = OutputHeads((0,), offsets=tuple(map(float, range(num_classes))), has_labels=multi)
+
+    def fitted(comm: Communicator) -> list[float]:
+        own = slice(comm.rank, None, comm.world_size)
+
+        def add_up(sums: Tensor) -> None:
+            comm.all_reduce([ReduceInput(sums)], MessageTag("metrics"))
+
+        return torch.cat(fit_class_scaling(heads, logits[own], labels[own], add_up)).tolist()
+
+    inputs = logits.double() - torch.arange(num_classes)
+    inputs = inputs if multi else inputs - inputs.mean(dim=1, keepdim=True)
+
+    def loss(at: np.ndarray) -> float:
+        slope, bias = torch.from_numpy(at).view(2, -1)
+        scaled, known = inputs * slope + bias, ~labels.isnan()
+        total = (
+            functional.binary_cross_entropy_with_logits(
+                scaled[known], labels[known].double(), reduction="sum"
+            )
+            if multi
+            else functional.cross_entropy(scaled, labels, reduction="sum")
+        )
+        return float(total) + 0.5 * float(((slope - 1) ** 2 + bias**2).sum())
+
+    start = np.repeat([1.0, 0.0], num_classes)
+    best = optimize.minimize(loss, start, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-8})
+    one, three = run_threads(1, fitted)[0], run_threads(3, fitted)
+    assert loss(np.array(one)) <= best.fun + 1e-9
+    assert one == pytest.approx(best.x.tolist(), abs=1e-3)
+    for each in three:
+        assert each == pytest.approx(one, rel=1e-9)
+    scaled = replace(heads, slopes=tuple(one[:num_classes]), biases=tuple(one[num_classes:]))
+    shifted = scaled.calibrate(logits.double() + (0 if multi else 5))
+    expected = inputs * torch.tensor(one[:num_classes]) + torch.tensor(one[num_classes:])
+    torch.testing.assert_close(shifted, expected.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_class_scaling_of_two_classes_is_a_logistic_regression_of_the_margin() -> None:
+    generator = torch.Generator().manual_seed(1)
+    labels = (torch.rand(20_000, generator=generator) < 0.03).long()
+    margin = 3 * labels - 1 + torch.randn(20_000, generator=generator)
+    logits = torch.stack((-margin, margin), dim=1)
+    slopes, biases = fit_class_scaling(OutputHeads((0,)), logits, labels, lambda _: None)
+    model = linear_model.LogisticRegression(C=np.inf).fit(margin[:, None], labels)
+    assert float(slopes.sum()) == pytest.approx(model.coef_.item(), rel=0.01)
+    assert float(biases[1] - biases[0]) == pytest.approx(model.intercept_.item(), rel=0.01)
+
+
+def test_the_positive_class_has_a_calibration_error_of_its_own() -> None:
+    """In its bins of probability, where the error of the confidence is small."""
+    labels = (torch.arange(1000) < 30).long()
+    low, high = torch.full((1000, 1), 0.99).log(), torch.full((1000, 1), 0.01).log()
+    found = scored(NodeClassification(2, False), torch.cat((low, high), dim=1), labels)
+    assert found["positive_calibration_error"] == pytest.approx(0.02, abs=1e-6)
 
 
 def test_validation_chooses_how_much_of_the_weights_a_prediction_keeps() -> None:
