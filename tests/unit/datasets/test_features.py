@@ -370,7 +370,7 @@ def test_they_come_with_the_edges(tmp_path: Path) -> None:
     [
         (
             {"edge_weight": np.array([1, -2, 1, 1, 1])},
-            "`edge_weight`: row 1 is -2.0; expected 0, or a weight from",
+            "`edge_weight`: row 1 is -2; expected 0, or a weight from",
         ),
         (
             {"edge_weight": np.array([1, 1, 1e30, 1, 1])},
