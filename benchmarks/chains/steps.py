@@ -44,5 +44,7 @@ class Chain:
     steps: tuple[Step, ...]
     weight: float = 1.0
     """About how long it takes; long ones start first."""
+    varies: tuple[str, ...] = ()
+    """Values that differ between runs of one commit: only names and shapes are compared."""
     seconds: float = 400.0
     """Time limit."""
