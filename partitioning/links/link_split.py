@@ -179,11 +179,12 @@ def _possible_ends(graph: GraphData) -> tuple[Ints, Ints]:
 
 def keep_edges(graph: GraphData, is_kept: NDArray[np.bool_]) -> GraphData:
     """Return the graph with the edges of a mask, bool [E]."""
-    data: dict[str, Any] = {name: each[is_kept] for name, each in graph.edge_data.items()}
+    kept = np.flatnonzero(is_kept)  # features that are encoded when taken need indices
+    data: dict[str, Any] = {name: each[kept] for name, each in graph.edge_data.items()}
     return replace(
         graph,
-        src=graph.src[is_kept],
-        dst=graph.dst[is_kept],
+        src=graph.src[kept],
+        dst=graph.dst[kept],
         edge_time=None,
         relation=None,
         **data,

@@ -136,7 +136,8 @@ def find_table(
     if name in (PLAIN_TYPE, PLAIN_RELATION):
         return found[0]
     stem = name if isinstance(name, str) else SEPARATOR.join(name)
-    return next((file for file in found if file.name.startswith(f"{stem}.")), None)
+    stem_names = {f"{stem}.{suffix}" for suffix in (*SUFFIXES, "npy")}
+    return next((file for file in found if file.name in stem_names), None)
 
 
 def show_edge(held: HeldDirectory, name: EdgeType, src: int, dst: int) -> str:

@@ -153,11 +153,8 @@ def check_edges(
         if kind != "new" or held.meta.request.get("duplicates") == "merge":
             _check_once(held, name, edges)
     changed = tables["changed"]
-    pairs = [
-        each.src * (held.types[name[2]].bounds[-1] + 1) + each.dst
-        for each in (changed, tables["deleted"])
-    ]
-    both = np.isin(*pairs)
+    numbers = _number_edges(changed, tables["deleted"])
+    both = np.isin(numbers[0], numbers[1])
     if both.any():
         raise InputError(
             f"{changed.where}: {_show_edge(held, name, changed, int(both.argmax()))} is in"
@@ -178,9 +175,15 @@ def check_edges(
     return EdgeChange(tables["deleted"], changed, new, loops)
 
 
+def _number_edges(*tables: Edges) -> list[Ints]:
+    """Return a number for the ends of each edge of each table; ends may be new nodes."""
+    base = 1 + max(int(edges.dst.max(initial=0)) for edges in tables)
+    return [edges.src * base + edges.dst for edges in tables]
+
+
 def _check_once(held: HeldDirectory, name: EdgeType, edges: Edges) -> None:
     """InputError for an edge that a table lists twice."""
-    pairs = edges.src * (held.types[name[2]].bounds[-1] + 1) + edges.dst
+    (pairs,) = _number_edges(edges)
     order = np.argsort(pairs, kind="stable")
     again = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
     if len(again):

@@ -192,6 +192,9 @@ def _number_classes(array: Array, held: HeldDirectory, where: str) -> Ints:
         raise InputError(f"{where}: {array.shape[1]} columns; expected one, with classes")
     names = held.meta.class_names or list(range(held.meta.num_classes))
     number = {str(name): place for place, name in enumerate(names)}
+    for word, digit in (("False", "0"), ("True", "1")):  # partitioning stores them as integers
+        if digit in number:
+            number.setdefault(word, number[digit])
     if array.dtype.kind == "f":
         whole = np.where(np.isnan(array), -1, array)
         refuse(array, whole != np.floor(whole), where, "expected a class")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
@@ -84,6 +84,8 @@ def run(settings: PartitionSettings) -> Meta:
         hypergraph.library()  # a missing extra is reported before the data set is loaded
     if settings.dgl_files:
         require_dgl("partition.dgl_files=true")
+        if settings.dataset.links:
+            _refuse_dgl_files("link prediction")
     # BLAS threads spin while they wait: beside other work, two took 100 times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
         # Another process may have made it meanwhile.
@@ -137,6 +139,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
             graph = _read_graph(dataset, stored)
+        with_dgl_files = _writes_dgl_files(settings, graph)
         with _timed(seconds, "split"):
             if settings.dataset.links:
                 graph, states = encode_tables(graph, settings.dataset.features, None, stored)
@@ -166,7 +169,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
             num_parts=num_parts,
             provenance=provenance,
             overwrite=settings.overwrite,
-            with_dgl_files=_writes_dgl_files(settings, graph),
+            with_dgl_files=with_dgl_files,
             links=None if split.pairs is None else split.pairs.arrays,
         )
     print_report(meta, directory)
@@ -259,20 +262,19 @@ def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
     """Return whether DGL's files are written, too; InputError if they are wanted where they cannot
     be.
     """
-    kind = (
-        "a heterogeneous graph"
-        if isinstance(graph, HeteroGraphData)
-        else "link prediction"
-        if settings.dataset.links
-        else None
+    if settings.dataset.links:
+        return False
+    if isinstance(graph, HeteroGraphData):
+        if settings.dgl_files:
+            _refuse_dgl_files("a heterogeneous graph")
+        return False
+    return has_dgl() if settings.dgl_files is None else settings.dgl_files
+
+
+def _refuse_dgl_files(kind: str) -> NoReturn:
+    raise InputError(
+        f"partition.dgl_files=true: DGL's files are not written for {kind}; leave it out"
     )
-    if kind is None:
-        return has_dgl() if settings.dgl_files is None else settings.dgl_files
-    if settings.dgl_files:
-        raise InputError(
-            f"partition.dgl_files=true: DGL's files are not written for {kind}; leave it out"
-        )
-    return False
 
 
 def _provenance(

@@ -8,6 +8,7 @@ import os
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
+    PLAIN_TYPE,
     EdgeType,
     GraphData,
     HeteroGraphData,
@@ -34,6 +36,7 @@ from partitioning.graph_data import (
 )
 from partitioning.node_names import Names, hash_names
 from partitioning.random_rows import random_rows
+from partitioning.update.change import find_table
 from partitioning.update.own_part import OwnPart
 from partitioning.update.update_directory import make_meta, update_directory
 from partitioning.update_settings import UpdateSettings
@@ -609,6 +612,48 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "all training nodes deleted": ({"deleted_nodes": "id ann bob cid dan"}, "no training node"),
     "all deleted": ({"deleted_nodes": "id ann bob cid dan eve fay"}, "no node would be left"),
 }
+
+
+def test_words_of_boolean_labels_are_their_classes(tmp_path: Path) -> None:
+    nodes = pd.DataFrame(NODES).assign(label=[True, False] * (len(NODES["id"]) // 2))
+    given = write_folder(tmp_path / "people", nodes, EDGES)
+    parts = f"partition_dir={tmp_path / 'parts'}"
+    apps.run(compose([*MADE, given, parts, "num_partitions=1"]), tmp_path)
+    path = tmp_path / "parts" / "people-random-vol-1"
+    text = "id,age,town,label gus,3,x,True hal,3,x,False"
+    update(path, new_nodes=write_csv(tmp_path / "new.csv", text))
+    part = node_folder(path / "part0", PLAIN_TYPE)
+    names = Names.read(part)
+    assert names is not None
+    labels = dict(zip(names.tolist(), np.load(part / "label.npy").tolist(), strict=True))
+    assert (labels["gus"], labels["hal"]) == (1, 0)
+
+
+def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
+    nodes = pd.DataFrame(NODES).assign(id=range(len(NODES["id"])))
+    edges = [(0, 1, 2.0), (2, 3, 1.0)]
+    given = write_folder(tmp_path / "people", nodes, edges)
+    parts = [f"partition_dir={tmp_path / 'parts'}", "num_partitions=1", "duplicates=merge"]
+    apps.run(compose([*MADE, given, *parts]), tmp_path)
+    path = tmp_path / "parts" / "people-random-vol-1"
+    count = len(nodes)
+    new_edges = f"src,dst,weight 3,{count + 1},1 4,0,1 4,1,1"
+    update(
+        path,
+        new_nodes=write_csv(tmp_path / "a.csv", f"id,age,town {count},3,x {count + 1},3,x"),
+        new_edges=write_csv(tmp_path / "b.csv", new_edges),
+    )
+    assert Meta.read(path).num_edges > len(edges)
+
+
+def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path) -> None:
+    write_csv(tmp_path / "user.vip.csv", "id 1")
+    table = write_csv(tmp_path / "user.csv.gz", "id 1")
+    held: Any = SimpleNamespace(types=["user", "user.vip"], relations=[])
+    given: Any = SimpleNamespace(new_nodes=str(tmp_path))
+    assert find_table(held, given, "new_nodes", "user") == table
+    table.unlink()
+    assert find_table(held, given, "new_nodes", "user") is None
 
 
 def write_change(folder: Path, change: dict[str, str]) -> dict[str, Any]:

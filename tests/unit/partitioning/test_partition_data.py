@@ -137,6 +137,33 @@ def test_other_settings_are_refused_and_named(folder: Path, override: str) -> No
     )
 
 
+def test_a_further_column_of_edges_is_kept_with_the_edges_of_a_split_of_pairs(
+    tmp_path: Path,
+) -> None:
+    rows = "".join(f"u{n},u{n * 7 % 40},{n / 8}\n" for n in range(40))
+    (tmp_path / "edges.csv").write_text(f"src,dst,amount\n{rows}")
+    data = ["dataset_name=file", f"dataset_file={tmp_path}", f"partition_dir={tmp_path}/parts"]
+    given = [*data, "num_partitions=2", "task=link_prediction", "features=random"]
+    partition_data.run(compose(given).partition)
+    assert len([*(tmp_path / "parts").rglob("edge_feat.npy")]) == 2
+
+
+def test_dgls_files_are_refused_for_links_before_anything_is_read(folder: Path) -> None:
+    need_dgl()
+    with pytest.raises(InputError, match="not written for link prediction"):
+        made(folder, "task=link_prediction", "partition.dgl_files=true", "dataset_file=none.npz")
+
+
+def test_dgls_files_are_refused_for_types_before_nodes_are_assigned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_dgl()
+    monkeypatch.setattr(partition_data, "assign", Mock(side_effect=AssertionError))
+    given = ["dataset_name=synthetic_hetero", "partition.dgl_files=true", "num_partitions=2"]
+    with pytest.raises(InputError, match="not written for a heterogeneous graph"):
+        partition_data.run(compose([*given, f"partition_dir={tmp_path}"]).partition)
+
+
 def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(
         "id,x,label\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(9))
