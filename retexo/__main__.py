@@ -59,11 +59,12 @@ def run_jobs() -> int:
             job()
         except Exception as error:
             # Until the first job starts, all that can fail is what the user gave; Hydra has
-            # ValueErrors for it, too. Optuna's sweeper raises where all jobs failed.
+            # ValueErrors for it, too. Optuna's sweeper raises a
+            # ValueError where all jobs failed.
             if isinstance(error, REFUSALS) or not jobs.read():
                 print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
                 return 2
-            if not all(job.status for job in jobs.read()):
+            if not all(job.status for job in jobs.read()) or not isinstance(error, ValueError):
                 raise
         return jobs.report()
 

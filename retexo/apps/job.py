@@ -13,7 +13,7 @@ from partitioning.errors import InputError
 from retexo import apps
 from retexo.errors import TrainingError, describe_error
 from retexo.settings.compose import load_job
-from retexo.settings.messages import explain, is_wrong_path
+from retexo.settings.messages import REFUSALS, explain, is_wrong_path
 from retexo.settings.search import find_objective
 
 
@@ -34,6 +34,8 @@ def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
             logger.error("%s", error)  # the traceback of a worker
         print(f"error: {explain(error)}", file=sys.stderr)
         return (2 if isinstance(error, InputError) or is_wrong_path(error) else 1), None
+    except REFUSALS:
+        raise
     except Exception as error:
         logger.exception("unexpected error")
         print(f"error: {describe_error(error)}", file=sys.stderr)

@@ -6,7 +6,6 @@ found by redrawing the confusion matrix; the worker redraws histograms for ROC A
 precision (retexo.tasks.score_histogram).
 """
 
-import json
 import math
 import re
 import shlex
@@ -168,4 +167,7 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
 
 def _quoted(value: str) -> str:
     """A value as Hydra reads it back, in quotes where it has more than a plain path."""
-    return value if re.fullmatch(r"[\w/.:+@%-]+", value) else json.dumps(value)
+    if re.fullmatch(r"[A-Za-z0-9_/.:+@%-]+", value):
+        return value
+    escaped = re.sub(r'(\\*)("|$)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)
+    return '"' + escaped.replace("${", "\\${") + '"'

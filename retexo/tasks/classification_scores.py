@@ -128,11 +128,8 @@ def _refine_histograms(
 
 
 def _sum(counts: Sequence[Tensor], context: TaskContext) -> None:
-    """Add counts up over all workers, in place, in one message of int32."""
-    small = [each.int() for each in counts]
-    context.comm.all_reduce([ReduceInput(each.view(-1)) for each in small], METRICS)
-    for each, total in zip(counts, small, strict=True):
-        each.copy_(total)
+    """Add counts up over all workers, in place, in one message of int64."""
+    context.comm.all_reduce([ReduceInput(each.view(-1)) for each in counts], METRICS)
 
 
 def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) -> float:

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from sklearn import metrics
 
 from partitioning.errors import InputError
@@ -657,6 +660,15 @@ def test_the_sentences_of_a_run() -> None:
         "Other seeds differ, too: seeds=[0,1,2] shows by how much.",
         "Curves, classes and bytes: app=report report.runs=runs/1",
     ]
+
+
+@pytest.mark.parametrize(
+    "run_dir", ["runs/1", "Läufe/ä b", 'a "quoted" one', "ends\\", 'a\\"b', "${now}", "it's"]
+)
+def test_the_command_of_a_report_is_read_back_by_hydra(run_dir: str) -> None:
+    command = conclude(finished(), run_dir)[-1].partition(": ")[2]
+    override = OverridesParser.create().parse_override(shlex.split(command)[1])
+    assert OmegaConf.create({"runs": override.value()}).runs == run_dir
 
 
 @pytest.mark.parametrize(
