@@ -421,6 +421,16 @@ def test_no_second_is_in_two_phases(wait: Callable[[float], None]) -> None:
 SGD = train_settings("optimizer._target_=torch.optim.SGD", "weight_decay=0").optimizer
 
 
+def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path: Path) -> None:
+    graph = random_graph()
+    graph = replace(graph, edge_feat=np.ones((graph.num_edges, 3), np.float32))
+    directory = write_partitions(tmp_path, graph, thirds(40), np.zeros(40, int), 2)
+    found = run_threads(
+        2, lambda comm: agree_on_graph_info(comm, directory.read(comm.rank), directory)
+    )
+    assert [info.num_edge_features for info in found] == [3, 3]
+
+
 class Line(torch.nn.Module):
     """A loss that can be differentiated by hand: sum over n of (w - x_n)^2 / 2."""
 
