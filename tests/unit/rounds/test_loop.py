@@ -425,9 +425,8 @@ def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path
     graph = random_graph()
     graph = replace(graph, edge_feat=np.ones((graph.num_edges, 3), np.float32))
     directory = write_partitions(tmp_path, graph, thirds(40), np.zeros(40, int), 2)
-    found = run_threads(
-        2, lambda comm: agree_on_graph_info(comm, directory.read(comm.rank), directory)
-    )
+    parts = [directory.read(0), replace(directory.read(1), edge_feat=None)]
+    found = run_threads(2, lambda comm: agree_on_graph_info(comm, parts[comm.rank], directory))
     assert [info.num_edge_features for info in found] == [3, 3]
 
 
