@@ -398,8 +398,11 @@ def compute_global_out_degree(
     Each edge is stored by the partition of its destination. So each partition counts the edges
     that leave its halo nodes; the owners add up these counts and send back the sums.
     """
+    own = torch.tensor([partition.edge_weight is not None])
+    weighted = bool(comm.all_gather(own, SETUP).any())  # a part whose weights are all 1 has none
+    dtype = torch.float64 if weighted else torch.int32
     counted = partition.sum_edges_at(partition.src, partition.num_inner + partition.num_halo)
-    dtype = torch.int32 if partition.edge_weight is None else torch.float64
+    counted = counted.double() if weighted else counted
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     everything = torch.ones(partition.num_halo, dtype=torch.bool)
     named = request_halo_nodes(partition, everything, part_sizes, comm)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,8 @@ class Observers:
                 )
                 self._started.remove(tracker)
                 del self._trackers[name]
+                with suppress(Exception):  # it has failed already
+                    tracker.on_end({"status": "failed"})
 
 
 def _as_callback(given: Any) -> Callback:

@@ -6,6 +6,7 @@ Each tracker is a Callback. One that fails during a run is left out with a warni
 import csv
 import importlib.util
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,13 +81,10 @@ class TensorBoard(Callback):
 
 
 class MLflow(Callback):
-    """Logs to the server of MLFLOW_TRACKING_URI, by default to the folder mlruns/."""
+    """Logs to the server of MLFLOW_TRACKING_URI, or to mlflow.db, which `mlflow ui` shows."""
 
     def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
-        uri = os.environ.get("MLFLOW_TRACKING_URI")
-        if uri is None:  # MLflow refuses its own folders unless they are wanted
-            uri = Path("mlruns").absolute().as_uri()
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{Path('mlflow.db').absolute()}")
         # By default MLflow tries for minutes, in which this process does not watch the workers.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -107,19 +105,27 @@ class MLflow(Callback):
         self._log(metrics_of(line), line["round"])
 
     def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics; characters that MLflow refuses in a name, as in hits@10, become _."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        values = [Metric(name, value, now, step) for name, value in metrics.items()]
+        values = [
+            Metric(re.sub(r"[^\w\-. :/]", "_", name), value, now, step)
+            for name, value in metrics.items()
+        ]
         self._client.log_batch(self._id, metrics=values)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        self._log(results_of(summary), 0)
-        for path in _kept_files(self._run_dir):
-            log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
-            log(self._id, str(path), *([path.name] if path.is_dir() else []))
-        done = summary.get("status") == "done"
-        self._client.set_terminated(self._id, "FINISHED" if done else "FAILED")
+        status = "FAILED"
+        try:
+            self._log(results_of(summary), 0)
+            for path in _kept_files(self._run_dir):
+                log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+                log(self._id, str(path), *([path.name] if path.is_dir() else []))
+            if summary.get("status") == "done":
+                status = "FINISHED"
+        finally:
+            self._client.set_terminated(self._id, status)
 
 
 class WandB(Callback):

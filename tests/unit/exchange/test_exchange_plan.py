@@ -263,6 +263,19 @@ LINE = Whole(
 )
 
 
+def test_out_degrees_where_one_part_has_no_weights() -> None:
+    """A part whose weights are all 1 stores none; the others' weights are 2."""
+
+    def degrees(comm: Any) -> list[float]:
+        part = LINE.partition(comm.rank)
+        weight = None if comm.rank == 0 else torch.full((len(part.src),), 2.0)
+        return compute_global_out_degree(
+            replace(part, edge_weight=weight), LINE.plan_options(1).part_sizes, comm
+        ).tolist()
+
+    assert run_threads(2, degrees) == [[4, 4, 0, 2, 1], [1, 2, 0, 4, 4, 2]]
+
+
 def test_targets_out_of_order_are_refused() -> None:
     made, _ = plans(LINE, LINE.plan_options(2))
     boundary = made[1].incoming[0]
