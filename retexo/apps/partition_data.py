@@ -405,10 +405,8 @@ def _find_existing(
     there = stored_request(meta, request)
     differing = [name for name in names if request.get(name) != there.get(name)]
     if differing:
-        paths = {"dataset_file": settings.dataset.file}
         changes = ", ".join(
-            describe_difference(name, there.get(name), request.get(name), paths.get(name))
-            for name in differing
+            describe_difference(name, there.get(name), request.get(name)) for name in differing
         )
         raise InputError(
             f"{directory}: exists with other settings: {changes}; "

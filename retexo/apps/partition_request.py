@@ -5,11 +5,15 @@ are the same; `app=train` compares them with its command line.
 """
 
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
+from partitioning.datasets.frames import kind_of, stem_of
+from partitioning.datasets.tables import NODE_TABLES
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
@@ -125,8 +129,7 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     for name, file in files.items():
         if file is not None:
             path = check_path(name, str(file))
-            checksums = [file_checksum(each) for each in _list_files(name, path)]
-            request[name] = {"name": path.name, "sha256": " ".join(checksums) or None}
+            request[name] = {"name": path.name, "sha256": _checksum(name, path)}
     return request
 
 
@@ -147,32 +150,57 @@ def stored_request(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
     return there
 
 
-def _list_files(setting: str, path: Path) -> list[Path]:
-    """Return the file that a setting names, or all files of a folder and of its nodes/ and edges/.
+def _checksum(setting: str, path: Path) -> str | None:
+    """Return the sha256 (hex) of the file that a setting names, or of every table of a folder.
 
-    A table of dataset_file stands for its folder. The list is empty where nothing exists.
+    A table of dataset_file stands for its folder, whose tables are NAME:SHA256, separated by
+    blanks. The name is relative to the folder, quoted as in a URL. None where nothing exists.
     """
-    if path.is_file() and not (setting == "dataset_file" and path.suffix in TABLES):
-        return [path]
+    if path.is_file() and not (setting == "dataset_file" and kind_of(path) in TABLES):
+        return file_checksum(path)
     folder = path.parent if path.is_file() else path
-    folders = [folder, folder / "nodes", folder / "edges"] if folder.is_dir() else []
-    return sorted(
-        file for each in folders if each.is_dir() for file in each.iterdir() if file.is_file()
+    return (
+        " ".join(
+            f"{quote(str(file.relative_to(folder)))}:{file_checksum(file)}"
+            for file in _list_tables(folder)
+        )
+        or None
     )
 
 
-def describe_difference(setting: str, there: Any, here: Any, path: str | Path | None) -> str:
-    """Describe how a setting differs between a directory and this command; `path` is its file or
-    folder now.
+def _list_tables(folder: Path) -> list[Path]:
+    """Return what may be read of a folder of tables, sorted: files of known names, those of nodes/
+    and edges/, and the part files of tables that are folders. Hidden files are not read.
     """
+    known = {"edges", *NODE_TABLES, *chain.from_iterable(node_split.FILE_NAMES.values())}
+    tables = [path for path in _visible(folder) if stem_of(path) in known]
+    tables += [path for name in ("nodes", "edges") for path in _visible(folder / name)]
+    parts = [part for table in tables for part in _visible(table)]
+    return sorted({path for path in (*tables, *parts) if path.is_file()})
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Return the content of a folder without hidden files; nothing where there is no folder."""
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.startswith((".", "_"))]
+
+
+def describe_difference(setting: str, there: Any, here: Any) -> str:
+    """Describe how a setting differs between a directory and this command."""
     if not (is_file_value(there) and is_file_value(here)) or there["name"] != here["name"]:
         shown = (each["name"] if is_file_value(each) else each for each in (there, here))
         return "{} ({} there, {} now)".format(setting, *shown)
     before, now = (set(str(each["sha256"] or "").split()) for each in (there, here))
-    if len(before) == len(now) == 1:
+    if not any(":" in table for table in before | now):
         return f"{setting} ({here['name']} has changed since)"
-    files = [] if path is None else _list_files(setting, Path(path))
-    changed = [file.name for file in files if file_checksum(file) not in before]
-    if not changed:
-        return f"{setting} ({len(before - now)} of the files of {there['name']} are gone)"
-    return f"{setting} ({', '.join(changed)}: changed since, or new)"
+    changed = _names_of(now - before)
+    gone = _names_of(before) - _names_of(now)
+    says = [f"{', '.join(sorted(changed))}: changed since, or new"] if changed else []
+    says += [f"{', '.join(sorted(gone))}: gone"] if gone else []
+    return f"{setting} ({'; '.join(says)})"
+
+
+def _names_of(tables: set[str]) -> set[str]:
+    """Return the names of tables from NAME:SHA256."""
+    return {unquote(table.rpartition(":")[0]) for table in tables}

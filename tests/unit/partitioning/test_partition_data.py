@@ -8,6 +8,7 @@ import logging
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -29,6 +30,7 @@ from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import open_directory, with_found_parts
+from retexo.apps.partition_request import describe_difference, requested_settings
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -185,8 +187,32 @@ def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dataset_file \(edges.csv: changed since, or new\)"):
         partition_data.run(settings)
     (tmp_path / "edges.csv").unlink()
-    with pytest.raises(InputError, match=r"dataset_file \(1 of the files of .* are gone\)"):
+    with pytest.raises(InputError, match=r"dataset_file \(edges.csv: gone\)"):
         partition_data.run(settings)
+
+
+def test_what_is_not_read_of_a_folder_is_no_change(tmp_path: Path) -> None:
+    """Part files and their names count, and the names of types; strays do not."""
+    nodes, edges = tmp_path / "nodes", tmp_path / "edges" / "cites.csv"
+    nodes.mkdir()
+    edges.mkdir(parents=True)
+    (nodes / "user.csv").write_text("id\n0\n")
+    (edges / "part-0.csv").write_text("src,dst\n0,0\n")
+    data = ["dataset_name=file", f"dataset_file={tmp_path}"]
+
+    def request() -> Any:
+        return requested_settings(compose(data).partition)["dataset_file"]
+
+    before = request()
+    for stray in ("README.md", ".DS_Store", "edges/.~lock.cites.csv#", "edges/cites.csv/_SUCCESS"):
+        (tmp_path / stray).touch()
+    assert request() == before
+    (nodes / "user.csv").rename(nodes / "a customer.csv")
+    (edges / "part-0.csv").write_text("src,dst\n0,1\n")
+    assert describe_difference("dataset_file", before, request()) == (
+        "dataset_file (edges/cites.csv/part-0.csv, nodes/a customer.csv: changed since, or new;"
+        " nodes/user.csv: gone)"
+    )
 
 
 @pytest.mark.parametrize(
