@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -54,8 +54,10 @@ def _main_log(log: Path) -> Iterator[None]:
                 log.unlink()
         raise
     except Exception:
-        values = {"levelname": "ERROR", "msg": "failed", "exc_info": sys.exc_info()}
-        file.handle(logging.makeLogRecord(values))  # the console shows it when the job has ended
+        if buffers:  # the console shows it when the job has ended
+            values = {"levelname": "ERROR", "msg": "failed", "exc_info": sys.exc_info()}
+            with suppress(OSError):  # of a full disk
+                file.handle(logging.makeLogRecord(values))
         raise
     finally:
         for handler in buffers:

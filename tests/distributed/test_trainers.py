@@ -524,6 +524,10 @@ def halo_nodes(directory: PartitionDirectory) -> int:
     return sum(directory.read(rank).num_halo for rank in range(directory.num_parts))
 
 
+TAIL = 8 * 5
+"""Bytes of the losses, stop requests and two counts at the end of a round's message."""
+
+
 def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: Path) -> None:
     directory = parts_of(tmp_path, 2)
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
@@ -535,9 +539,9 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     assert (
         total(outcomes, "embeddings") == EPOCHS * 2 * one_pass + one_pass
     )  # the last: the final test
-    assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 7)
+    assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * (4 * parameters + TAIL)
     assert (
-        total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 56 + ONCE
+        total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 2 * TAIL + ONCE
     )  # the last counts go alone
     partitions = [directory.read(rank) for rank in range(2)]
     architecture = architecture_of(settings, directory, partitions)
@@ -546,7 +550,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     plain = estimate_traffic(lazy_settings, directory, partitions)
     predicted = baseline_bytes(plain, sizes, settings.num_rounds)["full graph, end to end"]
     sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
-    assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 7
+    assert sent == predicted + one_pass + EPOCHS * 2 * TAIL
 
 
 def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> None:
@@ -572,7 +576,7 @@ def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> No
     assert 0 < used <= 4 * 4 * WIDTH * halo_nodes(parts_of(tmp_path, 2))  # the final test
     assert (
         total(outcomes, "metrics")
-        == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 56 + ONCE
+        == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 2 * TAIL + ONCE
     )
     plain = trained(
         parts_of(tmp_path, 2),
@@ -590,7 +594,7 @@ def test_rounded_rows_of_full_graph_have_the_bytes_by_hand(tmp_path: Path) -> No
             2, "trainer=full_graph", "model=gcn", f"exchange.precision={precision}"
         )
         outcomes = trained(parts_of(tmp_path, 2), settings, torch.float32)
-        counts = 56 + ONCE  # of the predictions, with either precision
+        counts = 2 * TAIL + ONCE  # of the predictions, with either precision
         sent[precision] = total(outcomes, "metrics") - counts
     assert sent["fp32"] > 0
     assert sent["int4"] * 4 * WIDTH == sent["fp32"] * ((WIDTH + 1) // 2 + 4)
