@@ -12,6 +12,7 @@ bash scripts/setup.sh --dev
 export PATH="$root/.venv/bin:$PATH"
 
 ruff check .
+ruff format --check .
 
 said=$(mktemp)
 mypy >"$said" 2>&1 &
