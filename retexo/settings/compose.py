@@ -140,7 +140,9 @@ def check_sweeper(config: DictConfig) -> None:
     objective, metric = (OmegaConf.select(config, key) for key in ("objective", "stopping.metric"))
     names = [objective] if isinstance(objective, str) else objective
     if _is_multirun():
-        check_direction(names, str(metric), HydraConfig.get().sweeper)
+        regression = str(OmegaConf.select(config, "task._target_")).endswith(".NodeRegression")
+        sweeper = HydraConfig.get().sweeper
+        check_direction(names, str(metric), sweeper, regression=regression)
 
 
 def remove_if_unused(started: float) -> None:

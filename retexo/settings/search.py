@@ -80,18 +80,21 @@ def is_better_when_less(name: str) -> bool:
     return name.rpartition(".")[2] in LESS_IS_BETTER or re.fullmatch(COSTS, name) is not None
 
 
-def check_direction(objective: Sequence[str] | None, metric: str, sweeper: Any) -> None:
+def check_direction(
+    objective: Sequence[str] | None, metric: str, sweeper: Any, *, regression: bool = False
+) -> None:
     """Raise InputError where Optuna's sweeper would look for the worst run.
 
     Args:
         objective: the setting.
         metric: the setting stopping.metric.
         sweeper: configuration of the sweeper; others than Optuna's have no direction.
+        regression: whether the task is node_regression.
     """
     given = sweeper.get("direction")
     if given is None:
         return
-    names = list(objective or (["val.log_loss"] if metric == "loss" else ["val.accuracy"]))
+    names = list(objective or [f"val.{_default_score(metric, regression=regression)}"])
     listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
     given = [str(getattr(each, "name", each)) for each in listed]
     needed = ["minimize" if is_better_when_less(name) else "maximize" for name in names]
@@ -119,7 +122,7 @@ def find_objective(result: Any, objective: Sequence[str] | None) -> float | list
         return None
     if objective is None:
         metric = result.get("chosen", {}).get("metric")
-        score = {"loss": "r2" if "targets" in result else "log_loss"}.get(metric, metric)
+        score = _default_score(str(metric), regression="r2" in (result.get("val") or {}))
         return _find_number(result, f"val.{score}")
     found = []
     for name in objective:
@@ -130,6 +133,11 @@ def find_objective(result: Any, objective: Sequence[str] | None) -> float | list
             raise TrainingError(f"objective={name}: has no value in this run; there is {names}")
         found.append(value)
     return found[0] if len(found) == 1 else found
+
+
+def _default_score(metric: str, *, regression: bool) -> str:
+    """Return the score of a run without `objective`, from the metric that stopping looks at."""
+    return {"loss": "r2" if regression else "log_loss"}.get(metric, metric)
 
 
 def _find_number(result: Any, name: str) -> float | None:

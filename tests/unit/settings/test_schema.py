@@ -168,6 +168,13 @@ def test_optuna_is_kept_from_looking_for_the_worst_run(
     check_direction(objective, metric, {})  # Hydra's own sweeper has none
 
 
+def test_of_a_regression_r2_is_searched_for_and_returned() -> None:
+    with pytest.raises(InputError, match=r"hydra.sweeper.direction=maximize"):
+        check_direction(None, "loss", {"direction": "minimize"}, regression=True)
+    seeds = {"val": {"r2": {"mean": 0.5, "std": 0.1}}, "chosen": {"metric": "loss"}}
+    assert find_objective(seeds, None) == 0.5
+
+
 def test_folders_of_trials_have_short_and_different_names() -> None:
     first, second = (f"dropout=0.123456789{digit},x=a/b" for digit in (1, 2))
     assert shorten_name(first).startswith("dropout=0.1235,x=a_b-")
