@@ -94,7 +94,7 @@ def load(
     return predictor.load(run_dir, precision, output=output, settings=settings)
 
 
-def load_run(checkpoint_dir: str | Path, precision: str = "fp32") -> "Predictor":
+def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Predictor":
     """The same as load(checkpoint_dir, precision, output="arrays")."""
     return load(checkpoint_dir, precision, output="arrays")
 

@@ -28,8 +28,8 @@ from retexo.tasks.round_metrics import CountMetric
 from retexo.tasks.task_context import TaskContext
 
 METRICS = MessageTag("metrics")
-LIMB_EXPONENTS = range(120, -121, -40)
-"""Exponents of the integers that a sum of targets is sent as."""
+LIMB_EXPONENTS = range(120, -321, -40)
+"""Exponents of the integers that a sum is sent as; the square of the smallest float32 fits."""
 SMALLEST_DEVIATION = 1e-12
 """Relative to the mean; a smaller deviation is rounding."""
 Row = dict[str, Any]

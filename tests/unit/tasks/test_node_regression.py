@@ -106,6 +106,14 @@ def test_the_scale_is_that_of_all_workers_in_any_unit(masked: bool) -> None:
     np.testing.assert_allclose(scales[0].deviation, np.nanstd(labels, axis=0), rtol=1e-9)
 
 
+@pytest.mark.parametrize("unit", [1e-38, 1e-19, 1.0, 1e19])
+def test_the_scale_of_very_small_and_large_targets(unit: float) -> None:
+    values = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)[:, None] * unit
+    (scale,) = run_threads(1, lambda comm: agree_on_scale(values, ["x"], comm))
+    assert scale.mean[0] == pytest.approx(7 / 3 * unit, rel=1e-9, abs=0)
+    assert scale.deviation[0] == pytest.approx(np.std([1, 2, 4]) * unit, rel=1e-9, abs=0)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [([np.nan, np.nan], "target x: it is known at no"), ([3.0, 3.0], "target x: it is 3 at every")],
