@@ -55,12 +55,14 @@ FIELDS: dict[str, dict[str, tuple[Kinds, Kinds]]] = {
     },
     "answer": {
         "stages": ((list,), (int,)),
-        "offsets": ((list,), NUMBER),
+        **dict.fromkeys(("offsets", "slopes", "biases"), ((list,), NUMBER)),
+        "has_labels": ((bool,), ()),
         "steps": ((int,), ()),
         "positive": ((int,), ()),
         "reach": ((str,), ()),
-        **dict.fromkeys(("alpha", "spectral", "paths", "offset_share"), (NUMBER, ())),
-        **dict.fromkeys(("temperature", "threshold"), (NUMBER, ())),
+        **dict.fromkeys(
+            ("alpha", "spectral", "paths", "offset_share", "temperature", "threshold"), (NUMBER, ())
+        ),
     },
     "graph": {
         "symmetrize": ((bool,), ()),

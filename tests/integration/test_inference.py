@@ -635,6 +635,9 @@ def of_type(path: str, value: Any) -> Callable[[Path], None]:
 
 OF_TYPES: list[tuple[str, Any]] = [
     ("multilabel", "x"),
+    ("answer/has_labels", "x"),
+    ("answer/slopes", "1"),
+    ("answer/biases", {"1": 2}),
     ("partition_digest", 5),
     ("checksums", []),
     ("class_names", [1.5]),
