@@ -8,7 +8,6 @@ precision (retexo.tasks.score_histogram).
 
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from retexo.results.tables import format_bytes
 from retexo.settings.flatten import flatten
+from retexo.settings.messages import quoted
 
 TITLES = {
     "accuracy": "accuracy",
@@ -161,13 +161,6 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
         )
     if "seed" in settings:
         advice.append("Other seeds differ, too: seeds=[0,1,2] shows by how much.")
-    report = shlex.quote(f"report.runs={_quoted(run_dir)}")
+    is_plain = re.fullmatch(r"[A-Za-z0-9_/.:+@%-]+", run_dir) is not None
+    report = f"report.runs={run_dir}" if is_plain else quoted("report.runs", run_dir)
     return [*advice, f"Curves, classes and bytes: app=report {report}"]
-
-
-def _quoted(value: str) -> str:
-    """A value as Hydra reads it back, in quotes where it has more than a plain path."""
-    if re.fullmatch(r"[A-Za-z0-9_/.:+@%-]+", value):
-        return value
-    escaped = re.sub(r'(\\*)("|$)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)
-    return '"' + escaped.replace("${", "\\${") + '"'

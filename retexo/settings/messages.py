@@ -121,8 +121,9 @@ def _several_values(override: str) -> str:
 
 
 def quoted(name: str, value: str) -> str:
-    """Return a setting with text as its value, quoted for a shell."""
-    escaped = value.replace('"', '\\"')
+    """Return a setting with text as its value, quoted for Hydra and a shell."""
+    escaped = re.sub(r'(\\*)("|$)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)
+    escaped = escaped.replace("${", "\\${")
     return shlex.quote(f'{name}="{escaped}"')
 
 
