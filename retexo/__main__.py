@@ -59,8 +59,7 @@ def run_jobs() -> int:
             job()
         except Exception as error:
             # Until the first job starts, all that can fail is what the user gave; Hydra has
-            # ValueErrors for it, too. Optuna's sweeper raises a
-            # ValueError where all jobs failed.
+            # ValueErrors for it, too. Optuna's sweeper raises one where all jobs failed.
             if isinstance(error, REFUSALS) or not jobs.read():
                 print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
                 return 2

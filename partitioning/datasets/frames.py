@@ -84,11 +84,16 @@ def _read_column_names(path: Path, header: bool | None) -> list[str]:
     return csv_files.detect_layout(path, header).names
 
 
+def list_visible(folder: Path) -> list[Path]:
+    """Return the content of a folder, sorted, without hidden files and markers such as _SUCCESS."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+
+
 def _parts(path: Path) -> list[Path]:
     """Return the files of a table, without markers such as _SUCCESS."""
     if not path.is_dir():
         return [path]
-    parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
+    parts = list_visible(path)
     for part in parts:
         if not part.is_file() or kind_of(part) != kind_of(path):
             raise InputError(

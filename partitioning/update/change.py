@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array
+from partitioning.datasets.frames import stem_of
 from partitioning.datasets.tables import files_named, is_table
 from partitioning.directory.npy_files import node_folder
 from partitioning.errors import InputError
@@ -136,8 +137,7 @@ def find_table(
     if name in (PLAIN_TYPE, PLAIN_RELATION):
         return found[0]
     stem = name if isinstance(name, str) else SEPARATOR.join(name)
-    stem_names = {f"{stem}.{suffix}" for suffix in (*SUFFIXES, "npy")}
-    return next((file for file in found if file.name in stem_names), None)
+    return next((file for file in found if stem_of(file) == stem), None)
 
 
 def show_edge(held: HeldDirectory, name: EdgeType, src: int, dst: int) -> str:

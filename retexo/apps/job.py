@@ -20,7 +20,8 @@ from retexo.settings.search import find_objective
 def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
     """Run the app of composed settings; return the exit status and the number for a sweeper.
 
-    An unexpected error is logged with its traceback, on the console and in the job's log file.
+    An unexpected error is logged with its traceback. Within a run directory, main.log has it, too
+    (retexo.results.run_lock).
     """
     app, name = config.get("app"), config.get("dataset_name")
     logger = logging.getLogger("retexo")

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
-from partitioning.datasets.frames import kind_of, stem_of
+from partitioning.datasets.frames import kind_of, list_visible, stem_of
 from partitioning.datasets.tables import NODE_TABLES
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
@@ -159,6 +159,8 @@ def _checksum(setting: str, path: Path) -> str | None:
     if path.is_file() and not (setting == "dataset_file" and kind_of(path) in TABLES):
         return file_checksum(path)
     folder = path.parent if path.is_file() else path
+    if not folder.is_dir():
+        return None
     return (
         " ".join(
             f"{quote(str(file.relative_to(folder)))}:{file_checksum(file)}"
@@ -173,17 +175,11 @@ def _list_tables(folder: Path) -> list[Path]:
     and edges/, and the part files of tables that are folders. Hidden files are not read.
     """
     known = {"edges", *NODE_TABLES, *chain.from_iterable(node_split.FILE_NAMES.values())}
-    tables = [path for path in _visible(folder) if stem_of(path) in known]
-    tables += [path for name in ("nodes", "edges") for path in _visible(folder / name)]
-    parts = [part for table in tables for part in _visible(table)]
+    groups = [path for path in (folder / "nodes", folder / "edges") if path.is_dir()]
+    tables = [path for path in list_visible(folder) if stem_of(path) in known]
+    tables += [path for group in groups for path in list_visible(group)]
+    parts = [part for table in tables if table.is_dir() for part in list_visible(table)]
     return sorted({path for path in (*tables, *parts) if path.is_file()})
-
-
-def _visible(folder: Path) -> list[Path]:
-    """Return the content of a folder without hidden files; nothing where there is no folder."""
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if not path.name.startswith((".", "_"))]
 
 
 def describe_difference(setting: str, there: Any, here: Any) -> str:
