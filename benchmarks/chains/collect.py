@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +186,17 @@ def _read_plan(plan: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from flatten(plan)
 
 
-def hide_content(value: Any) -> str:
-    """Keep the type and shape of an array, and that there is a value."""
-    return value.rsplit(" ", 1)[0] if isinstance(value, str) and "[" in value else "varies"
+def hide_varying(values: dict[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
+    """Keep of the values that some pattern names only the type and shape of an array, or that there
+    is a value. Entries of a list become one, since their number varies, too."""
+    kept = {}
+    for name, value in values.items():
+        if any(matches(name, pattern) for pattern in patterns):
+            name = re.sub(r"\.\d+(?=\.|$)", ".*", name)
+            is_array = isinstance(value, str) and "[" in value
+            value = value.rsplit(" ", 1)[0] if is_array else "varies"
+        kept[name] = value
+    return kept
 
 
 def matches(name: str, pattern: str) -> bool:

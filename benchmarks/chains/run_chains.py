@@ -120,9 +120,7 @@ def run_chain(chain: Chain, tree: Path, folder: Path, renamed: dict[str, str]) -
         if error is not None:
             break
     values = collect.collect(place) | statuses
-    for name in values:
-        if any(collect.matches(name, pattern) for pattern in chain.varies):
-            values[name] = collect.hide_content(values[name])
+    values = collect.hide_varying(values, chain.varies)
     write_result(folder, chain, values, error, time.monotonic() - start, took)
 
 
