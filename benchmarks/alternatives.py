@@ -2,11 +2,10 @@
 
     python benchmarks/alternatives.py cora --seeds 5
     python benchmarks/alternatives.py pubmed --pubmed ../shared/datasets/pubmed.npz
-    python benchmarks/alternatives.py synthetic --seeds 1 [--methods "PyG GCN" "ours SAGE, 1
-        worker"]
+    python benchmarks/alternatives.py synthetic --seeds 1 --methods "PyG GCN" "ours SAGE, 1 worker"
     python benchmarks/alternatives.py products --seeds 1 --budget 1200
-    python benchmarks/alternatives.py cora --options +experiment=exact
-        distributed.backend=sockets
+    python benchmarks/alternatives.py cora \\
+        --options +experiment=exact distributed.backend=sockets
     python benchmarks/alternatives.py distdgl ...       # see distdgl.py
 
 `products` is a synthetic graph with the sizes of ogbn-products, for methods that run at that

@@ -1,7 +1,7 @@
 """Cost of recovery states: seconds spent writing them, as a share of the training time.
 
-    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null none] [--pubmed
-        PATH.npz]
+    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null none] \\
+        [--pubmed PATH.npz]
 
 Cora or PubMed, GCN, 4 random partitions and workers, defaults; `none` is checkpoint=none.
 Measured in rank 0 around every write of a state and of the replay log. Prints the median and

@@ -1,22 +1,22 @@
 """Compare DGL's distributed engine with our trainers on the same partitions, and with one DGL
 process.
 
-    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic --pubmed PATH.npz
+    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic \\
+        --pubmed PATH.npz --keep FILE.json
+    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 \\
         --keep FILE.json
-    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1
-        --keep FILE.json
-    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 --methods
-        lean sampled --seeds 1 --keep FILE.json                                    # an eighth of
-        ogbn-products' sizes (scale.py)
+    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 \\
+        --methods lean sampled --seeds 1 --keep FILE.json
     python benchmarks/alternatives.py distdgl --keep FILE.json --figure docs/img/distdgl.svg
 
-GraphSAGE, 2 layers, width 256, random partitions; a seed draws split, partitions and parameters,
-the same for all methods. Methods stop at convergence. `lean` are the defaults, `exact` and
-`plain` lazy training with exact and with plain rows; the other trainers have the published
-settings. `sampled` and DGL in one process use fan-outs 15 and 10, 1,024 nodes per batch over all
-trainers, dropout 0.5, learning rate 0.003 and weight decay 5e-4. `sampled, no norm` has neither
-LayerNorm nor input dropout, like DGL's network. Loopback: one node. A rate: two nodes with two
-partitions each, in network namespaces limited to that rate (tests/namespaces.py; needs root).
+--share 8: an eighth of the sizes of ogbn-products (scale.py). GraphSAGE, 2 layers, width 256,
+random partitions; a seed draws split, partitions and parameters, the same for all methods. Methods
+stop at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with
+plain rows; the other trainers have the published settings. `sampled` and DGL in one process use
+fan-outs 15 and 10, 1,024 nodes per batch over all trainers, dropout 0.5, learning rate 0.003 and
+weight decay 5e-4. `sampled, no norm` has neither LayerNorm nor input dropout, like DGL's network.
+Loopback: one node. A rate: two nodes with two partitions each, in network namespaces limited to
+that rate (tests/namespaces.py; needs root).
 
 Accuracies are means with 95 % intervals over a method's seeds; the difference to DGL is over the
 seeds that both have; other figures are medians. "to target": training seconds until validation

@@ -6,8 +6,9 @@
 
 It knows the published algorithm, +experiment=retexo, without compression. "network, at least" is
 the time in which a node's link carries the node's own bytes, at --bandwidth; nothing else is
-counted.
---one-node-a-client: docs/one-node-a-client.md. A random graph stands for the one that is not known:
+counted. --one-node-a-client: docs/one-node-a-client.md.
+
+A random graph stands for the one that is not known:
 
 N nodes, E directed edges, d = E/N, F width of a row, D of a row after the weights, C classes, L
 layers, P parameters of a stage, R rounds, W workers, I = N/W nodes of each, c share of edges that

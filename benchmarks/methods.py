@@ -1,18 +1,17 @@
 """Compare methods on the same graphs, splits, partitions and parameters: accuracy, bytes, rounds,
 seconds.
 
-    python benchmarks/methods.py accuracy --models gcn sage gat gin [--pubmed
-        ../shared/datasets/pubmed.npz]
+    python benchmarks/methods.py accuracy --models gcn sage gat gin [--pubmed PATH.npz]
     python benchmarks/methods.py bytes
     python benchmarks/methods.py trainers --seeds 5
-    python benchmarks/methods.py choose --seeds 5 --methods "dropout=0.5 stopping.patience=20"
-        "+experiment=lean" ...
+    python benchmarks/methods.py choose --seeds 5 \\
+        --methods "dropout=0.5 stopping.patience=20" "+experiment=lean" ...
 
 `--methods` takes names of the comparison's methods, or any settings. A seed draws the split, 4
 random partitions and the parameters; methods alternate within a seed. `choose` shows validation
 accuracy only; it selected the settings of the other comparisons, which look at the test nodes
-once. Megabytes (1e6); difference of test accuracy to the first method in points, paired, with 95
-% interval; rounds of all layers together; median training seconds.
+once. Megabytes (1e6); difference of test accuracy to the first method in points, paired, with its
+95 % interval; rounds of all layers together; median training seconds.
 
 In `bytes`, `plain` is the public scheme: every halo row dense, 200 rounds per layer.
 `centralized` sends all partitions to the worker with the largest. The bound is the size of the

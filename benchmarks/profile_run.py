@@ -1,7 +1,7 @@
 """Profile a run by worker: start-up, exchange, and the parts of a round.
 
-    python benchmarks/profile_run.py [--options distributed.backend=sockets +experiment=retexo
-        ...] [--rounds 100]
+    python benchmarks/profile_run.py [--rounds 100] \\
+        [--options distributed.backend=sockets +experiment=retexo ...]
 
 A run as users start it (Cora, GCN, 4 random partitions and workers, a fixed number of rounds per
 layer), with workers that time the functions named in profiled_worker.py, without nested named

@@ -1,10 +1,10 @@
 """Compare seconds and bytes of this checkout with another commit: did anything become slower?
 
-    python benchmarks/regress.py COMMIT [--repeats 3] [--rounds 200] [--options
-        distributed.backend=sockets]
+    python benchmarks/regress.py COMMIT [--repeats 3] [--rounds 200] \\
+        [--options distributed.backend=sockets]
     python benchmarks/regress.py COMMIT --converge [--pubmed FILE] [--repeats 5]
-    python benchmarks/regress.py COMMIT --converge --graphs products --models gcn sage [--options
-        batch_size=auto]
+    python benchmarks/regress.py COMMIT --converge --graphs products --models gcn sage \\
+        [--options batch_size=auto]
 
 The other commit is checked out into a temporary worktree and runs in the same environment. Each
 repeat runs both, one after the other: `+experiment=retexo`, 4 random partitions and workers, 60

@@ -7,10 +7,9 @@ DIR holds NAME.npz and splits/NAME/0 ... Every method trains GraphSAGE of two la
 the skip connections, norm, label propagation and stopping rule of the defaults; SIGN has its own
 network. For each graph and method, validation on the first split chooses among learning rates and
 dropout rates (SEARCH) and, for networks trained end to end, whether they have skip connections and
-label propagation (PLAIN); then it trains once per split. Rows of a
-`compressed` method have 4 bits, its gradients rank 2 and 6 bits; those of others have 32 bits.
-`PyG` trains SAGEConv of two layers of width 256 on the whole graph, with its own search of class
-weights.
+label propagation (PLAIN); then it trains once per split. Rows of a `compressed` method have 4 bits,
+its gradients rank 2 and 6 bits; those of others have 32 bits. `PyG` trains SAGEConv of two layers
+of width 256 on the whole graph, with its own search of class weights.
 
 Graphs NAME_planetoid have Planetoid's split (20 training nodes of each class); with --parts 10 it
 is the setting in which FedGraph reports FedGCN: Cora .792 with 584 MB, PubMed .745 with 664 MB.

@@ -1,10 +1,9 @@
 """Seconds, memory and bytes by edges, partitions and width, on synthetic graphs with the
 proportions of ogbn-products.
 
-    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] [--keep
-        FILE.json] [--folder DIR] [--figure docs/img/scale.svg]
-    python benchmarks/scale.py --sweeps whole --models gcn sage        # the whole graph, to
-        convergence
+    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] \\
+        [--keep FILE.json] [--folder DIR] [--figure docs/img/scale.svg]
+    python benchmarks/scale.py --sweeps whole --models gcn sage    # the whole graph, to convergence
 
 A graph has 1/n (n is its "share") of the 2,449,029 nodes and 61,859,140 undirected edges of
 ogbn-products, 100 features, 47 classes, 8 % training and 1.6 % validation nodes, the rest test;
@@ -150,8 +149,7 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
     widths = [(FEATURES, point.width), (point.width, CLASSES)]
     inputs = 2 if point.model == "sage" else 1
     heads = [point.width * CLASSES, 0]
-    # Forward and for the weights' gradient, that of the head's input besides; validation rows only
-    # forward.
+    # Forward, gradients of the weights and of the head's input; validation rows forward only.
     one = [
         2 * (inputs * f * d * (2 * TRAIN + VAL) + head * (3 * TRAIN + VAL)) * point.nodes
         for (f, d), head in zip(widths, heads, strict=True)

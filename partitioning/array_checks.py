@@ -1,5 +1,4 @@
-"""Checks of arrays from users: each returns the array in the program's own type, or names the first
-wrong row.
+"""Checks of users' arrays: each returns the array in the program's type, or names a wrong row.
 
 Rows are counted from 0. `where` names the file and the array for messages, as in "g.npz: array
 `src`"; `at` is a function that returns it for an array's name. N nodes, E directed edges, F
@@ -36,8 +35,7 @@ MAX_TARGET = 1e15
 MAX_EXACT = 2**53
 """From here on, a float64 can be the rounded value of several integers."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
-"""Bounds of edge weights, so that sums, degrees and their inverses neither over- nor underflow
-float32."""
+"""Bounds of edge weights: their sums, degrees and inverses neither over- nor underflow float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +51,9 @@ class CsrParts:
 def refuse(
     values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
 ) -> None:
-    """InputError for the first row with `wrong`; `first_row` is the number of the first value's
-    row.
+    """Raise InputError for the first row with `wrong`.
+
+    `first_row` is the number of the first value's row.
     """
     if wrong.any():
         row = int(wrong.argmax())
@@ -68,8 +67,9 @@ def are_whole(values: Array) -> NDArray[np.bool_]:
 
 
 def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
-    """Return integers [K] of any width as int64; `first_row` is the number of the array's first
-    row.
+    """Return integers [K] of any width as int64.
+
+    `first_row` is the number of the array's first row.
     """
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
@@ -192,8 +192,9 @@ def check_labels(labels: Array, num_nodes: int, where: str, task: str = "") -> A
 
 
 def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | CsrParts:
-    """Return the array `feat` of a file, or the four arrays of a CSR matrix; InputError for both or
-    neither.
+    """Return the array `feat` of a file, or the four arrays of a CSR matrix.
+
+    Raises InputError for both or neither.
     """
     csr = [name for name in CSR if name in arrays]
     if "feat" in arrays and csr:
@@ -276,8 +277,9 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
 
 
 def refuse_odd_weights(array: Array, where: str, first_row: int = 0) -> None:
-    """InputError for weights [n] that are no weights before they are rounded to float32: 1e-50
-    would become 0, and `true` 1. NaN is left to check_edge_weight.
+    """InputError for weights [n] that rounding to float32 would change into something else.
+
+    1e-50 would become 0, and `true` 1. NaN is left to check_edge_weight.
     """
     expected = f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
     if array.dtype.kind == "b":
@@ -297,9 +299,7 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
-    """Return a CSR matrix [N, F] of finite float32; rows are sorted and duplicate entries added
-    up.
-    """
+    """Return a CSR matrix [N, F] of finite float32: sorted rows, duplicate entries added up."""
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(

@@ -1,6 +1,4 @@
-"""What app=describe writes: summaries of the feature tables of a data set or of a site, or a
-pipeline that all sites fit to their tables.
-"""
+"""Writes summaries of feature tables for app=describe, or a pipeline that all sites fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

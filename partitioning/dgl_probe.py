@@ -20,8 +20,7 @@ from partitioning.dgl_import import require_dgl
 from partitioning.errors import InputError
 
 START_SECONDS, BYTES_PER_SECOND = 120, 20 << 20
-"""Time limit to start, and to read. DGL reads about 500 MiB per second; a damaged file can make it
-loop."""
+"""Seconds to start, and to read (DGL: 500 MiB per second); a damaged file can make DGL loop."""
 
 
 def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:

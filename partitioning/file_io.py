@@ -1,6 +1,4 @@
-"""Reading files of users with clear errors, checksums, JSON, lock files, and renames that survive a
-crash.
-"""
+"""Reads users' files with clear errors; checksums, JSON, lock files, safe renames."""
 
 import contextlib
 import ctypes
@@ -50,8 +48,7 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Exceptions that readers raise on damaged files; RecursionError and NotImplementedError are
-RuntimeErrors."""
+"""Exceptions of readers on damaged files; RecursionError, NotImplementedError are RuntimeErrors."""
 
 
 def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
@@ -68,8 +65,9 @@ def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a path by os.open; OSError if it is not a regular file, or a link that would
-    be written.
+    """Open a path by os.open.
+
+    Raises OSError if it is not a regular file, or a link that would be written.
     """
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
@@ -107,8 +105,7 @@ def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
     with open_regular(path) as file:
         if mmap_mode is None:
             return np.load(file, allow_pickle=False)
-        # NumPy maps files by name only. This name is the open file, even if the path is replaced
-        # meanwhile.
+        # NumPy maps files by name only. This name is the open file, whatever replaces the path.
         name = f"/proc/self/fd/{file.fileno()}"
         return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
 
@@ -242,8 +239,9 @@ def _sync(path: Path) -> None:
 
 
 def rename_durably(unfinished: Path, path: Path) -> None:
-    """Rename a file or folder, replacing a file; afterwards its content and its name are on the
-    disk.
+    """Rename a file or folder, replacing a file.
+
+    Afterwards its content and its name are on the disk.
     """
     for each in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
         _sync(each)

@@ -1,5 +1,4 @@
-"""A graph in memory, as the data set loaders return it: NumPy arrays of nodes, edges, labels and
-masks.
+"""A graph in memory, as loaders return it: NumPy arrays of nodes, edges, labels and masks.
 
 `GraphData` has one node type and one relation, `HeteroGraphData` any number of both. Code that
 takes `AnyGraph` reads `nodes` and `relations`, where a plain graph is the instance with one of
@@ -27,8 +26,7 @@ EDGE_NAMES = {name: name for name in EDGE_DATA} | {
 }
 """From the names that DGL graphs use for edge data to ours."""
 EdgeType = tuple[str, str, str]
-"""Source type, relation and destination type, as in DGL's canonical edge types and PyG's edge
-types."""
+"""Source type, relation and destination type: an edge type of DGL or PyG."""
 SEPARATOR = "__"
 """Joins an edge type in file names, so no type or relation may contain it."""
 PLAIN_TYPE = ""
@@ -36,8 +34,7 @@ PLAIN_TYPE = ""
 PLAIN_RELATION: EdgeType = ("", "", "")
 """The edge type of a plain graph."""
 Features = NDArray[np.float32] | sp.csr_array
-"""Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes the rows that are
-taken."""
+"""Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes rows on access."""
 Endpoints = NDArray[np.signedinteger[Any]]
 """Edge ends: int32 where all node numbers fit, which halves the memory. Widen before multiplying.
 """
@@ -92,8 +89,8 @@ class Relation:
     edge_weight: NDArray[np.float32] | None = None
     """[E_r], not negative; None: all weights are 1."""
     edge_feat: NDArray[np.float32] | None = None
-    """[E_r, K]; None: no edge features. Those of a heterogeneous graph become features of the
-    destinations (features/hetero_kinds.py)."""
+    """[E_r, K] or None. With several types they become features of the destinations
+    (hetero_kinds.py)."""
     schema: Schema | None = None
     """What the columns of `edge_feat` hold before they are encoded; None: they need no encoding."""
     edge_time: NDArray[np.float64] | None = None
@@ -124,9 +121,9 @@ class GraphData:
     features: Features
     """[N, F] float32, dense or CSR."""
     labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
-    """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and
-    1, NaN where unknown: a node without a known cell is unlabelled. Regression: float64 [N, T],
-    NaN likewise."""
+    """By task: multi-class int64 [N] in [0, C), -1 where unlabelled; multi-label float32 [N, C] of
+    0 and 1, NaN where unknown (a node without a known cell is unlabelled); regression float64 [N,
+    T], NaN likewise."""
     num_classes: int
     """Regression: T, the number of targets."""
     node_ids: NDArray[np.int64]
@@ -142,12 +139,11 @@ class GraphData:
     edge_time: NDArray[np.float64] | None = None
     """[E] for a split by time; None: no times."""
     links: Mapping[str, Any] | None = None
-    """The data set's own split of pairs: val, test and optionally train, int64 [n, 2]; val_neg,
-    test_neg; evaluator."""
+    """The data set's own split of pairs, int64 [n, 2]: train (optional), val, test, val_neg,
+    test_neg."""
     relation: Mapping[str, Any] | None = None
-    """For link prediction on one relation of a heterogeneous graph: masks of its edges [E], sources
-    and destinations [N], the types of both, and the names of all relations (edge_feat holds their
-    numbers)."""
+    """For links of one relation of a heterogeneous graph: masks of its edges [E], sources and
+    destinations [N], the types of both, and all relations' names (edge_feat has their numbers)."""
     node_names: Names | None = None
     """[N] names of the data set, where `node_ids` are hashes of names."""
     class_names: tuple[str | int, ...] | None = None
@@ -211,8 +207,9 @@ class GraphData:
 
 @dataclass(frozen=True, eq=False)
 class HeteroGraphData:
-    """A heterogeneous graph. One node type, the target, has labels and, where the source has them,
-    masks.
+    """A heterogeneous graph.
+
+    One node type, the target, has labels and, where the source has them, masks.
     """
 
     name: str
@@ -291,8 +288,6 @@ AnyGraph = GraphData | HeteroGraphData
 
 
 def first_nodes(graph: AnyGraph) -> dict[str, int]:
-    """Return the number of each type's first node when the nodes of all types are numbered
-    together.
-    """
+    """Return each type's first node where the nodes of all types are numbered together."""
     counts = [0, *(table.num_nodes for table in graph.nodes.values())]
     return dict(zip(graph.nodes, np.cumsum(counts).tolist(), strict=False))

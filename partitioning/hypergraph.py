@@ -52,9 +52,7 @@ def library() -> Any:
 
 
 def limit(count: int, num_parts: int) -> int:
-    """Return the most nodes of `count` in one part: TOLERANCE above the even share, at least that
-    rounded up.
-    """
+    """Return the most nodes of `count` in one part: TOLERANCE above the even share, rounded up."""
     return max(math.ceil(count / num_parts), math.floor((1 + TOLERANCE) * count / num_parts))
 
 
@@ -115,8 +113,9 @@ def _attempt(
 
 
 def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
-    """Return the nets, int32 [N, N]: row u is the net of node u, with 1 for its pins, which are u
-    and its out-neighbours. src, dst: int64 [E].
+    """Return the nets, int32 [N, N]: row u is the net of node u, with 1 for its pins.
+
+    The pins are u and its out-neighbours. src, dst: int64 [E].
     """
     everyone = np.arange(num_nodes)
     rows, columns = np.concatenate([src, everyone]), np.concatenate([dst, everyone])
@@ -129,8 +128,9 @@ def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
 
 
 def halo_rows(nets: csr_array, parts: Ints, num_parts: int) -> int:
-    """Return km1: the sum over all nets of the number of parts with a pin, minus one; parts int64
-    [N].
+    """Return km1: the sum over all nets of the number of parts with a pin, minus one.
+
+    parts: int64 [N].
     """
     return int((_count_pins(nets, parts, num_parts) > 0).sum()) - nets.shape[0]
 
@@ -141,8 +141,9 @@ def _count_pins(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int3
 
 
 def _run_mt_kahypar(nets: csr_array, num_parts: int) -> Ints:
-    """Run mt-KaHyPar on the nets; no part is more than _LIBRARY_TOLERANCE above its even share of
-    nodes.
+    """Run mt-KaHyPar on the nets.
+
+    No part is more than _LIBRARY_TOLERANCE above its even share of nodes.
     """
     mtkahypar = library()
     # Calls after the first keep its threads and would print a warning.
@@ -223,8 +224,7 @@ def _move_surplus(
 def count_added_rows(
     nets: csr_array, nets_of: csr_array, parts: Ints, source: int, num_parts: int
 ) -> NDArray[np.int32]:
-    """Return the number of halo rows added when a node of part `source` moves to each part, int32
-    [M, P].
+    """Return how many halo rows are added when a node of `source` moves to each part, int32 [M, P].
 
     Args:
         nets: [N, N], see make_nets.

@@ -166,8 +166,10 @@ def origin(directory: Path) -> Place | None:
 
 
 def find_stored(base: Path, named: str, other: str) -> None:
-    """Copy the descriptions of the directories that a command may mean: the folder itself, `named`,
-    `other`, and those that differ from `named` in the number of partitions.
+    """Copy the descriptions of the directories that a command may mean.
+
+    These are the folder itself, `named`, `other`, and those that differ from `named` in the number
+    of partitions.
     """
     place = origin(base)
     assert place is not None
@@ -232,9 +234,7 @@ def upload_directory(directory: Path, meta: Meta) -> None:
 
 
 def announce_upload(place: Place) -> None:
-    """Write upload.json with the status `running`: InputError, before a run, where that is
-    refused.
-    """
+    """Write upload.json with the status `running`; InputError, before a run, if refused."""
     (place / MANIFEST).write(json.dumps({"status": "running"}).encode())
 
 

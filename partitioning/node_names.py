@@ -54,8 +54,9 @@ class Names:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the names saved in a folder; None where there are none, InputError for a damaged
-        file.
+        """Read the names saved in a folder.
+
+        Returns None where there are none; a damaged file raises InputError.
         """
         if not (folder / FILES[0]).is_file():
             return None

@@ -1,5 +1,4 @@
-"""Splits nodes into training, validation and test nodes: masks of the source, drawn, or from index
-files.
+"""Splits nodes into training, validation and test: masks of the source, drawn, or index files.
 
 N nodes. Index files have positions 0 ... N-1 in the order of the source, not the source's own node
 ids.
@@ -68,9 +67,7 @@ class Split:
     """Resolved kind, seed and values."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the field `split` of meta.json: resolved settings and the number of nodes in each
-        set.
-        """
+        """Return the field `split` of meta.json: resolved settings and the sizes of the sets."""
         return {
             **self.description,
             "nodes": {name: int(getattr(self, name).sum()) for name in SPLITS},
@@ -127,9 +124,7 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
-    """Return the values that this kind uses: the user's, else the recipe's if it is of the same
-    kind.
-    """
+    """Return the values for this kind: the user's, else the recipe's if it is of the same kind."""
     others = ("kind", "seed", "drop_unlabelled", "stratify", "index", *PAIR_SETTINGS)
     if settings.stratify and kind != "fraction":
         raise InputError(
@@ -192,9 +187,7 @@ def _take_given(graph: GraphData) -> list[Mask]:
 def _draw_per_class(
     graph: GraphData, values: dict[str, Any], rng: np.random.Generator
 ) -> list[Mask]:
-    """Draw the same number of training nodes from each class, then validation and test nodes from
-    the rest.
-    """
+    """Draw equally many training nodes of each class, then validation and test nodes."""
     if graph.label_kind != "multiclass":
         raise InputError(
             "split=per_class needs one class per node, and these nodes have"
@@ -236,9 +229,7 @@ def _share(name: str, value: Any) -> float:
 def _nodes_in_order(
     graph: GraphData, settings: SplitSettings, kind: str, rng: np.random.Generator
 ) -> Ids:
-    """Order the labelled nodes: by time, in random order, or so that each prefix has the shares of
-    all classes.
-    """
+    """Order the labelled nodes: by time, at random, or with every prefix stratified by class."""
     nodes = rng.permutation(np.flatnonzero(graph.labelled))
     if kind == "time":
         return nodes[np.argsort(_times(graph, nodes), kind="stable")]
@@ -304,8 +295,9 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:
-    """Return the index file of train, val or test that the settings name; None where it does not
-    exist.
+    """Return the index file of train, val or test that the settings name.
+
+    Returns None where it does not exist.
     """
     try:
         return _index_path(name, getattr(settings, name), settings.dir)
@@ -339,8 +331,7 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
 
 
 def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
-    """Read distinct node positions in [0, N) from an npy array [K] or a csv with one position per
-    line.
+    """Read distinct node positions in [0, N) from an npy array [K] or a csv of one column.
 
     A boolean npy array [N] is a mask. A csv may begin with a header line.
 

@@ -214,8 +214,9 @@ class Place:
                 raise OSError(f"{received} of {held.size} bytes arrived")
 
     def _ask_head(self) -> Entry | None:
-        """Ask for size and version of an https object by a HEAD request; None if it does
-        not exist.
+        """Ask for size and version of an https object by a HEAD request.
+
+        Returns None if it does not exist.
         """
         request = urllib.request.Request(self.url, method="HEAD")
         opener = urllib.request.build_opener(download.SecureRedirects())

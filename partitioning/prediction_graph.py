@@ -111,9 +111,7 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
 
 
 def _encode_all(graph: Any) -> Any:
-    """Return a plain graph whose features are encoded arrays, not EncodedFeatures that encode on
-    access.
-    """
+    """Return a plain graph with its features encoded now, not on access (EncodedFeatures)."""
     if isinstance(graph, HeteroGraphData):
         return graph
     made = {name: getattr(graph, name) for name in ("features", "edge_feat")}

@@ -1,6 +1,4 @@
-"""Random features that depend on a node's id alone, so that every worker can compute those of its
-halo.
-"""
+"""Random features that depend on a node's id alone: every worker computes those of its halo."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -44,8 +44,9 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
 
 
 def _find_reverse(graph: HeteroGraphData, each: EdgeType) -> EdgeType | None:
-    """Return the relation, maybe itself, that has the same edges reversed; None where there is
-    none.
+    """Return the relation, maybe itself, that has the same edges reversed.
+
+    Returns None where there is none.
     """
     wanted = None
     for other, relation in graph.relations.items():

@@ -1,5 +1,4 @@
-"""Sites: partitions that their owners hold, `dataset_name=parts dataset_file=FOLDER`, one folder
-per site.
+"""Reads partitions that their owners hold: `dataset_name=parts dataset_file=FOLDER`, one a site.
 
 Nobody sees the whole graph, and there is no partitioner. A site describes its own nodes and the
 edges into them. Where the source of such an edge is elsewhere, the site knows its id and the site

@@ -1,5 +1,6 @@
-"""A site's table of features: one row for each of its nodes, encoded by a pipeline that all sites
-fit together (partitioning/features/summary.py).
+"""Reads a site's feature table, a row per node, encoded by a pipeline that all sites fit.
+
+partitioning/features/summary.py describes how they fit it together.
 """
 
 from dataclasses import dataclass

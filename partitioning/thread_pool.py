@@ -1,5 +1,6 @@
-"""Runs NumPy functions in several threads; NumPy computes in one thread and mostly releases
-Python's lock.
+"""Runs NumPy functions in several threads.
+
+NumPy computes in one thread and mostly releases Python's lock.
 """
 
 import threading
@@ -19,8 +20,9 @@ _own = threading.local()
 def in_threads(
     function: Callable[..., T], *arguments: Iterable[Any], at_most: int | None = None
 ) -> list[T]:
-    """Call a function for each tuple of arguments in as many threads as torch has; return the
-    results in order.
+    """Call a function for each tuple of arguments in as many threads as torch has.
+
+    Return the results in order.
 
     Nested calls share these threads.
     """
@@ -38,8 +40,9 @@ def in_threads(
 
 
 def in_blocks(function: Callable[[slice], T], count: int, size: int) -> list[T]:
-    """Call a function in threads for slices of `size` that cover 0 ... count - 1; return the
-    results in order.
+    """Call a function in threads for slices of `size` that cover 0 ... count - 1.
+
+    Return the results in order.
     """
     if 0 < count <= size:  # with 64 partitions a tenth of the time of a dry run went into blocks
         return [function(slice(0, count))]

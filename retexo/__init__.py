@@ -100,8 +100,10 @@ def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Predictor"
 
 
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:
-    """Write a torch_geometric Data or HeteroData for dataset_name=file; return the path
-    (docs/data.md)."""
+    """Write a torch_geometric Data or HeteroData for dataset_name=file.
+
+    Return the path (docs/data.md).
+    """
     return str(_import_converters().from_pyg(data, path, **options))
 
 
@@ -116,22 +118,20 @@ def from_networkx(G: Any, path: str | Path = "graph.npz", **options: Any) -> str
 
 
 def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", **options: Any) -> str:
-    """Write a sparse adjacency matrix [N, N] (source by destination), features and labels; see
-    `from_pyg`."""
+    """Write a sparse adjacency matrix [N, N] (source by destination), features and labels.
+
+    See `from_pyg`.
+    """
     return str(_import_converters().from_scipy(A, x, y, path, **options))
 
 
 def from_pandas(nodes: Any, edges: Any, path: str | Path = "graph", **options: Any) -> str:
-    """Write two pandas data frames as tables for dataset_name=file, and return the path of their
-    folder.
-    """
+    """Write two pandas data frames as tables for dataset_name=file; return their folder."""
     return str(_import_converters().from_pandas(nodes, edges, path, **options))
 
 
 def _import_converters() -> Any:
-    """Return the module that writes graphs of other libraries as files, imported when first
-    needed.
-    """
+    """Return the module that writes other libraries' graphs as files, imported on first use."""
     from retexo.apps import partition_data
 
     return partition_data.objects

@@ -22,8 +22,9 @@ from retexo.settings.schema import CONFIG_DIR
 
 
 def main() -> int:
-    """Run the command `retexo`: check the command line, let Hydra compose the settings, run the
-    app; return the exit status.
+    """Run the command `retexo` and return its exit status.
+
+    Checks the command line, lets Hydra compose the settings, and runs the app.
     """
     keep_standard_streams()
     if sys.argv[1:2] == ["credentials"]:

@@ -35,7 +35,8 @@ def take_weights(
 
 
 def take(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
-    """Return values[index] of 1-D values and indices of at least 0, in a third of the time, for
+    """Return values[index] of 1-D values and indices of at least 0, in a third of the time.
+
     NumPy copies an index that is not int64.
     """
     rows, number = torch.from_numpy(values), torch.from_numpy(index)

@@ -4,9 +4,7 @@ from partitioning.errors import InputError
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message names the rank or setting and the remedy. Exit status
-    1.
-    """
+    """Training cannot go on: exit status 1; the message names rank or setting, and the remedy."""
 
 
 class Interrupted(TrainingError):

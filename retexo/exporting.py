@@ -50,8 +50,9 @@ def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
-    """Write a file of `kind` pt2 or onnx; InputError if an optional package is missing, or the
-    graph cannot be expressed.
+    """Write a file of `kind` pt2 or onnx.
+
+    Raises InputError if an optional package is missing, or the graph cannot be expressed.
 
     ONNX is written after onnxruntime has computed the example's logits within TOLERANCE.
     """
@@ -66,8 +67,9 @@ def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> Non
 
 
 def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) -> None:
-    """Write a module as ONNX, after onnxruntime has computed the same logits; InputError if a
-    package is missing.
+    """Write a module as ONNX, after onnxruntime has computed the same logits.
+
+    Raises InputError if a package is missing.
     """
     try:
         import onnxruntime
@@ -111,8 +113,10 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def input_names(inputs: tuple[Any, ...]) -> list[str]:
-    """The names of ONNX's inputs: x, edge_index, edge_weight and edge_attr; in a typed graph
-    x.TYPE, edge_index.SOURCE__RELATION__DESTINATION ..."""
+    """The names of ONNX's inputs: x, edge_index, edge_weight and edge_attr.
+
+    In a typed graph they are x.TYPE, edge_index.SOURCE__RELATION__DESTINATION ...
+    """
     names = []
     arguments = ("x", "edge_index", "edge_weight", "edge_attr")
     for argument, each in zip(arguments, inputs, strict=False):

@@ -262,8 +262,10 @@ class HeldPlainGraph:
     def _smooth(
         self, edges: Edges, numbered: NumberedEdges, by_head: Sequence[Overlay], new: Tensor
     ) -> Tensor:
-        """[n, C] the logits of new nodes; step i of K is computed at the nodes that reach them in
-        K - i hops."""
+        """Compute the logits of new nodes, [n, C].
+
+        Step i of K is computed at the nodes that reach them in K - i hops.
+        """
         heads = self.module.heads
         steps = heads.steps if heads.alpha < 1 else 0
         needed = torch.zeros(edges.num_nodes, dtype=torch.bool)

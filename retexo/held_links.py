@@ -1,5 +1,4 @@
-"""Scores of links between the nodes of a graph in memory, by the functions that rank them in
-training.
+"""Scores links between nodes of a graph in memory, by the functions that rank them in training.
 
 N nodes, n pairs, q nodes, D width of embeddings.
 """

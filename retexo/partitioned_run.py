@@ -1,5 +1,6 @@
-"""A trained model over a partition directory, in one process: each partition is a thread that
-exchanges rows like a worker.
+"""A trained model over a partition directory, in one process.
+
+Each partition is a thread that exchanges rows like a worker.
 """
 
 from collections.abc import Sequence
@@ -207,16 +208,15 @@ class PartitionedRun:
 
 @cache
 def compose_train(*overrides: str) -> TrainSettings:
-    """Return the settings of training with these overrides, NAME=VALUE; cached, because Hydra takes
-    half a second to compose them.
+    """Return the settings of training with these overrides, NAME=VALUE.
+
+    They are cached, because Hydra takes half a second to compose them.
     """
     return compose(list(overrides)).train
 
 
 def _with_test_nodes(graph: Graph, asked: Tensor) -> Graph:
-    """Return the graph with the nodes of these stored ids as its only test nodes and no other
-    split.
-    """
+    """Return the graph with the nodes of these stored ids as its only split, as test nodes."""
     nodes = graph.partition
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
     test_mask = torch.isin(nodes.node_ids, asked)
@@ -236,8 +236,9 @@ def check_ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
 
 
 def _parse_id(value: Any, argument: str, *, named: bool) -> int | str:
-    """Return an id as text if nodes are named, else as an integer below 2**63; InputError
-    otherwise.
+    """Return an id as text if nodes are named, else as an integer below 2**63.
+
+    Anything else raises InputError.
     """
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float | np.number):

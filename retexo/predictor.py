@@ -90,8 +90,10 @@ def _setting_names(settings: Sequence[str]) -> list[str]:
 def dataset_like_training(
     checkpoint: Checkpoint, dataset: DatasetSettings, given: Any
 ) -> DatasetSettings:
-    """How a graph to predict is read: as the training graph was, without a split; `given` settings
-    stay."""
+    """How a graph to predict is read: as the training graph was, without a split.
+
+    `given` settings stay.
+    """
     if not any(name.split(".")[0] == "split" for name in given):
         dataset = replace(dataset, split=replace(dataset.split, kind="none"))
     kinds = checkpoint.graph.get("features")
@@ -111,9 +113,7 @@ def dataset_like_training(
 
 @dataclass(eq=False)
 class _ReadGraph:
-    """A graph that was read for prediction, with its outputs and the predictions of all its
-    nodes.
-    """
+    """A graph that was read for prediction, its outputs and all nodes' predictions."""
 
     graph: HeldPlainGraph | HeldTypedGraph
     ids: NDArray[Any]
@@ -253,8 +253,9 @@ class Predictor:
         return len(self._use(None).ids)
 
     def _use(self, graph: Any) -> _ReadGraph:
-        """Return the given graph, read and computed, or the attached one; InputError if there is
-        neither.
+        """Return the given graph, read and computed, or the attached one.
+
+        Raises InputError if there is neither.
         """
         if graph is not None:
             return self._read_graph(graph)
@@ -317,8 +318,9 @@ class Predictor:
         return self._convert(found, output, embeddings=True)
 
     def _predict_nodes(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
-        """Return the predictions of known nodes of a graph, a partition directory or the attached
-        graph, or of new nodes.
+        """Return predictions of known nodes or of new ones.
+
+        Known nodes are those of a graph, a partition directory or the attached graph.
         """
         if self.is_of_links:
             raise InputError(
@@ -338,17 +340,13 @@ class Predictor:
         return held.predictions.take(self._find_positions(held, node_ids))
 
     def _find_positions(self, held: _ReadGraph, node_ids: Any) -> NDArray[np.int64]:
-        """Return the positions of the requested nodes in the graph, or without ids of all nodes
-        sorted by id.
-        """
+        """Return the requested nodes' positions in the graph; without ids, all sorted by id."""
         if node_ids is not None:
             return held.find(node_ids, "node_ids").reshape(-1)
         return held.order
 
     def _predict_new(self, held: _ReadGraph, new: tuple[Any, Any]) -> Predictions:
-        """Return the predictions of new nodes, given with their edges, that join a graph in
-        memory.
-        """
+        """Return the predictions of new nodes, given with their edges, that join a graph."""
         if not isinstance(new, tuple | list) or len(new) != 2:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
         read = held.graph.read
@@ -412,8 +410,10 @@ class Predictor:
     def top(
         self, node_ids: Any, k: int = 10, *, graph: Any = None, output: str | None = None
     ) -> Any:
-        """The k most likely new destinations of each node, best first: a DataFrame of id, partner
-        and score; graph: None: the attached one."""
+        """Return the k most likely new destinations of each node, best first.
+
+        The result is a DataFrame of id, partner and score. graph: None: the attached one.
+        """
         held = self._use_links(graph)
         places = np.atleast_1d(held.find(node_ids, "node_ids")).reshape(-1)
         ids = held.ids
@@ -434,8 +434,9 @@ class Predictor:
         return pd.DataFrame(columns)
 
     def _use_links(self, graph: Any) -> _ReadGraph:
-        """Return the given or the attached graph, see `_use`; InputError unless the model is for
-        links.
+        """Return the given or the attached graph, see `_use`.
+
+        Raises InputError unless the model is for links.
         """
         if not self.is_of_links:
             raise InputError(
@@ -447,8 +448,9 @@ class Predictor:
     # --- export ----------
 
     def to_module(self, *, explainable: bool | None = None) -> PlainGraphModule | TypedGraphModule:
-        """The network as a torch module: forward(x, edge_index, edge_weight=None), of typed graphs
-        (x_dict, edge_index_dict), to logits.
+        """The network as a torch module: forward(x, edge_index, edge_weight=None) to logits.
+
+        Of typed graphs forward(x_dict, edge_index_dict).
 
         Features are those after the pipeline: `network_inputs` returns them for a graph.
 
@@ -503,8 +505,10 @@ def partition_directory(graph: Any) -> PartitionDirectory | None:
 
 
 def _tensors(found: Predictions, *, embeddings: bool) -> dict[str, Any]:
-    """ids as an array; classes (of several labels 0 and 1; names as an array), probabilities or
-    values, embeddings as tensors."""
+    """Predictions of nodes: ids as an array, and tensors.
+
+    Classes (of several labels 0 and 1; names as an array), probabilities or values, embeddings.
+    """
 
     def tensor(values: Any) -> Tensor | NDArray[Any]:
         return values if values.dtype.kind in "USO" else torch.from_numpy(values)

@@ -174,8 +174,9 @@ class ModelStore:
         self._ended = threading.Event()
 
     def _signature(self) -> tuple[int, ...] | None:
-        """Return time, size and inode of the model's description, which differ for another model;
-        None without the file.
+        """Return time, size and inode of the model's description, which differ for another model.
+
+        Returns None without the file.
         """
         try:
             found = self._file.stat()
@@ -221,8 +222,7 @@ class ModelStore:
 
 
 def _kind_of(model: Predictor) -> str:
-    """What a model predicts of which graphs: answers to clients have another form for another
-    kind."""
+    """What a model predicts of which graphs: each kind has its own form of answers."""
     checkpoint, graph = model.checkpoint, "of a plain graph"
     if isinstance(checkpoint.architecture, HeteroArchitecture):
         graph = f"of {checkpoint.architecture.schema.target}"

@@ -1,5 +1,4 @@
-"""Limits of the service of app=serve: connections, seconds until a request is complete, and seconds
-of work."""
+"""Limits of app=serve: connections, seconds until a request is complete, seconds of work."""
 
 import asyncio
 import ctypes
@@ -21,8 +20,10 @@ MAX_CONNECTIONS = 500
 
 
 class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """HTTP connections that end where no whole header arrives within serve.timeout, and where there
-    are MAX_CONNECTIONS already.
+    """HTTP connections with limits of their number and of the time for a header.
+
+    A connection ends where no whole header arrives within serve.timeout, and where there are
+    MAX_CONNECTIONS already.
     """
 
     timeout = 10.0
@@ -93,8 +94,9 @@ def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
 
 
 class BodyLimit:
-    """ASGI middleware that refuses larger bodies with 413, and slow ones with 408. All others are
-    read as JSON, whatever type they name: curl names a form's without being asked.
+    """ASGI middleware that refuses larger bodies with 413, and slow ones with 408.
+
+    All others are read as JSON, whatever type they name: curl names a form's without being asked.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, version: Callable[[], str]) -> None:

@@ -3,8 +3,8 @@
 
     python scripts/launch.py [options] HOSTFILE ARGUMENTS OF main.py
 
-    python scripts/launch.py hosts.txt --config-name node_classification_gcn app=train
-    dataset_name=cora
+    python scripts/launch.py hosts.txt --config-name node_classification_gcn app=train \\
+        dataset_name=cora
 
 HOSTFILE has one host per line, as ssh knows it (HOST or USER@HOST); the first is node 0. Each gets
 an equal share of the partitions, in that order, and rsync copies what a host lacks. Then all nodes

@@ -6,8 +6,8 @@
 build.txt is what builds packages from source, torch.txt torch's CUDA build with its libraries,
 demo.txt and dev.txt the rest of what scripts/setup.sh installs, image.txt that of
 deploy/Dockerfile, release.txt what scripts/release.sh runs. They hold for Linux on x86-64 and
-CPython 3.11 to 3.13, and are complete, so that
-`pip install --no-deps --require-hashes -r FILE` checks every file.
+CPython 3.11 to 3.13, and are complete, so that `pip install --no-deps --require-hashes -r FILE`
+checks every file.
 """
 
 import re

@@ -27,8 +27,7 @@ PRELOADED = ["pytest", "retexo.settings.compose", "retexo.apps.train"]
 """What workers import with the module of a test, in a second; the fork server imports it once."""
 
 # An example can take long where other work has the cores. The usual run takes the same few examples
-# each time, so that a change is judged by what it changed; --all takes new ones, a hundred of each
-# test.
+# each time, so that a change is judged by what it changed; --all takes a hundred new ones.
 settings.register_profile("usual", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("all", deadline=None)
 settings.load_profile("usual")

@@ -1,13 +1,11 @@
-"""Several nodes on one machine: a network namespace each, joined by a bridge in a namespace of its
-own.
+"""Several nodes on one machine: network namespaces, joined by a bridge in its own namespace.
 
     node0 [eth0 10.0.0.1] --veth--+
     node1 [eth0 10.0.0.2] --veth--+-- bridge
     node2 [eth0 10.0.0.3] --veth--+
 
-A node has an eth0 and a loopback device, and reaches nothing else.
-Two networks cannot meet, so all of them have the same addresses, and any port is free. Needs root
-and iproute2.
+A node has an eth0 and a loopback device, and reaches nothing else. Two networks cannot meet, so all
+of them have the same addresses, and any port is free. Needs root and iproute2.
 """
 
 import contextlib

@@ -56,9 +56,7 @@ class _Dict(dict[Any, Any]):
 
 
 class _Reconstructed:
-    """Stands for copyreg._reconstructor(class, base, state), which protocols 0 and 1 use to build
-    objects.
-    """
+    """Stands for copyreg._reconstructor(class, base, state), of protocols 0 and 1."""
 
     def __new__(cls, kind: Any, *_: Any) -> Any:
         return _Csr() if kind is _Csr else _Recorded()
@@ -83,8 +81,7 @@ _KNOWN: dict[str, type] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Makes lists, tuples, numbers, text, dicts whose keys are numbers or text, and what is in
-    _KNOWN.
+    """Makes lists, tuples, numbers, texts, dicts with simple keys, and what is in _KNOWN.
 
     It is the one in Python: the one in C allocates as many places of its memo as a file claims,
     gigabytes for ten bytes. Hashing tuples of tuples as keys could take for ever, or overflow the
@@ -92,8 +89,9 @@ class _Unpickler(pickle._Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a class that a pickle names; UnpicklingError for any
-        other class.
+        """Return the stand-in for a class that a pickle names.
+
+        Raises UnpicklingError for any other class.
         """
         module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
         known = _KNOWN.get(f"{module}.{name}")
@@ -104,8 +102,9 @@ class _Unpickler(pickle._Unpickler):
         return known
 
     def _set_items(self, opcode: bytes, keys: slice) -> None:
-        """Fill a dict by an opcode of the pickle; UnpicklingError for keys other than numbers and
-        text.
+        """Fill a dict by an opcode of the pickle.
+
+        Raises UnpicklingError for keys other than numbers and text.
         """
         stack: list[Any] = self.stack  # type: ignore[attr-defined]
         if not all(isinstance(key, int | str) for key in stack[keys]):
@@ -123,8 +122,9 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """Return the array, CSR matrix (float32) or dict in a pickle, also of Python 2; else
-    InputError.
+    """Return the array, CSR matrix (float32) or dict in a pickle, also of Python 2.
+
+    Anything else raises InputError.
     """
     with reading(path, "pickle of numbers", FETCH_AGAIN):
         with open_regular(path) as file:

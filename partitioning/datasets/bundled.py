@@ -12,8 +12,9 @@ CORA = Path(__file__).parent / "assets" / "cora.npz"
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Cora: 2,708 papers, 10,556 directed edges, 1,433 binary word features (not normalised), 7
-    subjects.
+    """Cora: 2,708 papers, 10,556 directed edges, 1,433 binary word features, 7 subjects.
+
+    Features are not normalised.
 
     Classes are numbered as in the Planetoid release; `node_ids` are the papers' own ids.
     """

@@ -69,9 +69,7 @@ def csv_frames(
     text: Collection[str | None],
     only: Collection[str] | None = None,
 ) -> Iterator["pd.DataFrame"]:
-    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a
-    time.
-    """
+    """Read the columns `only` (None: all), `text` as text, about `cells` cells at a time."""
     import pandas as pd
 
     layout = detect_layout(path, header)
@@ -102,8 +100,9 @@ def csv_frames(
 
 
 def _read_chunks(frames: Iterator["pd.DataFrame"], path: Path) -> Iterator["pd.DataFrame"]:
-    """Yield the frames; InputError for a number that no float64 holds, at which some pandas
-    overflow.
+    """Yield the frames.
+
+    Raises InputError for a number that no float64 holds, at which some pandas overflow.
     """
     try:
         yield from frames
@@ -253,9 +252,7 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def has_odd_numbers(path: Path) -> bool:
-    """Whether some number has leading zeros or a plus sign, which parsing as a number would
-    lose.
-    """
+    """Whether some number has leading zeros or a plus sign, which a number would lose."""
     with _open(path) as text:
         if text.encoding == "utf-16":
             return True

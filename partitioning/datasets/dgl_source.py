@@ -26,8 +26,9 @@ FILES = {"reddit": ("reddit_data.npz", "reddit_graph.npz"), "yelp": _SAINT, "fli
 
 
 def archive(name: str, folder: str) -> Archive:
-    """Describe the zip of a data set. DGL's folder name ends in 8 digits of the SHA-1 of the
-    URL.
+    """Describe the zip of a data set.
+
+    DGL's folder name ends in 8 digits of the SHA-1 of the URL.
     """
     url = URL.format(name=name)
     digest = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()[:8]
@@ -115,8 +116,9 @@ def _saint(name: str, folder: Path) -> GraphData:
 
 
 def _read_adjacency(path: Path, num_nodes: int) -> Any:
-    """Read a sparse matrix [N, N] and check all indices: SciPy checks only some, and its C code
-    trusts them.
+    """Read a sparse matrix [N, N] and check all indices.
+
+    SciPy checks only some, and its C code trusts them.
     """
     with reading(path, "npz file of a sparse matrix", FETCH_AGAIN):
         with open_regular(path) as file:
@@ -129,8 +131,9 @@ def _read_adjacency(path: Path, num_nodes: int) -> Any:
 
 
 def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return [N, F] with mean 0 and deviation 1 over the training rows; constant columns are only
-    centred.
+    """Return [N, F] with mean 0 and deviation 1 over the training rows.
+
+    Constant columns are only centred.
     """
     known = features[train].astype(np.float64)
     deviation = known.std(axis=0)

@@ -101,8 +101,9 @@ class Archive:
             ) from None
 
     def _find_content(self, unpacked: Path) -> Path:
-        """Return the folder of the unpacked zip that has the first needed file: its top, or a
-        folder right below.
+        """Return the folder of an unpacked zip that has the first needed file.
+
+        It is the top folder, or one right below.
         """
         for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
             if (folder / self.needed[0]).is_file():
@@ -221,8 +222,9 @@ def download_to(url: str, part: Path, limit: int) -> None:
 
 
 def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
-    """Copy the response; OSError if it is too slow, over `limit`, or not of the announced
-    length.
+    """Copy the response.
+
+    Raises OSError if it is too slow, over `limit`, or not of the announced length.
     """
     limit -= file.seek(0, io.SEEK_END)
     announced = answer.headers.get("Content-Length")

@@ -1,5 +1,6 @@
-"""Reads tables of edges: csv, parquet, an npy array [E, 2], or an npz with src and dst. E directed
-edges.
+"""Reads tables of edges: csv, parquet, an npy array [E, 2], or an npz with src and dst.
+
+E directed edges.
 """
 
 import logging
@@ -127,8 +128,9 @@ class _EdgeColumns:
         self.reader, self.times = FeatureReader(path, requested), TimeReader(path, self.time or "")
 
     def schema(self, feat: Array | None) -> Schema:
-        """Return the roles of the table's columns, with the features of edges; ReadAgain where the
-        whole table shows that a column was read wrongly.
+        """Return the roles of the table's columns, with the features of edges.
+
+        Raises ReadAgain where the whole table shows that a column was read wrongly.
         """
         self.times.finish()
         roles = {"src": self.ends[:1], "dst": self.ends[1:]}
@@ -271,8 +273,9 @@ def _table_edges(
 def _end_cells(
     frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes, *, as_text: bool
 ) -> Array:
-    """Return one end of each edge of a chunk, as ids or row numbers; TextIds if ids have to be read
-    again as text.
+    """Return one end of each edge of a chunk, as ids or row numbers.
+
+    Raises TextIds if ids have to be read again as text.
     """
     if not nodes.named and not nodes.grows:
         expected = UNNAMED if nodes.ids is None else nodes.expected

@@ -1,5 +1,4 @@
-"""Reads the feature columns of a table, a piece at a time, into one matrix of float32 and its
-schema.
+"""Reads the feature columns of a table, piece by piece, into a float32 matrix and its schema.
 
 Numbers stay numbers, texts become positions in a list of categories, lists become several columns.
 Encoding comes later, when the split is known (partitioning/features).
@@ -64,8 +63,9 @@ class _ColumnReader:
         self.places, self.num_cells = {}, 0
 
     def read(self, frame: "pd.DataFrame", text: set[str]) -> NDArray[np.float32] | None:
-        """Read the column of a piece of the table as numbers [rows, width], NaN where blank; None
-        for a column that is left out.
+        """Read a piece of the column as numbers [rows, width], NaN where blank.
+
+        Returns None for a column that is left out.
 
         Raises:
             ReadAgain: the column has to be read as text, or its width is known only now.
@@ -110,9 +110,7 @@ class _ColumnReader:
             self.role = "numeric"
 
     def _read_codes(self, cells: "pd.Series[Any]") -> NDArray[np.float32]:
-        """Return texts as positions in the list of categories met so far, [rows, 1], NaN where
-        blank.
-        """
+        """Return texts as positions in the list of known categories, [rows, 1], NaN where blank."""
         import pandas as pd
 
         codes, texts = pd.factorize(cells)
@@ -134,8 +132,9 @@ class _ColumnReader:
             )
 
     def _read_lists(self, frame: "pd.DataFrame") -> Array:
-        """Return cells that are lists of numbers as a matrix [rows, width]; InputError for a list
-        of another length.
+        """Return cells that are lists of numbers as a matrix [rows, width].
+
+        Raises InputError for a list of another length.
         """
         where, begin = f"{self.path}: column `{self.name}`", first_row(frame)
         cells = frame[self.name]
@@ -157,8 +156,9 @@ class _ColumnReader:
         return np.stack(rows).astype(np.float64) if rows else np.empty((0, self.width))
 
     def _to_float32(self, values: Array, begin: int) -> NDArray[np.float32]:
-        """Subtract the column's offset and convert values to float32; InputError for one that is
-        not finite. begin: row of the first value in the file.
+        """Subtract the column's offset and convert values to float32.
+
+        Raises InputError for one that is not finite. begin: row of the first value in the file.
         """
         if self.offset is None:
             known = values[~np.isnan(values)].astype(np.float64)
@@ -218,15 +218,14 @@ class FeatureReader:
         return {reader.name for reader in self.readers if reader.role == "categorical"}
 
     def restart(self) -> None:
-        """Forget the cells read so far, but not the roles of the columns: the table is
-        read again.
-        """
+        """Forget the cells read so far, but not the columns' roles: the table is read again."""
         for reader in self.readers:
             reader.restart()
 
     def read(self, frame: "pd.DataFrame", text: Iterable[str | None]) -> NDArray[np.float32] | None:
-        """Read the feature columns of a piece of the table, [rows, W]; None if no column is a
-        feature.
+        """Read the feature columns of a piece of the table, [rows, W].
+
+        Returns None if no column is a feature.
         """
         as_text = {name for name in text if name is not None}
         pieces = []

@@ -1,5 +1,4 @@
-"""Reads a user's graph, `dataset_name=file dataset_file=PATH`, in one of three forms
-(docs/data.md).
+"""Reads a user's graph, `dataset_name=file dataset_file=PATH`, in three forms (docs/data.md).
 
 N nodes, E directed edges, F features, K features of an edge, C classes. Each direction of an
 undirected edge is a row (or set `symmetrize=true`). Labels are classes, blank or -1 where unknown,
@@ -142,8 +141,9 @@ def _archives(path: Path) -> list[Path]:
 
 
 def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
-    """Read form (a), maybe `unlabelled`; InputError if it is damaged, holds Python objects or lacks
-    an array.
+    """Read form (a), maybe `unlabelled`.
+
+    Raises InputError if it is damaged, holds Python objects or lacks an array.
     """
     arrays = read_arrays(path)
     where = {name: f"{path}: array `{name}`" for name in KNOWN}
@@ -158,8 +158,9 @@ def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
 def _raw_graph(
     path: Path, arrays: Mapping[str, Array], where: Mapping[str, str], *, unlabelled: bool = False
 ) -> RawGraph:
-    """Collect the named arrays of an npz file as a RawGraph; InputError if a required one is
-    missing.
+    """Collect the named arrays of an npz file as a RawGraph.
+
+    Raises InputError if a required one is missing.
     """
     needed = ("src", "dst") if unlabelled else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
@@ -187,8 +188,9 @@ def _raw_graph(
 
 
 def open_dgl(path: Path) -> Any:
-    """The graph in a file of form (c); InputError if it is no such file, or holds another number of
-    graphs.
+    """The graph in a file of form (c).
+
+    Raises InputError if it is no such file, or holds another number of graphs.
     """
     with reading(path, "DGL graph file"), open_regular(path) as file:
         magic = file.read(len(DGL_MAGIC))

@@ -1,5 +1,6 @@
-"""Finds the id column of tables in which no column has a usual name: its values are unique, and the
-edges refer to it.
+"""Finds the id column of tables in which no column has a usual name.
+
+Its values are unique, and the edges refer to it.
 """
 
 import logging

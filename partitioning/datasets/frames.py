@@ -1,5 +1,6 @@
-"""Reads csv and parquet tables in chunks, as data frames. Rows are counted from 0, without the
-header.
+"""Reads csv and parquet tables in chunks, as data frames.
+
+Rows are counted from 0, without the header.
 
 A table is a file, or a folder of part files as Spark writes it.
 """
@@ -37,9 +38,7 @@ class TextIds(Exception):
 
 
 class ReadAgain(Exception):
-    """Raised if a table has to be read again, with further columns as text: numbers would lose
-    digits.
-    """
+    """Raised if a table has to be read again with more columns as text, which keeps all digits."""
 
     def __init__(self, *columns: str | None) -> None:
         super().__init__(*columns)
@@ -57,8 +56,9 @@ def stem_of(path: Path) -> str:
 
 
 def column_names(path: Path, header: bool | None = None) -> list[str]:
-    """Return the column names; "0", "1", ... if a csv has no header. For `header` see
-    read_frames.
+    """Return the column names; "0", "1", ... if a csv has no header.
+
+    For `header` see read_frames.
     """
     with _explain_errors(path):
         first, *others = (_read_column_names(part, header) for part in _parts(path))
@@ -208,9 +208,7 @@ def numbers(
 
 
 def _parse_numbers(cells: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return the cells as one numeric series: integers if all are, else float64, NaN for no
-    number.
-    """
+    """Return the cells as numbers: integers if all are, else float64, NaN for no number."""
     import pandas as pd
 
     try:

@@ -1,6 +1,4 @@
-"""Converts heterogeneous graphs of PyG and DGL to the arrays of file.py, form (a), and writes
-them.
-"""
+"""Converts and writes heterogeneous graphs of PyG and DGL as arrays of file.py, form (a)."""
 
 import logging
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,4 @@
-"""Reads a folder of tables as a heterogeneous graph: `dataset_name=file dataset_file=FOLDER`
-(docs/data.md).
+"""Reads a folder of tables as a heterogeneous graph, `dataset_file=FOLDER` (docs/data.md).
 
     nodes/TYPE.{parquet,csv}    columns id, label and masks; the others are features
     nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
@@ -334,8 +333,9 @@ def build(
     relations: Mapping[EdgeType, RawRelation],
     settings: DatasetSettings,
 ) -> HeteroGraphData:
-    """Check every array and put the graph together; InputError names type or relation, row, value
-    and remedy.
+    """Check every array and put the graph together.
+
+    InputError names type or relation, row, value and remedy.
     """
     if settings.links:
         target = next(iter(types))

@@ -184,8 +184,9 @@ def _read_labels(path: Path, node_type: Array, position: Array) -> _Labelled:
 
 
 def _make_masks(rows: dict[str, _Labelled], num_nodes: int, seed: int) -> dict[str, Any]:
-    """Make the masks: a fixed share of the benchmark's training nodes, drawn by seed, validates;
-    its test nodes test.
+    """Make the masks; a fixed share of the benchmark's training nodes, drawn, validates.
+
+    Its test nodes test.
     """
     train = np.random.default_rng(seed).permutation(rows["train"].nodes)
     num_val = int(len(train) * VALIDATION)

@@ -47,8 +47,9 @@ class Labels:
 
 
 def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
-    """Check and number labels; kind is the setting `labels`. InputError names the first row that is
-    wrong.
+    """Check and number labels; kind is the setting `labels`.
+
+    InputError names the first row that is wrong.
     """
     if array.ndim == 2 and array.shape[1] == 1 and kind != "multilabel":
         array = array[:, 0]
@@ -107,8 +108,9 @@ def read_targets(
 
 
 def parse_label_texts(pieces: list[Coded], where: str) -> Array:
-    """Convert a column of text to int64 [N], -1 where blank, if all classes are integers; else to
-    names [N]. Blanks around a text are no part of it.
+    """Convert a column of text to int64 [N], -1 where blank, or to names [N].
+
+    It is numbers if all classes are integers. Blanks around a text are no part of it.
 
     Raises:
         InputError: a number is no integer, or two texts are the same number.

@@ -10,8 +10,9 @@ from partitioning.node_names import Names, hash_names
 
 
 class Nodes:
-    """The nodes of a graph. Without ids they are known by position. If no table lists all nodes,
-    unknown ids become new nodes.
+    """The nodes of a graph; without ids they are known by position.
+
+    If no table lists all nodes, unknown ids become new nodes.
     """
 
     def __init__(self, num_nodes: int, ids: Array | None, grows: bool, where: str = "") -> None:

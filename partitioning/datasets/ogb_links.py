@@ -49,8 +49,9 @@ SOURCES = {
 
 
 def archive(name: str, folder: str) -> Archive:
-    """Describe the zip of a data set; its folder is `dataset_dir`/ogbl_collab ..., with OGB's
-    layout.
+    """Describe the zip of a data set.
+
+    Its folder is `dataset_dir`/ogbl_collab ..., with OGB's layout.
     """
     source, root = SOURCES[name], Path(folder)
     split = tuple(f"split/{source.split}/{part}.pt" for part in PARTS.values())

@@ -74,9 +74,7 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
 
 
 def _read_nodes(folder: Path, count: int) -> NodeTable:
-    """Return the nodes of a type with `count` nodes, with features if the type has a file
-    of them.
-    """
+    """Return the `count` nodes of a type, with features if the type has a file of them."""
     features, file = np.zeros((count, 0), np.float32), folder / "node-feat.csv.gz"
     if file.is_file():
         rows = concatenate(

@@ -62,8 +62,9 @@ SPLIT = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
 def archive(name: str, folder: str) -> Archive:
-    """Describe the zip of a data set; its folder is `dataset_dir`/ogbn_arxiv ..., with OGB's
-    layout.
+    """Describe the zip of a data set.
+
+    Its folder is `dataset_dir`/ogbn_arxiv ..., with OGB's layout.
     """
     source, root = SOURCES[name], Path(folder)
     split = tuple(f"split/{source.split}/{part}.csv.gz" for part in SPLIT.values())

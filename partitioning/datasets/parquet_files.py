@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 def parquet_frames(
     path: Path, cells: int, text: Collection[str | None], only: Collection[str] | None = None
 ) -> Iterator["pd.DataFrame"]:
-    """Read the columns `only` (None: all), those of `text` as text, about `cells` cells at a
-    time.
-    """
+    """Read the columns `only` (None: all), `text` as text, about `cells` cells at a time."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -36,9 +36,7 @@ MUSAE_URL = "https://graphmining.ai/datasets/ptg"
 
 
 def remotes(name: str, folder: str) -> list[Remote]:
-    """Return the raw files: `dataset_dir`/CiteSeer/raw/ind.citeseer.tx ...,
-    `dataset_dir`/facebook/raw/facebook.npz.
-    """
+    """Return the raw files, such as `dataset_dir`/CiteSeer/raw/ind.citeseer.tx."""
     if name in MUSAE:
         return [Remote(f"{MUSAE_URL}/{MUSAE[name]}", Path(folder) / name / "raw" / MUSAE[name])]
     title = PLANETOID[name]
@@ -75,8 +73,9 @@ def _musae(name: str, path: Path) -> RawGraph:
 
 
 def _planetoid(name: str, paths: list[Path]) -> RawGraph:
-    """Read Planetoid's files: first the nodes of allx and ally, then row i of tx and ty for node
-    test.index[i].
+    """Read Planetoid's files: the nodes of allx and ally, then row i of tx and ty.
+
+    Row i belongs to node test.index[i].
 
     In CiteSeer, 15 nodes between the test nodes have no row; their features are 0, their class is
     0.

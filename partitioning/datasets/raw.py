@@ -81,8 +81,9 @@ def build(
     unlabelled: bool = False,
     regression: bool = False,
 ) -> GraphData:
-    """Check every array and put the graph together; InputError names file, array, row, value and
-    what is expected.
+    """Check every array and put the graph together.
+
+    InputError names file, array, row, value and what is expected.
 
     Args:
         raw: The arrays.
@@ -272,8 +273,9 @@ def narrow_ends(ends: Endpoints) -> Endpoints:
 
 
 def concatenate(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate along the rows. The list is emptied on the way, so only one piece is in memory
-    twice.
+    """Concatenate along the rows.
+
+    The list is emptied on the way, so only one piece is in memory twice.
     """
     shape = (sum(map(len, pieces)), *pieces[0].shape[1:]) if pieces else (0,)
     whole = np.empty(shape, np.result_type(*pieces) if pieces else np.int32)

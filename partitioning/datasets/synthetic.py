@@ -63,8 +63,7 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def generate(settings: SyntheticSettings) -> GraphData:
-    """Draw labels, edges and features from separate random streams, so that edges do not depend on
-    F.
+    """Draw labels, edges and features from separate streams: edges do not depend on F.
 
     Every edge has its reverse; there are no self loops and no duplicates. round(homophily * M) of
     the undirected edges lie within a class. Raises InputError if the nodes have fewer pairs than

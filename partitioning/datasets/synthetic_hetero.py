@@ -22,9 +22,7 @@ Ints = NDArray[np.int64]
 TARGET_SIGNAL = 0.5 * CLASS_SIGNAL
 """The target's own features say less of its class than those of other types."""
 SKEW = 2.0
-"""The source of an edge within its class and type is at place u ** SKEW, u uniform: some nodes have
-many edges.
-"""
+"""An edge's source is at place u ** SKEW of its class and type, u uniform: few have many edges."""
 
 
 def load(settings: DatasetSettings) -> HeteroGraphData:
@@ -33,8 +31,9 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
 
 
 def generate(settings: SyntheticSettings) -> HeteroGraphData:
-    """Draw classes, edges and features from separate random streams. Duplicates and self loops may
-    occur.
+    """Draw classes, edges and features from separate random streams.
+
+    Duplicates and self loops may occur.
 
     round(homophily * M) of the edges are drawn within a class, the others without regard to
     classes.
@@ -109,8 +108,9 @@ def _draw_relation(
 def _draw_features(
     settings: SyntheticSettings, number: int, classes: Ints, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Draw features, unit Gaussian noise around a mean for class and type, [N_t, width]; the width
-    is synthetic.features divided by 1, 2 or 3.
+    """Draw features, unit Gaussian noise around a mean for class and type, [N_t, width].
+
+    The width is synthetic.features divided by 1, 2 or 3.
     """
     width = max(1, settings.features // (1 + number % 3))
     means = rng.standard_normal((settings.classes, width), dtype=np.float32)

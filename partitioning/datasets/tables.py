@@ -1,5 +1,6 @@
-"""Reads a folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the
-header.
+"""Reads a folder of tables as a graph: form (b) of file.py.
+
+Rows are counted from 0, without the header.
 
 N nodes, E directed edges, F features, C classes.
 """
@@ -243,8 +244,9 @@ def find_tables(tables: list[Table]) -> dict[str, Table]:
 
 
 def find_nodes(tables: list[Table]) -> Nodes:
-    """Find the nodes: the ids of nodes, features or labels. If only labels has ids, edges may add
-    nodes.
+    """Find the nodes: the ids of nodes, features or labels.
+
+    If only labels has ids, edges may add nodes.
     """
     named = [table for table in tables if table.ids is not None]
     placed = [table for table in tables if table.ids is None]
@@ -263,8 +265,9 @@ def find_nodes(tables: list[Table]) -> Nodes:
 
 
 def in_node_order(table: Table, name: str, nodes: Nodes) -> Any:
-    """Return the values in node order; a node without a row is in no mask, and has no label or
-    features.
+    """Return the values in node order.
+
+    A node without a row is in no mask, and has no label or features.
     """
     values, where = table.values[name]
     if table.ids is None:
@@ -322,8 +325,9 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 def read_table(
     path: Path, columns: ColumnSettings, *, text: bool, regression: bool = False
 ) -> Table:
-    """Read a table of nodes; text: whether ids are names, regression: whether labels are
-    numbers.
+    """Read a table of nodes.
+
+    text: whether ids are names, regression: whether labels are numbers.
     """
     kind = "label" if frames.stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":

@@ -1,5 +1,7 @@
-"""Reads a column of times: numbers as they are, dates as seconds since 1970 (UTC where they have no
-zone), durations as seconds.
+"""Reads a column of times as numbers.
+
+Numbers stay as they are; dates become seconds since 1970, in UTC where they have no zone; durations
+become seconds.
 
 Dates with the year first are ISO 8601, dates with dots have the day first. Of 01/02/2024 and
 01-02-2024 the whole column decides: day and month are in the order that fits all of its cells.
@@ -199,7 +201,8 @@ def _number(cell: Any) -> float:
 
 
 def _seconds(match: re.Match[str]) -> dict[str, float]:
-    """Return the seconds since 1970 of a match of DATE, by what comes first, the day or the month;
+    """Return the seconds since 1970 of a match of DATE, by what comes first, the day or the month.
+
     NaN where there is no such day or time.
     """
     if match["year"]:

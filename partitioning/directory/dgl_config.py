@@ -1,5 +1,4 @@
-"""The partition config of DGL, NAME.json: ranges of node and edge ids, and the files of each
-partition.
+"""The partition config of DGL, NAME.json: ranges of node and edge ids, files of each partition.
 
 DGL numbers nodes partition after partition, and within a partition type after type. node_map has
 the range of each type and partition, edge_map that of each relation and partition.
@@ -39,8 +38,9 @@ class IdRanges:
     """[K] partition."""
 
     def locate(self, ids: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return where ids [n] are: index of the node type or relation in `names`, partition, and
-        position within the range, [n] each.
+        """Return the index in `names`, the partition and the position there of ids [n], [n] each.
+
+        `names` lists the node types or relations; the position is that within the range.
         """
         found = np.searchsorted(self.start, ids, side="right") - 1
         return self.name_index[found], self.part[found], ids - self.start[found]
@@ -160,8 +160,9 @@ def files_of(directory: Path, config: Mapping[str, Any], part: int) -> list[Path
 
 
 def _file_inside(directory: Path, files: Any, key: str) -> Path:
-    """Return the path of a file in the directory; InputError if it is not named, missing or
-    outside.
+    """Return the path of a file in the directory.
+
+    Raises InputError if it is not named, missing or outside.
     """
     if not isinstance(files, dict) or not isinstance(files.get(key), str):
         raise InputError(f"{directory}: the partition config names no file for '{key}'")

@@ -1,5 +1,4 @@
-"""The files of one partition in DGL's format: read where there are no npy files, written for users
-of DGL.
+"""Files of one partition in DGL's format, read where there are no npy files, written on request.
 
     part0/graph.dgl      in-edges of the inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge

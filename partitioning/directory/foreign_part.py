@@ -105,9 +105,7 @@ def _check_ids(ids: Tensor, inner: Tensor, num_nodes: int, where: str) -> None:
 
 
 def _sort_halo(halo: Tensor, src: Tensor, num_inner: int) -> tuple[Tensor, Tensor]:
-    """Return the ids of the halo nodes that are sources, ascending, and the kept nodes in their new
-    order.
-    """
+    """Return ids of the halo nodes that are sources, ascending, and kept nodes renumbered."""
     num_edges = torch.bincount(src, minlength=num_inner + len(halo))
     used = num_edges[num_inner:].nonzero()[:, 0]
     used = used[torch.argsort(halo[used])]
@@ -117,8 +115,9 @@ def _sort_halo(halo: Tensor, src: Tensor, num_inner: int) -> tuple[Tensor, Tenso
 def _check_tensors(
     tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, where: str
 ) -> dict[str, Any]:
-    """Check features, labels, masks and ids of the inner nodes, whose ids in the partitioned graph
-    are `inner`.
+    """Check features, labels, masks and ids of the inner nodes.
+
+    `inner` are their ids in the partitioned graph.
     """
     arrays = {
         # NumPy has no bfloat16.

@@ -131,9 +131,7 @@ def _load(directory: Path, config: Mapping[str, Any], part: int) -> _Graph:
 
 
 def _number_locally(graph: _Graph, halo_ids: Ints) -> NDArray[np.int32]:
-    """Return the local id of each node within its type: inner nodes, then halo nodes; -1 for unused
-    ones.
-    """
+    """Return each node's local id within its type: inner nodes, halo nodes; -1 for unused ones."""
     node_type, owner, local_ids = graph.nodes.locate(graph.node_ids)
     local_ids[owner != graph.part] = -1
     halo_type = graph.nodes.locate(halo_ids)[0]

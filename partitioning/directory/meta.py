@@ -1,5 +1,6 @@
-"""meta.json of a partition directory: counts, task, split, request, versions, checksums; read and
-checked.
+"""Reads and checks meta.json of a partition directory.
+
+It has counts, task, split, request, versions and checksums.
 """
 
 import hashlib
@@ -82,34 +83,29 @@ class Meta:
     cut_edges: int
     parts: list[PartCounts]
     request: dict[str, Any]
-    """The settings that decide the content, by command-line name
-    (retexo/apps/partition_request.py)."""
+    """The settings that decide the content, by command-line name (apps/partition_request.py)."""
     split: dict[str, Any]
     versions: dict[str, str]
     checksums: dict[str, str]
     """sha256 of every other file, by path in the directory."""
     cover_rows: int | None = None
-    """Rows of one exchange if partial sums replace rows wherever that saves rows; None: not
-    counted."""
+    """Rows of one exchange if partial sums replace rows where that saves rows; None: unknown."""
     notes: list[str] = field(default_factory=list)
     """Warnings while the data were loaded: what was left out, or may be misread."""
     links: dict[str, Any] = field(default_factory=dict)
-    """With task=link_prediction: number of pairs, removed edges, scores of baselines without
-    training."""
+    """With task=link_prediction: numbers of pairs and removed edges, scores of untrained baselines.
+    """
     class_names: list[Any] = field(default_factory=list)
     """Names or integers; empty for 0 ... num_classes - 1. Regression: names of the targets."""
     features: dict[str, Any] = field(default_factory=dict)
-    """The fitted feature pipeline of each table (partitioning/features/encoder.py); empty: features
-    as given."""
+    """Fitted feature pipelines by table (features/encoder.py); empty: features as given."""
 
     history: list[Any] = field(default_factory=list)
     """The updates since the directory was partitioned (partitioning/update/), oldest first: time,
     checksum of the change, counts."""
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of all that decides the partitions: equal if and only if they
-        are.
-        """
+        """Return the sha256 (hex) of all that decides the partitions; equal only if they are."""
         content = {
             name: value
             for name, value in asdict(self).items()
@@ -183,11 +179,9 @@ class HeteroMeta(Meta):
 
     target: str = ""
     types: dict[str, Any] = field(default_factory=dict)
-    """By type: `features`, the number of features; `nodes` and `halo`, one count for each
-    partition."""
+    """By type: `features`, their number; `nodes` and `halo`, one count for each partition."""
     relations: dict[str, Any] = field(default_factory=dict)
-    """By relation: `edges`, one count for each partition, without self loops; `cut`, edges between
-    two."""
+    """By relation, for each partition: `edges` without self loops; `cut`, edges between two."""
 
     def check(self) -> None:
         for name, fields in (

@@ -70,8 +70,7 @@ LINKS = (
 REMEDY = "copy the whole part, or partition again with overwrite=true"
 """For a damaged partition."""
 _PARSING = threading.Lock()
-"""Guards the parsing of npy headers: Python 3.11 cannot do it in several threads (CPython issue
-106905)."""
+"""Guards the parsing of npy headers, which Python 3.11 cannot do in threads (CPython 106905)."""
 
 
 def node_folder(folder: Path, name: str) -> Path:
@@ -237,8 +236,9 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
 
 
 def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations: int) -> Array:
-    """Return the relation of each edge, int64 [E]; InputError where edge_feat is not a column of
-    them.
+    """Return the relation of each edge, int64 [E].
+
+    Raises InputError where edge_feat is not a column of them.
     """
     feat = np.zeros((0, 1)) if edge_feat is None else np.asarray(edge_feat)
     if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(num_relations)).all():

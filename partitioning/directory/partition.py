@@ -1,5 +1,4 @@
-"""One partition in memory, as the rest of the program uses it: of a plain or of a heterogeneous
-graph.
+"""One partition of a plain or heterogeneous graph in memory, as the rest of the program uses it.
 
 I inner nodes of a partition (of one type), H halo nodes, F features, E edges, K edge features, C
 classes.
@@ -16,8 +15,7 @@ from torch import Tensor
 from partitioning.graph_data import EdgeType
 
 HALO_IDS = "halo_ids.npy"
-"""File in a partition's folder: int64 [H] ids of the data set, where features are computed from
-ids."""
+"""File in a partition's folder: int64 [H] ids of the data set, for features made from ids."""
 
 
 def label_kind(labels: Tensor) -> str:
@@ -75,9 +73,7 @@ class UnresolvedHalo:
 
     @property
     def where(self) -> str:
-        """The text that error messages begin with: the site's file and, if there are several, the
-        node type.
-        """
+        """What error messages begin with: the site's file, and the node type of several."""
         return f"{self.file}: {self.kind}" if self.kind else str(self.file)
 
 
@@ -100,19 +96,16 @@ class Partition:
     features: Tensor
     """float32 [I, F]."""
     labels: Tensor
-    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unknown; or targets, float64 [I, T], NaN
-    unknown."""
+    """int64 [I], -1 unlabelled; float32 [I, C] or float64 [I, T] (targets), NaN unknown."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
     node_ids: Tensor
-    """int64 [I] ids of the data set; ids in the partitioned graph where a foreign directory has
-    none."""
+    """int64 [I] ids of the data set; of a foreign directory without them, partitioned ids."""
     halo_owner: Tensor
     """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is
-    set."""
+    """int64 [H] local id at the owner, ascending per owner; -1 while `unresolved_halo` is set."""
     in_degree: Tensor
     """int64 [I] in the whole graph, without self loops; float64 sums with weights."""
     out_degree: Tensor | None
@@ -122,8 +115,7 @@ class Partition:
     unresolved_halo: UnresolvedHalo | None = None
     """What a site has to ask the owners at the start; None in a partition directory."""
     asked_for: tuple[Tensor, ...] | None = None
-    """Of a site, by rank: inner nodes, int64 ascending, that another site asked for. It gets only
-    their rows."""
+    """Of a site, by rank: int64 ascending, the inner nodes whose rows that other site may get."""
     halo_features: Tensor | None = None
     """float32 [H, F], where features are computed from ids and need not be sent; else None."""
     edge_weight: Tensor | None = None
@@ -189,8 +181,7 @@ class PartNodes:
     halo_owner: Tensor
     """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] local id at the owner, ascending within an owner; -1 while `unresolved_halo` is
-    set."""
+    """int64 [H] local id at the owner, ascending per owner; -1 while `unresolved_halo` is set."""
     unresolved_halo: UnresolvedHalo | None = None
     asked_for: tuple[Tensor, ...] | None = None
 
@@ -205,15 +196,12 @@ class PartNodes:
 
 @dataclass(frozen=True, eq=False)
 class PartEdges:
-    """The edges of one relation into a partition, sorted by destination, then source; no self
-    loops.
-    """
+    """The edges of one relation into a partition, by destination, then source; no self loops."""
 
     src: Tensor
     """int32 [E] local id within the source type."""
     dst: Tensor
-    """int32 [E] local id within the destination type: an inner node, all of whose in-edges are
-    here."""
+    """int32 [E] local id within the destination type: inner nodes, with all their in-edges."""
     edge_weight: Tensor | None = None
     """float32 [E] from 0 on; None for ones."""
 

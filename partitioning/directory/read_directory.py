@@ -112,8 +112,7 @@ class PartitionDirectory:
 
     @property
     def stated_task(self) -> str | None:
-        """The kind of labels, multiclass, multilabel or regression, where the directory states
-        it."""
+        """The kind of labels, multiclass, multilabel or regression, where it is stated."""
         return None if self.meta is None else self.meta.task
 
     @property
@@ -123,16 +122,12 @@ class PartitionDirectory:
 
     @property
     def feature_pipelines(self) -> dict[str, Any]:
-        """The fitted pipelines that encoded the features, by table; empty where they are as
-        given.
-        """
+        """The fitted pipelines of the features, by table; empty where they are as given."""
         return {} if self.meta is None else self.meta.features
 
     @property
     def graph_settings(self) -> dict[str, Any]:
-        """Settings that changed edges or features, by name: a model needs the same at
-        prediction.
-        """
+        """Settings that changed edges or features, by name; prediction needs the same."""
         request = {} if self.meta is None else self.meta.request
         return {name: request[name] for name in GRAPH_SETTINGS if name in request}
 
@@ -201,8 +196,9 @@ class PartitionDirectory:
             )
 
     def read_hetero(self, part: int) -> HeteroPartition:
-        """Read and check one partition of a heterogeneous graph; InputError names what is wrong
-        with it.
+        """Read and check one partition of a heterogeneous graph.
+
+        InputError names what is wrong with it.
         """
         if isinstance(self.meta, HeteroMeta):
             return _read_hetero_npy_part(self, self.meta, part)
@@ -317,8 +313,9 @@ def _read_npy_part(directory: PartitionDirectory, part: int) -> Partition:
 
 
 def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tensor | None:
-    """Compute the random features of the halo nodes from their ids; None where features are of the
-    data.
+    """Compute the random features of the halo nodes from their ids.
+
+    Returns None where features are of the data.
     """
     file = folder / HALO_IDS
     if not file.is_file():
@@ -332,9 +329,7 @@ def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tenso
 def _add_links(
     partition: Partition, folder: Path, bounds: NDArray[np.int64], meta: Meta
 ) -> Partition:
-    """Return the partition with the pairs of link prediction and, in a graph of relations, their
-    numbers.
-    """
+    """Return the partition with the pairs of link prediction, and the relations' numbers."""
     first, end = bounds[partition.rank : partition.rank + 2].tolist()
     links = read_links(folder, range(first, end), int(bounds[-1]), meta.links.get("spectral", 0))
     halo = bounds[partition.halo_owner.numpy()] + partition.halo_index.numpy()

@@ -1,5 +1,4 @@
-"""Renumbers nodes so that those of a partition are contiguous, and sorts edges by partition on
-disk.
+"""Renumbers nodes so that a partition's are contiguous, and sorts edges by partition on disk.
 
 Edges are renumbered a chunk at a time and appended to the file of their destination's partition, so
 memory holds one chunk beside the graph. N nodes of one type, E edges of one relation, P partitions.
@@ -66,8 +65,9 @@ class SortedEdges:
         return self.folder / f"{part}.keys"
 
     def position_file(self, part: int) -> Path:
-        """The file of int64 [E], positions of these edges in the graph; only where edges have
-        weights or features.
+        """The file of int64 [E], positions of these edges in the graph.
+
+        There is one only where edges have weights or features.
         """
         return self.folder / f"{part}.positions"
 

@@ -1,6 +1,4 @@
-"""Row pointers and degrees of a sorted list of rows, as in the CSR format; computed in several
-threads.
-"""
+"""Row pointers and degrees of a sorted list of rows, as in CSR; computed in threads."""
 
 from typing import Any
 
@@ -39,8 +37,9 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
     row = rows.numpy()
 
     def find_sorted_starts(block: slice) -> NDArray[np.int64] | None:
-        """Return `_find_starts` of a block; None where the values at these positions do not
-        ascend.
+        """Return `_find_starts` of a block.
+
+        Returns None where the values at these positions do not ascend.
         """
         starts = _find_starts(row, block)
         return starts if bool((row[starts[1:]] > row[starts[:-1]]).all()) else None
@@ -60,8 +59,9 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
 
 
 def degrees(rows: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
-    """Count the entries of each row, int64 [num_rows]; with weights [E], add them up, float64
-    [num_rows].
+    """Count the entries of each row, int64 [num_rows].
+
+    With weights [E], add them up, float64 [num_rows].
 
     Args:
         rows: int [E] in [0, num_rows), the row of each entry.

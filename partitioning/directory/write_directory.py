@@ -1,5 +1,4 @@
-"""Writes a partition directory: sorts the edges by partition on disk, then writes one partition at
-a time.
+"""Writes a partition directory: sorts the edges on disk, then writes partition after partition.
 
 Memory holds the graph, one partition, and a few numbers per node. A plain graph is written as a
 graph with one node type and one relation; its arrays lie in the partition's folder itself (see
@@ -133,8 +132,9 @@ def _write_json(path: Path, content: Any, indent: int) -> None:
 
 @contextlib.contextmanager
 def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a hidden folder that takes the place of the directory at the end; it is removed on
-    failure.
+    """Yield a hidden folder that takes the directory's place at the end.
+
+    It is removed on failure.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(
@@ -151,8 +151,11 @@ def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
-    """Rename the folder. An existing directory changes places with it, so that one of them can
-    always be read; where the system cannot do that, it is moved aside first."""
+    """Rename the folder.
+
+    An existing directory changes places with it, so that one of them can always be read; where the
+    system cannot do that, it is moved aside first.
+    """
     if not os.path.lexists(directory):
         rename_durably(unfinished, directory)
         return
@@ -189,9 +192,7 @@ def writing(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class _LocalEdges:
-    """The edges of one relation into a partition, sorted by destination and then by source; with
-    self loops.
-    """
+    """The edges of one relation into a partition, by destination, then source; with self loops."""
 
     src: NDArray[np.int64]
     """[E] new ids."""
@@ -306,9 +307,7 @@ class _PartWriter:
     def _find_nodes(
         self, name: str, part: int, edges: Mapping[EdgeType, _LocalEdges]
     ) -> _LocalNodes:
-        """Number the inner nodes of one type, then its halo nodes: the other sources of the part's
-        edges.
-        """
+        """Number the inner nodes of one type, then its halo nodes (other sources of its edges)."""
         layout = self.layouts[name]
         first, end = layout.node_bounds[part : part + 2].tolist()
         is_source = np.zeros(len(layout.new_id), np.bool_)

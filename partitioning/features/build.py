@@ -1,6 +1,4 @@
-"""From a loaded graph to its features: encodes its tables, then adds the kinds of
-`features.kind`.
-"""
+"""Makes the features of a loaded graph: encodes its tables, adds the kinds of `features.kind`."""
 
 import glob
 import logging
@@ -73,8 +71,10 @@ def encode_tables(
 
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
-    """Settings by which a later table is read for the stored states: each column in its stored
-    role, or left out as then, unless tables have columns of one name in several roles.
+    """Return the settings by which a later table is read for the stored states.
+
+    Each column gets its stored role, or is left out as then, unless tables have columns of one name
+    in several roles.
 
     Names that the settings give to columns of ids, ends and weights stay.
     """
@@ -129,8 +129,9 @@ def read_as_fitted(
 def _encode_types(
     graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[HeteroGraphData, States]:
-    """Encode the features of each node type and relation of a heterogeneous graph. rows: the
-    target's training nodes, None: all.
+    """Encode the features of each node type and relation of a heterogeneous graph.
+
+    rows: the target's training nodes, None: all.
     """
     states: States = {}
     kinds = kinds_of(settings.kind, list(graph.nodes))
@@ -161,8 +162,9 @@ def _encode_types(
 def _encode_plain(
     graph: GraphData, settings: FeatureSettings, rows: Mask | None, stored: States
 ) -> tuple[GraphData, States]:
-    """Encode the features of nodes and edges of a plain graph. rows: the training nodes,
-    None: all.
+    """Encode the features of nodes and edges of a plain graph.
+
+    rows: the training nodes, None: all.
     """
     states: States = {}
     kinds_of_all = tuple(settings.kind)
@@ -230,8 +232,9 @@ def _check_edge_tables(stored: States, found: States, graph: str) -> None:
 
 
 def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
-    """Return the graph with the features that `features.kind` names; InputError if a node would
-    have none.
+    """Return the graph with the features that `features.kind` names.
+
+    Raises InputError if a node would have none.
     """
     made: Any
     if isinstance(graph, HeteroGraphData):
@@ -295,9 +298,7 @@ def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None
 
 
 def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) -> Any:
-    """Features that are encoded when they are read; as they are where the pipeline changes
-    nothing.
-    """
+    """Features that are encoded on access; unchanged where the pipeline changes nothing."""
     if not isinstance(features, np.ndarray) or not schema.columns:
         return features
     if is_identity(state, schema) and not _has_blanks(features):

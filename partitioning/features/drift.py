@@ -1,5 +1,7 @@
-"""Rows that are unlike those a feature pipeline was fitted to: unknown categories, and numbers
-beyond LIMIT deviations of the mean (with features.scale=robust, quartile ranges of the median).
+"""Counts rows that are unlike those a feature pipeline was fitted to.
+
+These have unknown categories, or numbers beyond LIMIT deviations of the mean (with
+features.scale=robust, quartile ranges of the median).
 
 By Chebyshev's inequality at most 1 / LIMIT^2 of the fitted rows are.
 """
@@ -14,8 +16,10 @@ LIMIT = 4.0
 
 
 def count_unusual(state: State, raw: Rows, schema: Schema) -> dict[str, int]:
-    """Count the unusual rows of a raw matrix, [n, W], by column; columns without any are left
-    out."""
+    """Count the unusual rows of a raw matrix, [n, W], by column.
+
+    Columns without any are left out.
+    """
     counts = {}
     for fitted in state["columns"]:
         column = schema.find(fitted["name"])

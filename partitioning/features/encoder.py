@@ -77,8 +77,9 @@ def fit_columns(table: Statistics, schema: Schema, settings: FeatureSettings) ->
 
 
 def _keep_sparse(schema: Schema, settings: FeatureSettings) -> State:
-    """Return the state of a sparse matrix, which stays as it is; InputError if the settings ask for
-    scaling.
+    """Return the state of a sparse matrix, which stays as it is.
+
+    Raises InputError if the settings ask for scaling.
     """
     if settings.scale not in ("auto", "none"):
         raise InputError(
@@ -89,8 +90,9 @@ def _keep_sparse(schema: Schema, settings: FeatureSettings) -> State:
 
 
 def _make_column_state(column: Column, scale_by: str, **fields: Any) -> State:
-    """Return the fitted state of a column as JSON. Without further fields its values stay as they
-    are.
+    """Return the fitted state of a column as JSON.
+
+    Without further fields its values stay as they are.
     """
     nothing = {"center": None, "scale": None, "fill": None, "indicator": False, "num_blank": 0}
     state = {"name": column.name, "role": column.role, "width": column.width, "scale_by": scale_by}
@@ -130,8 +132,9 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
 
 
 def _fit_categories(table: Statistics, column: Column, max_categories: int) -> State:
-    """The most frequent categories, ties in the order of their names; the others share one
-    column.
+    """The most frequent categories, ties in the order of their names.
+
+    The others share one column.
     """
     counts, num_blank = table.count_categories(column)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
@@ -168,9 +171,7 @@ def _choose_scale(column: Column, moments: Moments, wanted: str) -> str:
 
 
 def _merge_indicators(table: Statistics, schema: Schema, columns: list[State]) -> None:
-    """Keep one indicator of several columns that are blank in the same rows, such as joined
-    ones.
-    """
+    """Keep one indicator of several columns that are blank in the same rows (joined tables)."""
     seen: set[Hashable] = set()
     for column, state in zip(schema.columns, columns, strict=True):
         if state["indicator"]:
@@ -324,9 +325,7 @@ def apply(
 
 
 def _check_column(fitted: State, schema: Schema) -> None:
-    """InputError for a column with numbers instead of categories, or the other way, or of another
-    width.
-    """
+    """InputError for a column of another width, or with numbers for categories or the reverse."""
     column = schema.find(fitted["name"])
     assert column is not None
     if (fitted["role"] == "categorical") != (column.role == "categorical"):
@@ -427,8 +426,10 @@ def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
 
 
 def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
-    """Return the one-hot rows of codes [n], NaN where blank: a column for each fitted category, and
-    one for all others if the column has a rest."""
+    """Return the one-hot rows of codes [n], NaN where blank.
+
+    There is a column for each fitted category, and one for all others if the column has a rest.
+    """
     width = _count_outputs(fitted)
     places = {name: place for place, name in enumerate(fitted["categories"])}
     rest = width - 1 if fitted["rest"] else -1

@@ -42,8 +42,9 @@ Kinds = tuple[str, ...]
 
 
 def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
-    """Return the kinds of each type: the same for all, or those of a mapping; others are
-    `given`.
+    """Return the kinds of each type: the same for all, or those of a mapping.
+
+    Others are `given`.
     """
     if not isinstance(features, Mapping):
         return dict.fromkeys(types, tuple(features))
@@ -60,8 +61,9 @@ def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
 
 
 def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
-    """Return the graph with features of these kinds; InputError if some nodes of a type have
-    none.
+    """Return the graph with features of these kinds.
+
+    Raises InputError if some nodes of a type have none.
     """
     kinds = kinds_of(features, list(graph.nodes))
     chosen = {name: _replace_missing(graph, name, each) for name, each in kinds.items()}
@@ -87,8 +89,9 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
 
 
 def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
-    """Return the kinds of features of a type: for `given` without features, `neighbours`;
-    InputError if only some nodes have features.
+    """Return a type's kinds of features: for `given` without features, `neighbours`.
+
+    Raises InputError if only some nodes have features.
     """
     table = graph.nodes[name]
     if kinds != ("given",):
@@ -123,8 +126,9 @@ def _concatenate(blocks: list[Features]) -> Features:
 def _make_kind(
     graph: HeteroGraphData, name: str, kind: str, means: Mapping[str, Features]
 ) -> Features:
-    """Make one kind of features for the nodes of a type, [N_t, F]. means: by type, the means of the
-    neighbours' features.
+    """Make one kind of features for the nodes of a type, [N_t, F].
+
+    means: by type, the means of the neighbours' features.
     """
     table = graph.nodes[name]
     if kind == "given":
@@ -184,8 +188,9 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
 
 
 def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
-    """Return the means [N_d, F_s] of the in-neighbours in a relation; zeros without
-    in-neighbours.
+    """Return the means [N_d, F_s] of the in-neighbours in a relation.
+
+    Zeros without in-neighbours.
     """
     weight = np.ones(relation.num_edges, np.float32)
     return _average(relation.dst, relation.src, weight, rows, graph.nodes[each[2]].num_nodes)

@@ -54,9 +54,7 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
 
 
 def _refuse_missing(graph: GraphData) -> None:
-    """InputError that says how many nodes have no features, and the settings that give
-    them some.
-    """
+    """InputError that counts nodes without features, and names settings that give them some."""
     assert graph.featured is not None
     number = int((~graph.featured).sum())
     if number == graph.num_nodes:
@@ -94,8 +92,9 @@ def _random(graph: GraphData) -> Rows:
 
 
 def positional(graph: GraphData) -> Rows:
-    """Return random rows averaged over neighbours, normalised and added up over HOPS hops, [N,
-    WIDTH] (FastRP).
+    """Return the random rows of FastRP, [N, WIDTH].
+
+    They are averaged over neighbours, normalised and added up over HOPS hops.
     """
     edges = _edges_between(graph)
     edges = sp.csr_array(edges + edges.T)
@@ -114,9 +113,7 @@ def _given(graph: GraphData) -> Features:
 
 
 def _neighbours(graph: GraphData) -> Features:
-    """Return the features, with the mean of their in-neighbours' for nodes without any,
-    hop by hop.
-    """
+    """Return the features; nodes without any get their in-neighbours' mean, hop by hop."""
     known = np.ones(graph.num_nodes, np.bool_) if graph.featured is None else graph.featured.copy()
     rows, edges = sp.csr_array(graph.features), _edges_between(graph)
     if isinstance(graph.features, sp.csr_array):

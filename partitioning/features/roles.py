@@ -104,8 +104,9 @@ class MissingColumn(InputError):
 
 
 def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[str]]]) -> None:
-    """MissingColumn for a name or pattern of `columns.*` that no table has; tables: files,
-    names.
+    """Raise MissingColumn for a name or pattern of `columns.*` that no table has.
+
+    tables: files, names.
     """
     asked = {role: getattr(columns, role) for role in ("label", "split", "time", *FEATURE_ROLES)}
     if not any(asked.values()):

@@ -66,9 +66,7 @@ ROLES = ("numeric", "date", "boolean", "categorical", "embedding", "matrix")
 
 
 def check_states(states: Any) -> None:
-    """ValueError unless this is a JSON value of fitted states: read from a file, it may be
-    anything.
-    """
+    """ValueError unless this JSON value, which may come from any file, has fitted states."""
     for table, state in states.items() if isinstance(states, dict) else [("", states)]:
         try:
             names = [name for role in state["roles"].values() for name in role]

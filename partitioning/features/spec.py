@@ -1,6 +1,4 @@
-"""Reads feature pipelines: fitted ones from where they are stored, or summaries of tables, to which
-one is fitted.
-"""
+"""Reads feature pipelines: stored ones, or summaries of tables, to which one is fitted."""
 
 import json
 import logging
@@ -125,8 +123,9 @@ def _check_version(file: Path, found: dict[str, Any], known: int) -> None:
 def _fit_tables(
     summaries: dict[str, dict[str, Any]], settings: FeatureSettings
 ) -> dict[str, State]:
-    """Fit one pipeline per table to the summaries of all files; InputError if files describe other
-    tables.
+    """Fit one pipeline per table to the summaries of all files.
+
+    Raises InputError if files describe other tables.
     """
     tables: Sequence[str] = list(next(iter(summaries.values())))
     for file, of_file in summaries.items():

@@ -107,9 +107,7 @@ class Moments:
 
     @property
     def has_similar_scales(self) -> bool:
-        """Return whether the root mean squares of all varying columns are within a factor
-        SIMILAR.
-        """
+        """Whether the root mean squares of all varying columns are within a factor SIMILAR."""
         size = np.sqrt(self.mean**2 + self.squares / np.maximum(self.count, 1))[self.varies]
         return len(size) < 2 or bool(size.max() <= SIMILAR * size.min())
 

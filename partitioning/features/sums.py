@@ -63,8 +63,9 @@ class _Layout:
 
     @classmethod
     def of(cls, columns: Sequence[AgreedColumn], settings: FeatureSettings) -> "_Layout":
-        """Return the layout of agreed columns; the settings decide whether it has histograms and
-        logarithms.
+        """Return the layout of agreed columns.
+
+        The settings decide whether it has histograms and logarithms.
         """
         needs_quantiles = settings.missing == "median" or settings.scale == "robust"
         return cls(tuple(columns), needs_quantiles, settings.scale == "log")
@@ -80,8 +81,10 @@ class _Layout:
         return sum(each.width for each in self.numbers)
 
     def split(self, counts: Words) -> dict[str, Words]:
-        """The parts by name: those of PER_ENTRY [E], bins [E, BINS]; has_blanks and pattern by
-        column [K]; num_rows [1]; of a categorical column its categories, others, and blanks.
+        """The parts by name.
+
+        Those of PER_ENTRY are [E], bins [E, BINS], has_blanks and pattern [K] by column, num_rows
+        [1]; of a categorical column its categories, others, and blanks.
         """
         entries = self.num_entries
         sizes = {"num_rows": 1} | dict.fromkeys(PER_ENTRY, entries)
@@ -213,8 +216,9 @@ def _count_numbers(
     layout: _Layout,
     path: str,
 ) -> None:
-    """Fill in the counts of the numeric columns: values, zeros, blanks and histograms; InputError
-    for a value outside its range.
+    """Fill in the counts of the numeric columns: values, zeros, blanks and histograms.
+
+    Raises InputError for a value outside its range.
     """
     moments = [table.moments(column) for column in columns]
     for name in ("count", "num_zeros", "num_blank"):
@@ -344,8 +348,9 @@ class SummedTables:
         return self._moments(column, self._layout.num_entries)
 
     def _moments(self, column: Column, offset: int) -> Moments:
-        """Compute the statistics of a column from the sums; offset: where logarithms
-        begin, or 0.
+        """Compute the statistics of a column from the sums.
+
+        offset: where logarithms begin, or 0.
         """
         at = self._entries[column.name]
         count, zeros, blank, not_binary = (self._total[name][at] for name in PER_ENTRY)
@@ -357,8 +362,7 @@ class SummedTables:
             count.astype(np.float64),
             mean=np.where(count > 0, middle + half * mean, 0),
             squares=squares * half**2,
-            # The smallest and largest value stay at their site; the ends of the range stand for
-            # them.
+            # The smallest and largest value stay at their site; the range stands for them.
             low=middle - half,
             high=np.where(varies, middle + half, middle - half),
             binary=not_binary == 0,

@@ -1,3 +1,1 @@
-"""Link prediction, before training: split of the pairs, baselines, and embeddings from the graph
-alone.
-"""
+"""Link prediction before training: split of the pairs, baselines, untrained embeddings."""

@@ -3,8 +3,9 @@
     s(u, v) = sum over common neighbours z of  1 / (m log d(z))
 
 d(z) is the number of neighbours of z, in either direction. m makes the mean score of the training
-pairs 1. Weights are integers, multiples of 1 / ONE, so that a sum does not depend on its order. N
-nodes, n pairs.
+pairs 1. Weights are integers, multiples of 1 / ONE, so that a sum does not depend on its order.
+
+N nodes, n pairs.
 """
 
 import numpy as np

@@ -109,8 +109,7 @@ def split_links(
     held_out = np.union1d(pairs["val"], pairs["test"])
     if kind["kind"] != "given":
         _check_disjoint(pairs, num_nodes, graph)
-    # In a published split a training pair can also be a test pair: two authors write together
-    # again.
+    # In a published split a training pair can be a test pair: authors write together again.
     train = rows.get("train", edges.rows)
     if kind["kind"] == "given" or "train" not in rows:
         train = train[~np.isin(_number_pairs(train, num_nodes), held_out)]
@@ -346,8 +345,9 @@ def _draw_negatives(
 
 
 def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | None:
-    """Return the rows of the user's files, or of the data set's own split; None where they are
-    drawn.
+    """Return the rows of the user's files, or of the data set's own split.
+
+    Returns None where they are drawn.
     """
     if settings.kind == "none":
         return None

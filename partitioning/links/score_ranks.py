@@ -60,9 +60,7 @@ def measure_ranks(found: Floats) -> dict[str, float]:
 
 
 def _chunk_by_source(rows: Ints, num_nodes: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield positions of rows, their distinct sources, and the index of each row's source among
-    these.
-    """
+    """Yield positions of rows, their distinct sources, and each row's source among these."""
     order = np.argsort(rows[:, 0], kind="stable")
     step = max(1, MAX_SCORES // max(1, num_nodes))
     for first in range(0, len(rows), step):

@@ -1,16 +1,15 @@
-"""Spectral embeddings of nodes from the graph of the training pairs; their dot products score
-pairs.
+"""Spectral embeddings of nodes from the training pairs' graph; their products score pairs.
 
-    M = D^-a A D^-a        p = V_K S_K / sqrt(m)
+    M = D^-a A D^-a
+    p = V_K S_K / sqrt(m)
 
 A has a one for each training pair, in both directions, D are its degrees, and S_K, V_K the K
 largest eigenvalues of M and their vectors. m makes the mean product of the training pairs 1. For
 users and items this is a truncated singular value decomposition (PureSVD; Cremonesi, Koren and
 Turrin, RecSys 2010), with the normalisation of spectral clustering (a = 1/2) or less of it. The
-products are those of M M, that is,
-paths of two edges: M itself gives small eigenvalues, which are noise, too much weight. Validation
-pairs
-choose a and K: few columns describe communities, many describe single neighbours.
+products are those of M M, that is, paths of two edges: M itself gives small eigenvalues, which are
+noise, too much weight. Validation pairs choose a and K: few columns describe communities, many
+describe single neighbours.
 
 N nodes, n pairs, K columns.
 """
@@ -41,8 +40,7 @@ NUM_ITERATIONS = 5
 def choose_spectral_embedding(
     rows: Mapping[str, Ints], num_nodes: int, width: int
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return the embedding [N, K] with the a and K that rank the validation pairs best, and these
-    values.
+    """Return the embedding [N, K] of the a and K that rank the validation pairs best, and both.
 
     Without validation pairs it is the first a and the whole width.
 
@@ -80,8 +78,9 @@ def choose_spectral_embedding(
 
 
 def spectral_rows(pairs: Ints, num_nodes: int, width: int, power: float) -> NDArray[np.float32]:
-    """Return the leading eigenvectors of D^-a A D^-a scaled by their eigenvalues, float32 [N, K];
-    columns beyond the positive eigenvalues are zeros.
+    """Return the leading eigenvectors of D^-a A D^-a scaled by their eigenvalues, float32 [N, K].
+
+    Columns beyond the positive eigenvalues are zeros.
 
     Args:
         pairs: training pairs, int64 [n, 2].

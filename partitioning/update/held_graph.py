@@ -1,5 +1,4 @@
-"""What an update needs to know of the partition directory that it changes: types, relations, ids,
-and how its tables were read.
+"""Reads what an update needs of the directory it changes: types, relations, ids, table formats.
 
 N nodes of a type, P partitions.
 """

@@ -15,8 +15,11 @@ Ints = NDArray[np.int64]
 
 
 class LocalNodes:
-    """The nodes of one type that a partition knows: inner and halo nodes before, then further ones
-    in ascending order: its new nodes, and sources of new edges."""
+    """The nodes of one type that a partition knows.
+
+    These are the inner and halo nodes before the change, then further ones in ascending order: its
+    new nodes, and sources of new edges.
+    """
 
     def __init__(self, numbers: Renumbering, part: int, halo: Ints, further: Ints) -> None:
         self.first, end = numbers.old_bounds[part : part + 2].tolist()
@@ -53,8 +56,9 @@ class LocalNodes:
         return np.asarray(local)
 
     def number(self, is_used: NDArray[np.bool_]) -> tuple[NDArray[np.int32], Ints]:
-        """Return the new local number of each known node (undefined where it is left out), and the
-        new ids of the halo.
+        """Return the new local number of each known node, and the new ids of the halo.
+
+        The number of a node that is left out is undefined.
 
         Args:
             is_used: Whether a node is the source of an edge.
@@ -81,8 +85,10 @@ class SortedEdges:
         self.source, self.destination, self.src, self.dst = source, destination, src, dst
 
     def find(self, edges: Edges) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of all copies of edges [n], for each copy the row in the table, and
-        the number of copies of each edge. Ends are local numbers before the change.
+        """Return the positions of all copies of edges [n], their rows, and their numbers.
+
+        A row is the edge's row in the table; each edge has its number of copies. Ends are local
+        numbers before the change.
         """
         if not len(edges.src):
             return edges.src, edges.src, edges.src
@@ -97,9 +103,7 @@ class SortedEdges:
         return places[np.repeat(begin, counts) + offset], rows, counts
 
     def find_insertions(self, new: Edges) -> tuple[Edges, Ints]:
-        """Return new edges in their sorted order, and for each the position before which it is
-        inserted.
-        """
+        """Return new edges in sorted order, and for each the position before which it goes."""
         src, dst = self.source.find(new.src), self.destination.find(new.dst)
         new_src, size = self.source.new_ids[src], self.source.size
         order = np.lexsort((new_src, self.destination.new_ids[dst]))
@@ -111,8 +115,10 @@ class SortedEdges:
         return new, first[inverse] + after - before[inverse]
 
     def _places_at(self, nodes: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the places of all edges into some nodes, ascending; and for each node its first
-        place, and the number of returned places before it."""
+        """Return the places of all edges into some nodes, ascending.
+
+        Also returns for each node its first place, and the number of returned places before it.
+        """
         asked = nodes.astype(self.dst.dtype)
         first, end = (np.searchsorted(self.dst, asked, side) for side in ("left", "right"))
         counts = end - first

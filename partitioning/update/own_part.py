@@ -1,5 +1,6 @@
-"""The change of one partition, where several machines change theirs: numbers of nodes here become
-numbers in the whole graph.
+"""The change of one partition, where several machines change theirs.
+
+Numbers of nodes here become numbers in the whole graph.
 
 Each machine reads its tables as if its partitions were all (held_graph.open_directory). Messages
 between the workers (retexo/worker/update.py) tell the rest: which nodes the others delete, how many
@@ -65,8 +66,9 @@ class OwnPart:
         return self.part - self.held.first_part
 
     def deleted(self, name: str) -> Ints:
-        """Return the deleted nodes of a node type in the partition, by their numbers in the whole
-        graph before the change, ascending.
+        """Return the deleted nodes of a type in the partition, ascending.
+
+        They have their numbers in the whole graph before the change.
         """
         first, end = self.held.types[name].bounds[self.local_part : self.local_part + 2]
         gone = self.change.nodes[name].deleted
@@ -179,9 +181,7 @@ class OwnPart:
         numbers_of: dict[str, Ints],
         numbers: Renumbering,
     ) -> EdgeChange:
-        """Return the edges of a change that end in the partition, with the nodes' numbers in the
-        whole graph.
-        """
+        """Return a change's edges into the partition, with node numbers of the whole graph."""
 
         def renumber(edges: Edges) -> Edges:
             here = edges.take(self._is_here(name, edges.dst))

@@ -44,8 +44,9 @@ def _read_tables(
     settings: UpdateSettings,
     elsewhere: dict[str, NDArray[np.int64]] | None,
 ) -> Change:
-    """Read the tables of nodes, then of edges; elsewhere: gets the ids of sources on other
-    machines, None: they are refused.
+    """Read the tables of nodes, then of edges.
+
+    elsewhere: gets the ids of sources on other machines; None: they are refused.
     """
     notes: list[str] = []
     nodes = {name: read_nodes(held, each, settings, notes) for name, each in held.types.items()}

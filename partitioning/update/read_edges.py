@@ -1,5 +1,6 @@
-"""Reads the tables of new, changed and deleted edges of an update, and checks them against each
-other. n edges of a table.
+"""Reads an update's tables of new, changed and deleted edges, and checks them together.
+
+n edges of a table.
 """
 
 from collections.abc import Mapping

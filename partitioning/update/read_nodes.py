@@ -125,9 +125,7 @@ def _read_table(held: HeldDirectory, each: HeldType, path: Path) -> Table:
 def _read_values(
     held: HeldDirectory, each: HeldType, table: Table, ids: Ints, notes: list[str], *, is_new: bool
 ) -> dict[str, Array]:
-    """Return features, labels and masks of the rows of a table, by the name of the file they go
-    into.
-    """
+    """Return features, labels and masks of a table's rows, by the name of their file."""
     made: dict[str, Array] = {}
     given: dict[str, Any] = {name: array for name, (array, _) in table.values.items()}
     if is_new or "feat" in table.values:
@@ -148,8 +146,9 @@ def _read_values(
 def _encode_features(
     held: HeldDirectory, each: HeldType, table: Table, ids: Ints, notes: list[str]
 ) -> NDArray[np.float32]:
-    """Encode the features of a table of nodes, [n, F], as the directory's; note rows that are
-    unlike those of the fit.
+    """Encode the features of a table of nodes, [n, F], as the directory's.
+
+    Rows that are unlike those of the fit are noted.
     """
     unusual: dict[str, int] = {}
     blocks = [np.zeros((len(ids), 0), np.float32)]

@@ -169,8 +169,10 @@ class _Moves:
                 self._move(node, self._best_other(node)[0])
 
     def improve(self, budget: int) -> int:
-        """Move up to `budget` nodes that have more neighbours in another partition; return their
-        number."""
+        """Move up to `budget` nodes that have more neighbours in another partition.
+
+        Return their number.
+        """
         gains = self._find_gains()
         nodes = np.flatnonzero(gains > 0)
         moved = 0
@@ -184,9 +186,7 @@ class _Moves:
         return moved
 
     def _find_gains(self) -> NDArray[np.float32]:
-        """Return for each node by how many the cut edges fall if it moves to its best other
-        partition, [N].
-        """
+        """Return how many fewer edges are cut if a node moves to its best other partition, [N]."""
         num_nodes, num_parts = len(self.part), self.sizes.shape[1]
         places = np.arange(num_nodes), self.part
         of_part = sp.csr_array((np.ones(num_nodes, np.float32), places), (num_nodes, num_parts))
@@ -200,8 +200,7 @@ class _Moves:
         return other - own
 
     def _best_other(self, node: int) -> tuple[int, float]:
-        """Return the partition with room and most neighbours, and the gain; -1 where none has
-        room."""
+        """Return the partition with room and most neighbours (-1: none has room), and the gain."""
         begin, end = self.edges.indptr[node : node + 2]
         near = np.bincount(
             self.part[self.edges.indices[begin:end]],

@@ -28,8 +28,9 @@ class Renumbering:
 
     @classmethod
     def of(cls, old_bounds: Ints, deleted: Ints, parts_of_new: Ints) -> "Renumbering":
-        """Number the nodes that stay, then the new ones of each partition. parts_of_new: the
-        partition of each new node.
+        """Number the nodes that stay, then the new ones of each partition.
+
+        parts_of_new: the partition of each new node.
         """
         num_parts, num_nodes = len(old_bounds) - 1, int(old_bounds[-1])
         stays = np.ones(num_nodes, np.bool_)

@@ -307,8 +307,10 @@ def _count_edges(held: HeldDirectory, name: EdgeType, part: int) -> int:
 
 
 def _checksums(held: HeldDirectory, folder: Path, part: int) -> dict[str, str]:
-    """The sha256 of every file of a partition, by its path in the directory; that of before for a
-    file that stayed."""
+    """The sha256 of every file of a partition, by its path in the directory.
+
+    A file that stayed keeps the one it had.
+    """
     files = sorted(path for path in (folder / f"part{part}").rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
 

@@ -99,9 +99,7 @@ class PartUpdater:
         return made
 
     def _local_nodes(self, part: int, name: str) -> LocalNodes:
-        """Number locally the inner and halo nodes before the change, its new nodes, and sources of
-        new edges.
-        """
+        """Number locally inner and halo nodes before, new nodes, and sources of new edges."""
         numbers = self.numbers[name]
         halo = load_array(node_folder(self.held.folder(part), name) / "halo.npy")
         sources = [
@@ -201,9 +199,7 @@ class PartUpdater:
         edges: Mapping[EdgeType, _LocalEdges],
         made: UpdatedPart,
     ) -> NDArray[np.bool_]:
-        """Return which known nodes of a type are sources of edges into the partition after the
-        change.
-        """
+        """Return which known nodes of a type are sources of edges into the changed partition."""
         used = np.zeros(len(nodes.ids), np.bool_)
         relations = [each for each in edges if each[0] == name]
         if any(len(made.removed[each]) for each in relations):
@@ -223,9 +219,7 @@ class PartUpdater:
         local: Mapping[str, tuple[NDArray[np.int32], Ints]],
         made: UpdatedPart,
     ) -> None:
-        """Write the edges of a relation with the new local numbers, or link files that did not
-        change.
-        """
+        """Write the edges of a relation with the new local numbers, or link unchanged files."""
         old, new = (
             edge_folder(each, name) for each in (self.held.folder(part), self._new_folder(part))
         )
@@ -259,9 +253,7 @@ class PartUpdater:
     def _write_nodes(
         self, part: int, name: str, nodes: LocalNodes, halo: Ints, made: UpdatedPart
     ) -> None:
-        """Write features, ids, names and halo of a type's nodes, or link files that did
-        not change.
-        """
+        """Write features, ids, names and halo of a type's nodes, or link unchanged files."""
         old, new = (
             node_folder(each, name) for each in (self.held.folder(part), self._new_folder(part))
         )

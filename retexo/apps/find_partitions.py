@@ -225,8 +225,7 @@ def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
 def _find_differences(
     settings: Settings, directory: PartitionDirectory, requested: dict[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Return settings of the command line that differ from meta.json: name -> values here and
-    there.
+    """Return settings that differ from meta.json: name -> values here and there.
 
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """

@@ -139,8 +139,7 @@ def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings by which app=predict partitions a graph: what training did to its own, and no
-    split.
+    """Return app=predict's settings to partition a graph: as in training, without a split.
 
     What the command line gives stays.
     """
@@ -158,9 +157,7 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
 
 def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> FeatureSettings:
-    """Return the feature settings with the checkpoint's pipeline, unless the command line names
-    one.
-    """
+    """Return the feature settings with the checkpoint's pipeline, unless one is set."""
     features = settings.partition.dataset.features
     if not checkpoint.features or "features.spec" in settings.given:
         return features

@@ -1,6 +1,4 @@
-"""`app=partition_data`: load a graph, split its nodes or pairs, assign its nodes, write the
-partition directory.
-"""
+"""`app=partition_data`: load, split and assign a graph, and write the partition directory."""
 
 import contextlib
 import logging
@@ -60,8 +58,9 @@ logger = logging.getLogger(__name__)
 
 
 def run(settings: PartitionSettings) -> Meta:
-    """Write the partition directory, unless it exists with the same settings; return its
-    description.
+    """Write the partition directory, unless it exists with the same settings.
+
+    Return its description.
     """
     if settings.update.source is not None:
         return rebalance_directory(settings.update)
@@ -205,9 +204,7 @@ def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
 
 
 def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
-    """Draw or take the split of the nodes, then encode the features with statistics of training
-    nodes.
-    """
+    """Draw or take the split, then encode the features with training nodes' statistics."""
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     recipe = datasets.recipe(settings.dataset.name).split
     split = node_split.draw(labelled, settings.dataset.split, recipe)
@@ -236,9 +233,7 @@ def _select_relation(
 def _split_pairs(
     settings: PartitionSettings, graph: GraphData, request: dict[str, Any], states: States
 ) -> _SplitGraph:
-    """Split the pairs of a plain graph for link prediction, and make the features from the
-    remaining edges.
-    """
+    """Split the pairs of a plain graph, and make the features from the remaining edges."""
     dataset, split = settings.dataset, settings.dataset.split
     if split.by is not None and split.by == (request["task.relation"] or "").split("__")[0]:
         split = replace(split, by="source")
@@ -259,8 +254,9 @@ def _describe_links(pairs: LinkSplit, assignment: Assignment) -> dict[str, Any]:
 
 
 def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
-    """Return whether DGL's files are written, too; InputError if they are wanted where they cannot
-    be.
+    """Return whether DGL's files are written, too.
+
+    Raises InputError if they are wanted where they cannot be.
     """
     if settings.dataset.links:
         return False
@@ -325,8 +321,7 @@ def count_cover_rows(
     *,
     limit: int = COVER_LIMIT,
 ) -> int | None:
-    """Return the number of rows in one exchange if partial sums replace rows wherever that saves
-    rows.
+    """Return the rows of one exchange where partial sums replace rows if that saves rows.
 
     This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions.
     A source has one key for each partition that it sends to, a destination one for each relation
@@ -358,9 +353,7 @@ def count_cover_rows(
 
 
 def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> int:
-    """Return the size of the smallest vertex cover of edges between keys of rows and of sums, [E]
-    each.
-    """
+    """Return the size of the smallest vertex cover of edges between two sets of keys, [E] each."""
     num_rows, left = _number_keys(rows)
     num_sums, right = _number_keys(partial_sums)
     weights = np.ones(num_rows, np.int64), np.ones(num_sums, np.int64)
@@ -368,8 +361,9 @@ def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> in
 
 
 def _number_keys(keys: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of distinct keys, and each key's rank among them; np.unique takes twice as
-    long.
+    """Return the number of distinct keys, and each key's rank among them.
+
+    np.unique takes twice as long.
     """
     order = np.argsort(keys)
     is_first = np.diff(keys[order], prepend=-1) > 0

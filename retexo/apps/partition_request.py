@@ -171,8 +171,10 @@ def _checksum(setting: str, path: Path) -> str | None:
 
 
 def _list_tables(folder: Path) -> list[Path]:
-    """Return what may be read of a folder of tables, sorted: files of known names, those of nodes/
-    and edges/, and the part files of tables that are folders. Hidden files are not read.
+    """Return the files of a folder of tables that may be read, sorted.
+
+    These have known names, or are in nodes/ and edges/, or are part files of tables that are
+    folders. Hidden files are not read.
     """
     known = {"edges", *NODE_TABLES, *chain.from_iterable(node_split.FILE_NAMES.values())}
     groups = [path for path in (folder / "nodes", folder / "edges") if path.is_dir()]

@@ -119,8 +119,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 def _plan_prediction(
     settings: Settings, directory: PartitionDirectory, partitions: Sequence[Part]
 ) -> dict[str, Any]:
-    """Return the bytes of app=predict on the same partitions; nothing for links, which ask what
-    they score."""
+    """Return the bytes of app=predict on the same partitions.
+
+    There are none for links, which ask what they score.
+    """
     if settings.train.task.links:
         return {}
     exchange = settings.train.exchange.at_prediction(settings.predict.precision)
@@ -144,8 +146,9 @@ def _estimate_by_formulas(
     plain: TrafficEstimate,
     rounds: dict[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """Return bytes of the other methods, by baseline, and bytes of memory of each worker, which are
-    left out for heterogeneous graphs.
+    """Return bytes of the other methods, by baseline, and bytes of memory of each worker.
+
+    Memory is left out for heterogeneous graphs.
     """
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if hetero:
@@ -243,8 +246,9 @@ def _with_plain_exchange(settings: TrainSettings) -> TrainSettings:
 
 
 def _with_values(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSettings:
-    """Return the settings with other values, by group and name; a list per layer gets the value in
-    every layer.
+    """Return the settings with other values, by group and name.
+
+    A list per layer gets the value in every layer.
     """
     made = {}
     for group, values in new.items():

@@ -38,8 +38,7 @@ def run(settings: Settings, run_dir: Path) -> Path:
 
 
 def make(run_dir: Path, *folders: Path) -> Path:
-    """Read the runs below folders and write report.html, report.md, csv files and figures/ into
-    run_dir.
+    """Read the runs below folders; write report.html, report.md, csv files and figures/.
 
     Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report
     already.

@@ -106,8 +106,9 @@ def _check_kinds(run_dir: Path, ranks: range) -> None:
 
 
 def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
-    """InputError for a run directory in use, unless resume=auto goes on with its run, and for a
-    `resume` that names a directory without state/run.json.
+    """InputError for a run directory in use, or a `resume` without state/run.json.
+
+    With resume=auto the command goes on with the run of the directory.
 
     Args:
         ranks: ranks of this node, whose paths below `run_dir` must be folders or files as expected.
@@ -184,8 +185,9 @@ def _resumed_dir(resume: str | None, run_dir: Path) -> Path:
 
 
 def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return `run` and `settings` of state/run.json of a saved run; InputError if they cannot be
-    read.
+    """Return `run` and `settings` of state/run.json of a saved run.
+
+    Raises InputError if they cannot be read.
     """
     path = source / RUN_FILE
     try:

@@ -74,8 +74,10 @@ def _settings_of(settings: Settings, seed: int) -> Settings:
 
 
 def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return `mean` and `std`, the sample deviation (None of one run), of each score by split, of
-    the bytes and of the seconds of training; and the metric that stopping looked at."""
+    """Return `mean` and `std` of each score by split, of bytes and seconds; and the metric.
+
+    `std` is the sample deviation, None of one run; the metric is what stopping looked at.
+    """
     found: dict[str, Any] = {}
     for split in SPLITS:
         for score in summaries[0].get(split, {}):

@@ -1,5 +1,4 @@
-"""`app=plan` at one site: bounds what a run would send from this site, without contacting the
-others.
+"""`app=plan` at one site: bounds what a run would send from here, without asking the others.
 
 An edge belongs to the site of its destination, so only the other sites know which rows they will
 ask for. The bound of rows assumes that each edge between sites has its reverse, as in an undirected

@@ -125,8 +125,9 @@ def ranking_rows(val: Mapping[str, float], test: Mapping[str, float]) -> dict[st
 
 
 def class_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row of test scores for each class; of more than MAX_CLASS_ROWS classes one row that
-    points to summary.json.
+    """Return a row of test scores for each class.
+
+    More than MAX_CLASS_ROWS classes get one row that points to summary.json.
     """
     rows = summary.get("classes", {}).get("test", [])
     if len(rows) > MAX_CLASS_ROWS:

@@ -178,8 +178,9 @@ class Training:
             self.observers.end(self.summary)
 
     def _run_with_restarts(self) -> dict[str, Any]:
-        """Run until an attempt succeeds, again after each curable failure; write a failure to the
-        summary.
+        """Run until an attempt succeeds, again after each curable failure.
+
+        A failure is written to the summary.
         """
         try:
             while True:
@@ -197,8 +198,9 @@ class Training:
             raise
 
     def _attempt(self) -> dict[str, Any]:
-        """Connect the nodes, run the workers once, and return the summary, which is written before
-        and after.
+        """Connect the nodes, run the workers once, and return the summary.
+
+        It is written before and after.
         """
         with ExitStack() as stack:
             node = self._connect(stack)

@@ -43,8 +43,9 @@ class ReduceInput:
 
 
 class Communicator:
-    """The collectives of this worker, over any transport. Tensors on a GPU are copied to the
-    host.
+    """The collectives of this worker, over any transport.
+
+    Tensors on a GPU are copied to the host.
     """
 
     def __init__(
@@ -139,8 +140,9 @@ class Communicator:
             self.replay_log = before
 
     def _deliver(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
-        """Pass messages to the transport, after the simulated latency; PeerLost names the kind of
-        traffic.
+        """Pass messages to the transport, after the simulated latency.
+
+        PeerLost names the kind of traffic.
         """
         outgoing[self.rank] = incoming[self.rank] = ()
         if self._sleep_time and self.world_size > 1:
@@ -157,8 +159,9 @@ class Communicator:
         return torch.cat(received).view(self.world_size, *tensor.shape)
 
     def gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
-        """Return at rank 0 the tensors of all workers, [W, ...], each of the shape [...] of
-        `tensor`; elsewhere [0, ...].
+        """Return at rank 0 the tensors of all workers, [W, ...]; elsewhere [0, ...].
+
+        The shape of `tensor` is [...], the same everywhere.
         """
         flat = tensor.flatten()
         to_peers = [flat if peer == 0 else flat[:0] for peer in range(self.world_size)]
@@ -188,8 +191,9 @@ class Communicator:
             summand.tensor.copy_(self.masks.reveal(total, summand.tensor.dtype))
 
     def _sum_chunks(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
-        """Sum each tensor over all workers in place: each rank sums one chunk, or one rank all of a
-        short message, then sends the sum to all.
+        """Sum each tensor over all workers in place.
+
+        Each rank sums one chunk, or one rank all of a short message, then sends the sum to all.
         """
         everyone = range(self.world_size)
         num_bytes = sum(
@@ -230,8 +234,9 @@ class Communicator:
         )
 
     def gather_traffic(self, num_layers: int) -> Tensor:
-        """Return at rank 0 the bytes that every worker sent, this message included: int64 [W, K,
-        L + 1, W].
+        """Return at rank 0 the bytes that every worker sent: int64 [W, K, L + 1, W].
+
+        This message is included.
 
         Indexed by sender, kind, layer and peer.
         """
@@ -259,8 +264,9 @@ def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tup
 
 
 class _ChunkedSum:
-    """A summand of an all-reduce. Each rank sums one chunk. Values sent as they are, are not
-    copied.
+    """A summand of an all-reduce.
+
+    Each rank sums one chunk. Values sent as they are, are not copied.
     """
 
     def __init__(self, summand: ReduceInput, rank: int, chunks: Sequence[tuple[int, int]]) -> None:
@@ -330,8 +336,9 @@ class _ChunkedSum:
 
 
 def _add(values: Sequence[Tensor], total: Tensor) -> None:
-    """Write the sum of values, in order, into `total`, which may be one of them. Changes the
-    others.
+    """Write the sum of values, in order, into `total`, which may be one of them.
+
+    The others are changed.
     """
     if len(values) < 2:
         total.copy_(values[0]) if values else total.zero_()

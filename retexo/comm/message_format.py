@@ -40,8 +40,9 @@ def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
 def chunk(
     encoded: Sequence[ByteArray], wire_format: WireFormat, first: int, end: int
 ) -> list[ByteArray]:
-    """The bytes of the values from `first` to `end`; with scales, `first` is a multiple of
-    BLOCK.
+    """The bytes of the values from `first` to `end`.
+
+    With scales, `first` is a multiple of BLOCK.
     """
     if isinstance(wire_format, torch.dtype):
         return [encoded[0][first * wire_format.itemsize : end * wire_format.itemsize]]
@@ -80,8 +81,9 @@ def decode(content: ByteArray, wire_format: WireFormat, count: int) -> Tensor:
 
 
 def _code_bytes(codes: str, count: int) -> int:
-    """Bytes of `count` codes. Every fourth int6 code lies in the spare bits of the three before
-    it.
+    """Bytes of `count` codes.
+
+    Every fourth int6 code lies in the spare bits of the three before it.
     """
     return count - count // 4 if codes == "int6" else count
 

@@ -71,9 +71,7 @@ def connected(
 def _over_sockets(
     rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]
 ) -> SocketTransport:
-    """Encrypt streams to other nodes, in the order of peers, so that workers never wait in a
-    circle.
-    """
+    """Encrypt streams to other nodes, in the order of peers, so that no circle of workers waits."""
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):
         if not per_node or peer // per_node == rank // per_node:
@@ -122,8 +120,9 @@ class GlooTransport:
     world_size: int
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """Send a message to each peer and receive one from each through gloo (Transport.swap). A
-        message that is received in one piece is not copied.
+        """Send a message to each peer and receive one from each through gloo (Transport.swap).
+
+        A message that is received in one piece is not copied.
         """
         buffers = [
             pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8)
@@ -169,9 +168,7 @@ def _is_network_error(error: RuntimeError) -> bool:
 
 
 def _open_store(rendezvous: Rendezvous) -> Store:
-    """Open the key-value store in which the workers of gloo find each other: a file, or node 0's
-    TCP store.
-    """
+    """Open the store in which gloo's workers find each other: a file, or node 0's TCP store."""
     if rendezvous.file is not None:
         store: Store = FileStore(str(rendezvous.file), rendezvous.world_size)
     else:

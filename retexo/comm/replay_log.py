@@ -153,8 +153,7 @@ class ReplayLog:
                 self._file.write(piece.data)
             self._file.flush()
             if size >= RELEASED_FROM and hasattr(os, "posix_fadvise"):
-                # Write to disk now, so that the page cache has free pages. Allocating takes far
-                # longer.
+                # Write to disk now, so that the page cache has free pages: allocating is slow.
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise TrainingError(f"{self.path}: {why_unwritten(error)}") from error

@@ -18,9 +18,10 @@ from retexo.errors import TrainingError
 
 HEADER = struct.Struct("<Q")
 LOCAL_SEND_BUFFER = 1 << 20
-"""Bytes that the kernel holds for a worker of the same node until it reads them, while the sender
-goes on. The default is 200 KiB, half of what a round's gradient of 1.5 MB sends to each of three
-peers."""
+"""Bytes that the kernel holds for a worker of the same node until it reads them.
+
+The default is 200 KiB, half of what a round's gradient of 1.5 MB sends to each of three peers.
+"""
 TLS_RECORD = 1 << 14
 """Bytes of the largest TLS record."""
 TLS_WRITE = 1 << 18
@@ -59,9 +60,7 @@ class SocketTransport:
             stream.setblocking(True)
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """Send a message to each peer and receive one from each over sockets, without copies
-        (Transport.swap).
-        """
+        """Send a message to each peer and receive one from each, uncopied (Transport.swap)."""
         transfers = [
             _make_transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))
             for peer, stream in self._streams.items()

@@ -88,8 +88,10 @@ class TrafficMeter:
         return self._sent
 
     def table(self, num_layers: int) -> Tensor:
-        """Return the bytes sent, int64 [K, L + 1, W], by kind, layer (the last entry is the whole
-        run) and peer."""
+        """Return the bytes sent, int64 [K, L + 1, W], by kind, layer and peer.
+
+        The last layer is the whole run.
+        """
         table = torch.zeros(len(KINDS), num_layers + 1, self.world_size, dtype=torch.int64)
         for (tag, peer), num_bytes in self._sent.items():
             table[KINDS.index(tag.kind), tag.layer, peer] += num_bytes

@@ -41,12 +41,10 @@ class Boundary:
     rows: IntArray
     """[L] ascending: inner nodes for the sender, halo nodes for the receiver."""
     targets: IntArray
-    """[R] the receiver's inner nodes, ascending among targets that the same number of layers
-    requires. -1 for the sender, which does not know them, and where several destinations share
-    one target."""
+    """[R] the receiver's inner nodes, ascending among targets that as many layers require; -1 for
+    the sender, which does not know them, and where several destinations share one target."""
     required_layers: ByteArray
-    """[R] see ExchangePlan.required_layers. Descending, so that the targets of a phase are
-    contiguous."""
+    """[R] see ExchangePlan.required_layers. Descending: the targets of a phase are contiguous."""
     target_ptr: IntArray
     """[R + 1] target i has the edges target_ptr[i] to target_ptr[i + 1] - 1; at least one."""
     source: IndexArray

@@ -1,5 +1,4 @@
-"""Minimum-weight vertex cover of a boundary: the cheapest rows and partial sums that serve its
-edges.
+"""Minimum-weight vertex cover of a boundary: the cheapest rows and sums that serve its edges.
 
 One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left
 the inner nodes of p that are sources of edges into q, on the right the destinations in q. For a
@@ -47,11 +46,9 @@ ACCEPTED_SIDE_RATIO = 1.01
 an exact solver. Proving 0.2 % instead takes ten passes instead of four (0.2 s for 7 million
 edges); 1 % of such a message (220 MB) takes 0.02 s on a gigabit link."""
 SIDE_BOUND_RATIO = 1.005
-"""Ratio to prove if one more pass is enough. Later layers with nearly the same edges reuse the
-bound."""
+"""Ratio to prove if one more pass is enough. Later layers with similar edges reuse the bound."""
 MAX_SIDE_PASSES = 5
-"""Passes for that proof. Random graphs need two to five, degrees as in ogbn-products four to
-five."""
+"""Passes for that proof. Random graphs need two to five, degrees of ogbn-products four or five."""
 ONE_SIDE_MIN_EDGES, ONE_SIDE_MAX_PASSES = 50_000, 20
 """From this many edges on, up to this many passes try to prove that one side alone is good enough,
 before an exact solver runs."""
@@ -74,8 +71,9 @@ class Cover:
 
 @dataclass(frozen=True)
 class _Leaves:
-    """Edges from a hub to a leaf, a vertex with no other edge. Right vertex ids follow left
-    ones.
+    """Edges from a hub to a leaf, a vertex with no other edge.
+
+    Right vertex ids follow left ones.
     """
 
     hub: IndexArray
@@ -237,8 +235,7 @@ def _prune(
             paid += _pay_leaves(batch, residual)
             batches.append(batch)
         edges = _unsettled_edges(edges, residual)
-        # A long chain loses two leaves per pass. Stop when a pass removes less than 1 % of the
-        # edges.
+        # A long chain loses two leaves per pass. Stop when a pass removes under 1 % of edges.
         if before - edges.shape[1] <= before // 100:
             return edges, batches, paid
 

@@ -1,5 +1,4 @@
-"""Differentiable exchange for end-to-end training: rows and partial sums forward, gradients
-backward.
+"""Differentiable exchange for end-to-end training: rows and sums forward, gradients backward.
 
 The selection depends on the edges only: a minimum vertex cover for linear aggregators, otherwise
 every boundary row. Both ends compute the same cover, so nothing is announced. Vectors are dense.
@@ -199,8 +198,10 @@ def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _SelectedVectors:
-    """The vectors to send across a boundary of L rows and R targets: some rows, and partial sums
-    for some targets, over S edges."""
+    """The vectors to send across a boundary: some rows, and partial sums for some targets.
+
+    L rows, R targets, S edges.
+    """
 
     rows: Mask
     """bool [L], rows that are sent themselves."""
@@ -255,8 +256,7 @@ class _SelectedVectors:
     def matrix(
         self, nodes: IntArray, node_rows: IntArray, num_rows: int, scale: Tensor | None
     ) -> sp.csr_array:
-        """Return the matrix [k, n] that maps the sender's n local rows to k vectors: rows, then
-        sums.
+        """Return the matrix [k, n] that maps the sender's n rows to k vectors: rows, then sums.
 
         Args:
             nodes: int64 [L], the inner node of each boundary row.

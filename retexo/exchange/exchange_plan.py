@@ -1,5 +1,6 @@
-"""The exchange plan: which rows and targets each pair of workers exchanges. Made once, before layer
-0.
+"""The exchange plan: which rows and targets each pair of workers exchanges.
+
+Made once, before layer 0.
 
 The boundary rows of a layer cross the network in two phases:
 
@@ -61,8 +62,8 @@ class ExchangePlan:
     incoming: tuple[Boundary, ...]
     required_layers: Tensor
     """uint8 [I] how many layers require each node: L + 1 for nodes that the rounds of every layer
-    use; n in 1 ... L for nodes that only layers 0 ... n - 1 embed; 0 for nodes that nobody
-    needs."""
+    use; n in 1 ... L for nodes that only layers 0 ... n - 1 embed; 0 for nodes that no layer
+    requires."""
     num_layers: int
     num_halo: int
     largest_part: int
@@ -74,8 +75,8 @@ class ExchangePlan:
     phases: tuple[int, ...]
     """The phases in which rows are sent."""
     known_bounds: dict[tuple[int, int], VectorBound] = field(default_factory=dict)
-    """Lower bounds found while messages were selected, by peer and phase. Later layers reuse
-    them."""
+    """Lower bounds found while messages were selected, by peer and phase; reused by later layers.
+    """
 
     def merge_phases(self) -> Self:
         """Return a plan that sends the rows of both phases in INFER_PHASE, without known bounds."""
@@ -101,8 +102,7 @@ class PlanOptions:
     part_sizes: tuple[int, ...]
     """Inner nodes by rank."""
     all_nodes: bool
-    """Whether every node of the graph is a training, validation or test node, so that all are
-    required."""
+    """Whether every node is in the split (train, validation or test), so that all are required."""
     partial_sums: bool
     """Whether the aggregator is linear, so that partial sums may be sent."""
     all_halo_rows: bool
@@ -200,8 +200,9 @@ def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tens
 def _find_required_layers(
     partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None
 ) -> Tensor:
-    """Find how many layers require the output of each inner node, uint8 [I]; workers exchange
-    requests layer by layer.
+    """Find how many layers require the output of each inner node, uint8 [I].
+
+    Workers exchange requests layer by layer.
     """
     last = options.num_layers
     if options.use == "nothing":

@@ -24,8 +24,7 @@ STEP_EXPONENTS = (1, 3)
 """Exponents of the price updates, used in turn (overrelaxation). Alternating 1 and 3 needs half as
 many passes as 1 alone; 3 alone diverges."""
 _PRICE_LIMITS = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
-"""By dtype: the lowest price relative to the highest, and the largest factor of one price
-update."""
+"""By dtype: lowest price relative to the highest, and largest factor of a price update."""
 VERTICES_PER_BLOCK = 1 << 16
 """Prices that one thread updates at a time. A block fits in a core's cache."""
 EDGES_PER_BLOCK, MAX_BLOCKS = 1 << 24, 8

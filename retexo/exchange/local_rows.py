@@ -1,5 +1,4 @@
-"""The rows of a worker as messages send them: before or after a layer's weights, alone or added up,
-in one of several formats.
+"""The rows of a worker as sent: before or after a layer's weights, single or summed, in a format.
 
 I inner nodes, F input width, D width after the layer's weights.
 """
@@ -52,8 +51,7 @@ class MessageFormat:
         return cls(bool(code & 2), bool(code & 1), bool(code & 4))
 
     def row_format(self, precision: Precision) -> RowFormat:
-        """Return the format of the rows (coding/rows.py): this encoding, sparse or dense, in a
-        precision."""
+        """Return the rows' format (coding/rows.py): this encoding in a precision."""
         return RowFormat("sparse" if self.sparse else "dense", precision)
 
 
@@ -112,8 +110,9 @@ class LocalRows:
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def is_shorter_projected(self, nodes: IntArray) -> bool:
-        """Return whether the rows are not sparse, and each of `nodes`, int64 [n], takes fewer bytes
-        after the weights than before, dense or sparse.
+        """Whether the weights make each of `nodes`, int64 [n], shorter to send.
+
+        False for sparse rows. Each row is compared dense or sparse, before and after the weights.
         """
         widths = self.projected_width, self.rows.shape[1]
         after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)

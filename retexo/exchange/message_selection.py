@@ -83,8 +83,7 @@ class Selection:
     lower_bound: int = 0
     """Minimum number of vectors that any selection for these edges needs."""
     equal_sizes: bool = False
-    """Whether all vectors had the same length. Then the selection is valid for vectors of any
-    length."""
+    """Whether all vectors had the same length; if so, the selection holds for any length."""
 
     def pieces(self, count: int) -> list[Piece]:
         """Split the vectors, rows first, into `count` pieces of about equal length."""
@@ -228,8 +227,9 @@ class _FormatSizes:
 
 
 def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None:
-    """Return the bytes of each target's sum if no rows are sent beside the sums; None if
-    some are.
+    """Return the bytes of each target's sum if no rows are sent beside the sums.
+
+    Returns None if some are.
     """
     return None if rows.any() else chosen.sum_sizes
 
@@ -237,8 +237,9 @@ def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None
 def _candidate_formats(
     local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
 ) -> list[_FormatSizes]:
-    """Return the sizes of dense, projected (if allowed) and sparse rows; formats that are never
-    the shortest are left out. See select_vectors.
+    """Return the sizes of dense, projected (if allowed) and sparse rows.
+
+    Formats that are never the shortest are left out. See select_vectors.
 
     Args:
         needed: bool [L] rows that have an edge.
@@ -256,8 +257,7 @@ def _candidate_formats(
     row_sizes = local.sparse_sizes[edges.nodes] * needed
     shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
     saved = int(np.maximum(shortest - row_sizes, 0).sum())
-    # Sums have about as few zeros as their rows, so if sparse rows do not pay off, sparse sums do
-    # not.
+    # Sums have about as few zeros as their rows: sparse sums pay off only if sparse rows do.
     if saved > (acceptable_ratio(len(edges.source)) - 1) * int(shortest.sum()):
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:

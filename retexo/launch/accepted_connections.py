@@ -69,8 +69,9 @@ class AcceptedConnections:
         first: Iterable[tuple[Channel, dict[str, Any]]],
         handle: Callable[[Channel, dict[str, Any]], None],
     ) -> None:
-        """Call handle(channel, message) for each first message. An error closes only its
-        connection.
+        """Call handle(channel, message) for each first message.
+
+        An error closes only its connection.
         """
         for channel, message in first:
             try:
@@ -103,8 +104,9 @@ class AcceptedConnections:
             self._forget(channel)
 
     def _read(self, channel: Channel) -> tuple[Channel, dict[str, Any]] | None:
-        """Return a channel with its first message; None if there is none yet, or the connection was
-        rejected.
+        """Return a channel with its first message.
+
+        Returns None if there is none yet, or the connection was rejected.
         """
         try:
             messages = channel.receive()

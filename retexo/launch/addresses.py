@@ -73,8 +73,9 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
 
 
 def _wait_for_name(host: str, timeout: float) -> None:
-    """Wait until a host has an address: schedulers start all nodes at once, and node 0's name is
-    known only when its container runs.
+    """Wait until a host has an address.
+
+    Schedulers start all nodes at once, and node 0's name is known only when its container runs.
     """
     deadline = time.monotonic() + timeout
     if not _resolve_host(host):
@@ -115,8 +116,9 @@ def choose_interface(cluster: ClusterSettings) -> str:
 
 
 def _open_listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
-    """Open the port at which other nodes reach this node, and announce it in torchrun's store if
-    there is one.
+    """Open the port at which other nodes reach this node.
+
+    It is announced in torchrun's store if there is one.
     """
     if cluster.launcher_env is not None and cluster.launcher_env.store:
         listener = listen(address, 0)

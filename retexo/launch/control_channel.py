@@ -58,8 +58,9 @@ class Channel:
         return self._tls is None or self.node == node
 
     def start_tls(self, tls: Tls, node: int, timeout: float) -> None:
-        """Do the TLS handshake of the end that connected; ChannelClosed for another node's
-        certificate.
+        """Do the TLS handshake of the end that connected.
+
+        Raises ChannelClosed for another node's certificate.
         """
         self._tls, connection = tls, tls.wrap(self._socket, accepted=False)
         self._socket = connection
@@ -98,8 +99,9 @@ class Channel:
         return self._ready.pop(0)
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages received so far, without waiting; ChannelClosed at the end of the
-        connection.
+        """The messages received so far, without waiting.
+
+        Raises ChannelClosed at the end of the connection.
         """
         waiting, self._ready = self._ready, []
         try:
@@ -124,8 +126,9 @@ class Channel:
         self._ready = [*messages, *self._ready]
 
     def _read(self) -> bytes:
-        """Received bytes, at most one TLS record; BlockingIOError or SSLWantReadError without
-        any.
+        """Received bytes, at most one TLS record.
+
+        Raises BlockingIOError or SSLWantReadError if there are none.
         """
         self._socket.settimeout(0)
         try:
@@ -152,15 +155,17 @@ class Channel:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON in UTF-8. Lone surrogates, as in file names of other encodings, become
-    "?".
+    """A message as JSON in UTF-8.
+
+    Lone surrogates, as in file names of other encodings, become "?".
     """
     return json.dumps(message, ensure_ascii=False, default=str).encode(errors="replace")
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Parse a JSON object; ChannelClosed for anything else, and for text that UTF-8 cannot
-    encode.
+    """Parse a JSON object.
+
+    Raises ChannelClosed for anything else, and for text that UTF-8 cannot encode.
     """
     try:
         message = json.loads(line.decode())
@@ -180,8 +185,9 @@ def make_printable(text: object) -> str:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen on this address only; port 0 lets the system choose. OSError if that is not
-    possible.
+    """Listen on this address only; port 0 lets the system choose.
+
+    Raises OSError if that is not possible.
     """
     return socket.create_server((address, port), backlog=1024)
 
@@ -205,8 +211,7 @@ def connect(
 def connect_with(
     open_connection: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
 ) -> Channel:
-    """Connect like `connect`, by a function that opens the connection within a number of
-    seconds."""
+    """Connect like `connect`, by a function that opens the connection within some seconds."""
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -1,6 +1,4 @@
-"""The CPU cores that this process may use, by its affinity and the CPU quota of its control
-group.
-"""
+"""The CPU cores that this process may use, by its affinity and its control group's quota."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -29,9 +29,7 @@ class Failure:
     """
 
     def for_others(self) -> "Failure":
-        """Return the failure as other nodes may see it: without traceback, with the public message
-        if it has one.
-        """
+        """Return the failure as other nodes may see it: no traceback, and the public message."""
         return Failure(self.kind, self.rank, self.public_message or self.message)
 
 

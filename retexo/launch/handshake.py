@@ -201,9 +201,7 @@ class Coordinator:
         return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
-        """Wait until all nodes have joined or a mismatch ends the start, at most `timeout`
-        seconds.
-        """
+        """Wait at most `timeout` seconds until all nodes joined or a mismatch ends the start."""
         timeout_at = time.monotonic() + timeout
         while self.missing:
             if self._knows_its_nodes and self._mismatches.keys() >= set(self.missing):
@@ -234,8 +232,9 @@ class Coordinator:
         self._accepted.answer(first_messages, self._admit_or_reject)
 
     def _admit_or_reject(self, channel: Channel, message: dict[str, Any]) -> None:
-        """Handle a connection's first message: reject a stranger's, which is forgotten; see _admit
-        for a node of this run.
+        """Handle a connection's first message; a stranger is rejected and forgotten.
+
+        See _admit for a node of this run.
         """
         info = parse_node_info(message)
         if info is None:

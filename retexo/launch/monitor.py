@@ -133,8 +133,9 @@ class PipeReader:
 
 
 class NodeMonitor:
-    """The loop of a parent. It reads its workers' and the other nodes' messages and sends its
-    own.
+    """The loop of a parent.
+
+    It reads its workers' and the other nodes' messages and sends its own.
     """
 
     def __init__(
@@ -197,8 +198,9 @@ class NodeMonitor:
             self._check_failed()
 
     def _look(self) -> None:
-        """Call `look` with the phase of the first worker, the bytes sent by all workers here and
-        the new rounds, unless a failure is known.
+        """Call `look` with phase, bytes and new rounds, unless a failure is known.
+
+        The phase is the first worker's; the bytes are those sent by all workers here.
         """
         if self._call_look is not None and not self._failures:
             workers = [*self._workers.values()]
@@ -263,9 +265,7 @@ class NodeMonitor:
             self._handle(other, message)
 
     def _handle(self, other: int, message: dict[str, Any]) -> None:
-        """Process a message of another node: its phase, end or failure, or the decision of
-        node 0.
-        """
+        """Process another node's message: its phase, end or failure, or node 0's decision."""
         if "beat" in message:
             self._phases[other] = make_printable(message["beat"])
         if "done" in message:

@@ -1,5 +1,4 @@
-"""What retexo.sites can add to the connections of a node: TLS, and a hub for nodes behind
-firewalls.
+"""What retexo.sites can add to a node's connections: TLS, and a hub behind firewalls.
 
 Only interfaces; with `Security()` connections are direct and in the clear.
 """
@@ -28,8 +27,10 @@ class Tls(Protocol):
         ...
 
     def node_of(self, connection: ssl.SSLSocket) -> int:
-        """The node that the peer's certificate belongs to, after the handshake; CertificateRefused
-        for a certificate of no member."""
+        """The node that the peer's certificate belongs to, after the handshake.
+
+        Raises CertificateRefused for a certificate of no member.
+        """
         ...
 
     def check_node(self, connection: ssl.SSLSocket, node: int) -> None:

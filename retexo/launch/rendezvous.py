@@ -186,8 +186,10 @@ class Participant:
     def connect(
         self, address: str, port: int, timeout: float, node: int, *, encrypted: bool = True
     ) -> Channel:
-        """Connect to an address (control_channel.connect), or through the hub to the node `port` if
-        the address is THROUGH_HUB."""
+        """Connect to an address (control_channel.connect), or to node `port` through the hub.
+
+        The hub is used if the address is THROUGH_HUB.
+        """
         tls = self.security.tls if encrypted else None
         if self.hub is None or address != THROUGH_HUB:
             return connect(address, port, timeout, tls, node)
@@ -238,9 +240,7 @@ class Participant:
 
 
 def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitStack) -> Node:
-    """Node 0: wait for the others, reply to all, and wait until they have connected to each
-    other.
-    """
+    """Node 0: wait for the others, reply to all, and wait until they have connected pairwise."""
     cluster = participant.cluster
     coordinator = Coordinator(
         participant.listener,
@@ -477,8 +477,9 @@ def _proof(secret: str, key: Key) -> str:
 
 
 def _empty_streams(cluster: ClusterSettings) -> StreamsByRank | None:
-    """Return an empty table of streams for backend=sockets; None for gloo, which opens its
-    own connections.
+    """Return an empty table of streams for backend=sockets.
+
+    Returns None for gloo, which opens its own connections.
     """
     return {} if cluster.backend == "sockets" else None
 

@@ -21,9 +21,7 @@ class _Dropping(io.FileIO):
 
 
 def keep_standard_streams() -> None:
-    """Call first in a command: otherwise a file it opens could get the number of a closed
-    stream.
-    """
+    """Call first in a command: a file it opens could get the number of a closed stream."""
     for number in range(3):
         try:
             os.fstat(number)

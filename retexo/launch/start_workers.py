@@ -27,8 +27,7 @@ def connect_nodes(
     security: Security | None = None,
     rejoin_seconds: float | None = None,
 ) -> Iterator[Node]:
-    """Wait until workers can be forked at once, then connect the nodes
-    (rendezvous.connect_nodes)."""
+    """Wait until workers can be forked at once, then connect the nodes (connect_nodes)."""
     if cluster.num_nodes > 1:
         fork_server.wait_until_warm(cluster.init_timeout)
     with rendezvous.connect_nodes(cluster, run, security, rejoin_seconds) as node:

@@ -65,8 +65,7 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, weight: Tensor | None, block: Block) -> Tensor:
         edges = block.in_edges
         leaf = None if weight is None else weight.detach().requires_grad_(ctx.needs_input_grad[1])
-        # embedding_bag differentiates the weights; its gradient of the rows would sort the edges
-        # again.
+        # embedding_bag differentiates the weights; its gradient of rows would sort edges again.
         with torch.enable_grad():
             total = sum_rows(
                 rows.detach(),

@@ -35,8 +35,7 @@ class ReceivedMessage:
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
     read: Callable[..., Tensor]
-    """Decodes the vectors [R + S, F], into `out` if given. Otherwise they may share the message's
-    memory."""
+    """Decodes the vectors [R + S, F], into `out` if given, else maybe as views of the message."""
     projected: bool = False
     """Whether the vectors were multiplied by the layer's weights; then they are D wide."""
 
@@ -218,8 +217,9 @@ class Block:
         )
 
     def _append_self_loops(self, src: Tensor, dst: Tensor, scale: Tensor) -> "Block":
-        """Append a self loop per destination without sorting. Edges whose factor in `scale` is 0
-        are left out of the mean of edge features.
+        """Append a self loop per destination without sorting.
+
+        Edges whose factor in `scale` is 0 are left out of the mean of edge features.
         """
         feat, own_scale = self.edge_feat, scale.new_ones(self.num_dst)
         if feat is not None:
@@ -346,8 +346,9 @@ class NumberedEdges:
     """float [I + n + m] by number."""
 
     def cut_block(self, nodes: Tensor) -> Block:
-        """Return the block of the in-edges of some inner nodes, int64 [N_dst], ascending and
-        distinct (InEdges.cut_block).
+        """Return the block of the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
+
+        See InEdges.cut_block.
         """
         edge, row_ptr = self.edges.in_edges(nodes)
         dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())

@@ -66,8 +66,7 @@ def check_model(model: ModelSettings) -> Convolution:
 
 
 def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
-    """Return model settings with one head, no dropout, no skip connections, and the model's own
-    defaults."""
+    """Return the model's own defaults, but one head, no dropout and no skip connections."""
     own: Any = find_options_class(name)
     options = {field.name: field.metadata["setting"].default for field in fields(own)}
     shared = {

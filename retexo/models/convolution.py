@@ -61,15 +61,13 @@ class Inputs:
     """N_dst"""
     projected: Tensor
     """Rows received after the layer's weights; [0, 0] for none. Linear aggregation: [N_dst, D],
-    their aggregate, and its entry in `matrices` is [N_dst, 0]. Otherwise [m, D], the block's
-    last sources."""
+    their aggregate, and its entry in `matrices` is [N_dst, 0]. Otherwise [m, D], the last sources
+    of the block."""
     block: Block | None = None
     skips: tuple[Matrix, ...] = ()
-    """[N_dst, F] each: inputs of the skip connections (own rows, features, an earlier
-    aggregate)."""
+    """[N_dst, F] each: inputs of the skip connections (own rows, features, an aggregate)."""
     blocks: tuple[Block, ...] = ()
-    """For relational attention: the in-edges of each relation. Their sources are the last
-    `matrices`."""
+    """For relational attention: in-edges of each relation; sources are the last `matrices`."""
     bf16: bool = False
     """Whether dense products are computed in bfloat16."""
 

@@ -1,20 +1,19 @@
-"""The networks of heterogeneous graphs: what each layer reads of the node types, and its
-parameters.
+"""The networks of heterogeneous graphs: what each layer reads of the types, its parameters.
 
 Trained layer by layer: only nodes of the target type have labels, so a stage is computed on them
 alone. With X_s the features of type s, A_r the mean over a relation's in-edges, and r = (s, r,
 target) all relations into the target:
 
-    stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))                  logits = h V
-        + c
+    stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))
     stage k    h = relu(LN([X W_own ; sum over r of A_r X_s W_r ; sum over r of A_r q_s U_r] + b))
 
-    q_t = [sum over near relations (s, r, t) of A_r X_s P_s ; A_r X_s for each far one]       later
-        q_s for X_s
+    logits = h V + c
+    q_t = [sum over near relations (s, r, t) of A_r X_s P_s ; A_r X_s for each far one]
 
-q are the rows that types pass to the next layer. P_s is W_own for the target, and the sum of W_r
-(later U_r) over the relations from s to the target. A type is far while no trained weight reads its
-rows; they are passed as they are, and a later stage learns weights for them.
+with q_s in place of X_s in later layers. q are the rows that types pass to the next layer. P_s is
+W_own for the target, and the sum of W_r (later U_r) over the relations from s to the target. A type
+is far while no trained weight reads its rows; they are passed as they are, and a later stage learns
+weights for them.
 
 Trained end to end: a TypedLayer has a stage for each type that it computes.
 
@@ -82,8 +81,7 @@ class Schema:
         return reached
 
     def passing_types(self, layer: int, num_layers: int) -> list[str]:
-        """The types that pass rows from a layer: those from which the target can still be
-        reached."""
+        """The types that pass rows from a layer: those that still reach the target."""
         hops_left = num_layers - 2 - layer
         reached = self.types_within_hops(hops_left) if hops_left >= 0 else set()
         sources = {each[0] for each in self.relations if each[2] in reached}
@@ -169,8 +167,7 @@ def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
 
 
 class TypedLayer(nn.Module):
-    """One layer of a network that is trained end to end: a stage without head for each computed
-    type.
+    """One layer of a network trained end to end: a stage without head for each computed type.
 
     h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))
 
@@ -198,9 +195,7 @@ class TypedLayer(nn.Module):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """Return the weights that each type's inputs are multiplied with, type by type
-        (Stage.first_weights).
-        """
+        """Return the first weights of each type's inputs, type by type (Stage.first_weights)."""
         return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
 
 
@@ -265,8 +260,10 @@ def _build_typed(
 
 
 def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
-    """Build the stage of a layer that is trained by itself; rows: widths of its input rows by
-    type."""
+    """Build the stage of a layer that is trained by itself.
+
+    rows: widths of its input rows by type.
+    """
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
     width = _group_width(architecture, layer)

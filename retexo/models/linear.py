@@ -85,16 +85,15 @@ NO_PROJECTED_ROWS = torch.zeros(0, 0)
 class LinearConvolution(Convolution):
     """A convolution of a weighted sum of the neighbours' rows, the aggregate of node v:
 
-        destination_scale[v] (sum over u in N(v) of w[u, v] source_scale[u] x[u]) +
-            self_loop_scale[v] x[v]
+        destination_scale[v] (sum over u in N(v) of w[u, v] source_scale[u] x[u])
+          + self_loop_scale[v] x[v]
 
     w are edge weights (1 if there are none), and degrees are sums of them.
     """
 
     linear_aggregation = fixed_inputs = True
     normalized: ClassVar[bool] = False
-    """Whether the scales shrink with the degree, so that the sum can be applied hop after hop (SGC,
-    SIGN)."""
+    """Whether scales shrink with the degree: the sum can be applied hop after hop (SGC, SIGN)."""
     root_weight: bool = False
     """Whether a node's own row is a separate input with its own weight (PyG's root_weight)."""
 

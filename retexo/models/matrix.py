@@ -81,8 +81,7 @@ class SparseMatrix:
         product: Tensor = _Product.apply(weight, self)  # type: ignore[no-untyped-call]
         return product
 
-    # Computed as sums of rows: from 47 columns on in a third to half of the time of torch's
-    # product.
+    # As sums of rows: from 47 columns on a third to half of the time of torch's product.
 
     def product(self, weight: Tensor) -> Tensor:
         """Return self @ weight, [R, F] @ [F, D] -> [R, D], without a gradient."""

@@ -15,8 +15,7 @@ Groups = Sequence[Sequence[RelationInput]]
 
 
 class RelationalConvolution(Convolution):
-    """The mean m_r of each relation's neighbours [n, F_r] -> [n, D] for each group of relations,
-    side by side:
+    """The relations' mean neighbours m_r, [n, F_r] -> [n, D] for each group, side by side:
 
         h_v = [ sum over r of W_r^T m_r(v) ; ... ] + b
 
@@ -56,9 +55,10 @@ class RelationalConvolution(Convolution):
     def _add_parameters(
         self, each: RelationInput, has_bases: bool, based: dict[str, int]
     ) -> tuple[int, int]:
-        """Add the weights of one relation, or its shares of the bases. Return their indices in
-        `weights` and `shares`, -1 without bases. based: by kind of rows, the index of its bases in
-        this group.
+        """Add the weights of one relation, or its shares of the bases.
+
+        Return their indices in `weights` and `shares`, -1 without bases. based: by kind of rows,
+        the index of its bases in this group.
         """
         if has_bases:
             assert self.num_bases is not None
@@ -112,6 +112,8 @@ class RelationalConvolution(Convolution):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """The weights that inputs are multiplied with, in their order; shared bases are
-        repeated."""
+        """The weights that inputs are multiplied with, in their order.
+
+        Shared bases are repeated.
+        """
         return tuple(self.weights[weight] for group in self._places for weight, _ in group)

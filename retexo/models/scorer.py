@@ -1,11 +1,11 @@
 """Scorers of link prediction: how likely two nodes have an edge, from their embeddings z.
 
     dot       <z_u, z_v>
-    distmult  <z_u * w, z_v>      (Yang et al., "Embedding Entities and Relations", ICLR 2015, one
-        relation)
+    distmult  <z_u * w, z_v>, with one relation
     mlp       a network with one hidden layer on z_u * z_v
 
-n sources, m destinations, D width of an embedding.
+DistMult: Yang et al., "Embedding Entities and Relations", ICLR 2015. n sources, m destinations, D
+width of an embedding.
 """
 
 import torch

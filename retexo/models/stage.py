@@ -100,8 +100,8 @@ class Stage(nn.Module):
 
     Skip connections S_i, after dropout D, are concatenated with the convolution or added to it:
 
-        h = relu(LN([D(S_1) W_1 ; ... ; conv(x)]))      or      h = relu(LN(D(S_1) W_1 + ... +
-            conv(x)))
+        concatenated    h = relu(LN([D(S_1) W_1 ; ... ; conv(x)]))
+        added           h = relu(LN(D(S_1) W_1 + ... + conv(x)))
 
     The output is h, or the aggregate after the convolution's weights, A x W, without norm and
     activation.
@@ -230,9 +230,7 @@ class Stage(nn.Module):
         return out.to(self.conv.neighbour_weight.dtype)
 
     def _autocast(self, inputs: Inputs) -> AbstractContextManager[object]:
-        """Return the context in which products are computed in bfloat16, if the inputs ask for
-        it.
-        """
+        """Return the context that computes products in bfloat16, if the inputs ask for it."""
         return (
             torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16)
             if inputs.bf16
@@ -253,8 +251,7 @@ class OutputHeads:
     reach: str = "computed"
     """See SmoothingSettings."""
     spectral: float = 0.0
-    """For link prediction, in [0, 1]: the share of the spectral embedding's score beside the
-    network's."""
+    """For link prediction, in [0, 1]: the share of the spectral score beside the network's."""
     paths: float = 0.0
     """For link prediction, in [0, 1]: the share of Adamic and Adar's score beside both."""
     offsets: tuple[float, ...] = ()
@@ -332,8 +329,10 @@ class OutputHeads:
         return logits if self.temperature == 1 else logits / self.temperature
 
     def scaling_inputs(self, logits: Tensor) -> Tensor:
-        """Return what slopes multiply, [n, C]; of classes without their mean, because probabilities
-        do not depend on what all classes of a node share.
+        """Return what slopes multiply, [n, C].
+
+        Classes are taken without their mean, because probabilities do not depend on what all
+        classes of a node share.
         """
         logits = self._without_offsets(logits)
         return logits if self.has_labels else logits - logits.mean(dim=1, keepdim=True)

@@ -21,8 +21,7 @@ NUM_IMMEDIATE_ADDS = 2
 """For graphs of one chunk: the number of messages whose rows are added at once instead of
 collected. Keeps the results of small graphs bit for bit."""
 MAX_WAITING_BYTES = 1 << 26
-"""Maximum bytes of received rows that are collected before they are added. Each addition scans all
-edges."""
+"""Maximum bytes of received rows collected before an addition, which scans all edges."""
 ALL_NODES = slice(None)
 
 
@@ -161,8 +160,10 @@ class AggregateAccumulator:
             first += len(chunk)
 
     def _in_edges(self, nodes: Tensor) -> tuple[slice | Tensor, Tensor]:
-        """Return the in-edges of nodes and their row pointers; if the nodes are dense enough, those
-        of all nodes from the first to the last, as a slice.
+        """Return the in-edges of nodes and their row pointers.
+
+        If the nodes are dense enough, these are of all nodes from the first to the last, as a
+        slice.
         """
         first, last = int(nodes[0]), int(nodes[-1])
         row_ptr = self._edges.row_ptr[first : last + 2]

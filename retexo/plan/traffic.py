@@ -207,9 +207,7 @@ def architecture_of(
 def find_architecture(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
 ) -> AnyArchitecture:
-    """Return the architecture that is trained on the partitions of a plain or
-    heterogeneous graph.
-    """
+    """Return the architecture that is trained on these partitions."""
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if not hetero:
         return architecture_of(
@@ -327,9 +325,7 @@ def _dry_run_layers(
 def _output_without_zeros(
     context: Context, layer: int, stage: Stage, given: Any
 ) -> tuple[Any, int]:
-    """Return the output of a layer with rows that have no zeros, as the largest messages have, and
-    the width of its logits.
-    """
+    """Return a layer's output of rows without zeros (largest messages), and the logits' width."""
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
         halo = _no_zeros(context.plan.num_halo, width)
@@ -378,8 +374,9 @@ def _make_entries(
     *,
     validates: bool,
 ) -> list[Entry]:
-    """Return an Entry for each kind of message that a worker sent in the dry run; those whose size
-    depends on trained values are upper bounds.
+    """Return an Entry for each kind of message that a worker sent in the dry run.
+
+    Bytes that depend on trained values are upper bounds.
     """
 
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:

@@ -36,8 +36,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Remove the unfinished files of a killed process. The caller holds the run directory's
-    lock.
+    """Remove the unfinished files of a killed process.
+
+    The caller holds the run directory's lock.
     """
     for folder in ("", "checkpoint", "state", "state/*", "predictions", "embeddings"):
         for path in run_dir.glob(f"{folder}/{UNFINISHED}*".lstrip("/")):

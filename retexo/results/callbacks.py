@@ -36,8 +36,10 @@ class Callback:
         """Called after on_round for the last round of each layer, with the same argument."""
 
     def on_progress(self, phase: str, bytes_sent: int) -> None:
-        """Called a few times per second, with the phase of the first worker on this node and the
-        bytes that all its workers have sent."""
+        """Called a few times per second, with the phase and the bytes sent so far.
+
+        The phase is that of the first worker on this node; bytes are of all its workers.
+        """
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Called at the end, also of a failed run, with the content of summary.json."""

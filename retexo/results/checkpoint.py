@@ -167,8 +167,9 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
-    """Open the checkpoint of a run directory or a checkpoint folder; InputError if there is
-    none.
+    """Open the checkpoint of a run directory or a checkpoint folder.
+
+    Raises InputError if there is none.
 
     setting: the one that names the path.
     """
@@ -274,8 +275,10 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
 
 
 def _check_fields(content: dict[str, Any]) -> None:
-    """TypeError for a field of model.json of another type; missing ones are found by who reads
-    them."""
+    """TypeError for a field of model.json of another type.
+
+    Missing fields are found by those who read them.
+    """
     for group, kinds in FIELDS.items():
         fields: dict[str, Any] = (content.get(group) if group else content) or {}
         for name in kinds.keys() & fields.keys():
@@ -297,8 +300,9 @@ def _has_type(value: Any, types: Kinds) -> bool:
 
 
 def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
-    """InputError unless the tensors of the layers have the sizes that model.json states: nothing
-    is built before that, because a file can state any size.
+    """InputError unless the layers' tensors have the sizes that model.json states.
+
+    Nothing is built before that, because a file can state any size.
     """
     try:
         with torch.device("meta"):

@@ -1,5 +1,6 @@
-"""What a finished run means, in a few sentences: the score beside a baseline and with its standard
-error, what was sent, and what to look at next.
+"""Says what a finished run means, in a few sentences.
+
+The score beside a baseline and with its standard error, what was sent, and what to look at next.
 
 The standard error is that of drawing other test nodes from the same population. That of macro-F1 is
 found by redrawing the confusion matrix; the worker redraws histograms for ROC AUC and average
@@ -43,8 +44,7 @@ def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
 
 
 def headline_of(summary: Mapping[str, Any]) -> str:
-    """The score to judge a run by: what stopping looked at, or where that is a loss, accuracy or
-    R2."""
+    """The score to judge a run by: what stopping looked at, else accuracy or R2 for a loss."""
     metric = summary.get("chosen", {}).get("metric")
     if metric is None:
         return "mrr" if "baselines" in summary else "accuracy"
@@ -138,9 +138,7 @@ def _describe_bytes(counted: Mapping[str, Any]) -> str:
 
 
 def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
-    """Return sentences of advice: layers that reached num_rounds, a gap between training and test,
-    other seeds, app=report.
-    """
+    """Return advice: layers that reached num_rounds, overfitting, other seeds, app=report."""
     settings = flatten(summary.get("settings", {}))
     limits = settings.get("num_rounds") or []
     limits = limits if isinstance(limits, list) else [limits]

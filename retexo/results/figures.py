@@ -59,8 +59,10 @@ def check_installed() -> None:
 def draw(
     data: DataSet, width: float = WIDE, names: Collection[str] | None = None
 ) -> dict[str, "Figure"]:
-    """Draw the figures that have data, by name; all of FIGURES if `names` is None. `width` is the
-    page width in inches."""
+    """Draw the figures that have data, by name; all of FIGURES if `names` is None.
+
+    `width` is the page width in inches.
+    """
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):

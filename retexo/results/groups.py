@@ -70,8 +70,7 @@ class DataSet:
 
     @property
     def headline(self) -> str:
-        """Measure by which methods are compared: on test what stopping looked at, if all runs
-        have it."""
+        """Return the test measure to compare methods by: what stopping used, if all have it."""
         others = [name for name in ("test MRR", "test R2") if name in self.measures]
         if others:
             return others[0]

@@ -78,8 +78,9 @@ class Observers:
             raise raised[0]
 
     def _call_callback(self, callback: Callback, function: Callable[[Callback], None]) -> None:
-        """Call a function of a user's callback; an error is noted with the callback's name and
-        raised.
+        """Call a function of a user's callback.
+
+        An error is noted with the callback's name and raised.
         """
         try:
             function(callback)
@@ -88,8 +89,9 @@ class Observers:
             raise
 
     def _call(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all callbacks and trackers; a tracker that fails is left out from then
-        on.
+        """Call a function of all callbacks and trackers.
+
+        A tracker that fails is left out from then on.
         """
         for callback in self._callbacks:
             self._call_callback(callback, function)

@@ -34,9 +34,10 @@ class _RegularFileHandler(logging.FileHandler):
 
 @contextmanager
 def _main_log(log: Path) -> Iterator[None]:
-    """Write the log to a file, too, including the lines logged before, which the root logger's
-    memory handlers hold. An InputError takes this command's lines out of the file again;
-    any other error is written with its traceback.
+    """Write the log to a file, too, including the lines logged before.
+
+    The root logger's memory handlers hold those. An InputError takes this command's lines out of
+    the file again; any other error is written with its traceback.
     """
     size = log.stat().st_size if log.exists() else 0
     file = _RegularFileHandler(log, delay=True)

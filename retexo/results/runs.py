@@ -93,8 +93,7 @@ class Run:
     classes: dict[str, dict[str, float]] = field(default_factory=dict)
     """Class -> CLASS_SCORES of the test nodes; empty for links."""
     confusion: list[list[int]] = field(default_factory=list)
-    """[C][C] test nodes by class and predicted class; empty for labels and many
-    classes."""
+    """[C][C] test nodes by class and predicted class; empty for labels or many classes."""
     calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """Split -> `count`, `confidence` and `accuracy` of each bin."""
     bytes_by_kind: dict[str, int] = field(default_factory=dict)

@@ -36,8 +36,10 @@ class EarlyStopping:
         return self._is_better(metric) or self._loss_falls(loss)
 
     def is_best(self, number: int, metric: float, loss: float) -> bool:
-        """Record the metric and the loss after `number` rounds; return whether it is the best
-        round so far."""
+        """Record the metric and the loss after `number` rounds.
+
+        Return whether it is the best round so far.
+        """
         if number < self.first_round:
             return False
         if self.improves(metric, loss):
@@ -59,9 +61,7 @@ class EarlyStopping:
         return metric > self.best_metric + least
 
     def _loss_falls(self, loss: float) -> bool:
-        """Return whether a loss is lower than the lowest one by more than LEAST_DECREASE, as a
-        share.
-        """
+        """Whether a loss is below the lowest one by more than the share LEAST_DECREASE."""
         if math.isinf(self.least_loss):
             return loss < math.inf
         return loss < self.least_loss - LEAST_DECREASE * abs(self.least_loss)

@@ -51,9 +51,7 @@ class GraphInfo:
 
     @property
     def id_bounds(self) -> Tensor:
-        """int64 [W + 1] first global id of each rank's inner nodes, and the total number of
-        nodes.
-        """
+        """int64 [W + 1] first global id of each rank's inner nodes, then the number of nodes."""
         return torch.tensor([0, *itertools.accumulate(self.part_sizes)])
 
     @property
@@ -170,9 +168,7 @@ def digest_to_int(hex_digest: str) -> int:
 
 
 def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
-    """Raise InputError unless the values, [W], are equal on all ranks, or on those in mask, bool
-    [W].
-    """
+    """InputError unless the values, [W], are equal on all ranks (in mask, bool [W])."""
     ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:

@@ -21,14 +21,12 @@ from retexo.rounds.task import RoundMetric, Task
 from retexo.settings.run_settings import TrainSettings
 
 MAX_CHUNK_ROWS = 1 << 12
-"""Rows that go through a stage together on a CPU. Larger chunks leave the caches between
-operations."""
+"""Rows that go through a stage together on a CPU; larger chunks leave the caches."""
 AUTO_BATCH_SIZE = 32_768
 """Training nodes per step over all workers with batch_size=auto. Used for graphs with at least four
 times as many training nodes."""
 AUTO_NUM_VAL = 8_192
-"""Approximate number of validation nodes over all workers that score a round with
-batch_size=auto."""
+"""Approximate number of validation nodes, over all workers, of a round with batch_size=auto."""
 
 
 def choose_batch_size(settings: TrainSettings, own: int, total: int) -> int | None:

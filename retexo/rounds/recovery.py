@@ -2,10 +2,10 @@
 
 RUN_DIR/state/
     run.json              identity of the run, and its number of threads
-    rank0/ tape              the replay log: messages received outside the rounds
-        (retexo.comm.replay_log) layer0.state      a finished layer: its parameters
-        step1-40.state    layer 1 after 40 rounds: everything its rounds change; the last two are
-        kept
+    rank0/
+        tape              the replay log: messages received outside the rounds (comm/replay_log.py)
+        layer0.state      a finished layer: its parameters
+        step1-40.state    layer 1 after 40 rounds: all that its rounds change; the last two are kept
     rank1/ ...
 
 Everything else, such as embeddings, is recomputed from the replay log and the finished layers.

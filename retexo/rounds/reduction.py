@@ -132,8 +132,7 @@ class PowerSGDReduction:
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.to_matrix() for matrix in self._whole]
-        # Column by column: columns of a factor differ in magnitude, and neighbouring values share a
-        # scale.
+        # By column: columns of a factor differ in magnitude, and neighbours share a scale.
         first = torch.cat(
             [tensor.T.flatten() for tensor in [*(matrix.left_factor() for matrix in low), *whole]]
         )

@@ -1,5 +1,4 @@
-"""The message of a round: the sum of the workers' updates, and a tail with losses, stop requests
-and validation counts.
+"""The message of a round: summed updates, and a tail of losses, stop requests and counts.
 
 P parameters of a stage.
 """

@@ -1,5 +1,4 @@
-"""Update rules: what each worker computes from its own nodes, and how the sum over workers is
-applied.
+"""Update rules: what each worker computes from its nodes, and how the sum is applied.
 
 P parameters of a stage.
 """
@@ -125,8 +124,10 @@ class LocalSGD:
             self._weight[unused] = local.objective.graph_info.num_train
 
     def compute(self) -> float:
-        """Take the local steps, write the change of the parameters times the training nodes to
-        flat.gradient, and restore the parameters; return the loss before.
+        """Take the local steps, write the update to flat.gradient, and return the loss before.
+
+        The update is the change of the parameters times the training nodes; the parameters are
+        restored.
         """
         flat = self.local.flat
         start = flat.values.clone()
@@ -137,8 +138,9 @@ class LocalSGD:
         return losses[0]
 
     def _step(self) -> float:
-        """Take one step on the mean loss of this worker's training nodes; return the summed loss
-        before it.
+        """Take one step on the mean loss of this worker's training nodes.
+
+        Return the summed loss before it.
         """
         loss = self.local.backward()
         self.local.flat.gradient /= max(1, self.local.objective.num_train)

@@ -1,6 +1,4 @@
-"""The settings of app=predict, export, serve and report, of object stores, and of what app=train
-shows.
-"""
+"""Settings of app=predict, export, serve, report, object stores, and what app=train shows."""
 
 from partitioning.setting_fields import (
     FINITE,

@@ -22,9 +22,7 @@ MAX_THREADS = 1024
 
 
 def seconds(least: float) -> tuple[Check, ...]:
-    """Return the checks of a time in seconds: at least `least`, finite, below the longest
-    allowed.
-    """
+    """Return the checks of a time in seconds: at least `least`, finite, not too long."""
     return at_least(least), FINITE, at_most(MAX_SECONDS)
 
 

@@ -262,8 +262,9 @@ def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 def _with_rank(
     values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
 ) -> dict[str, Any]:
-    """Set rank and address of this node. With torchrun or Slurm each process is a node of one
-    rank.
+    """Set rank and address of this node.
+
+    With torchrun or Slurm each process is a node of one rank.
     """
     if launcher_env is None:
         all_here = values["parts_per_node"] is None

@@ -79,8 +79,9 @@ def _add_texts(value: Any, names: list[str], texts: dict[str, list[str]]) -> Non
 def _expanded_size(
     name: str, texts: Mapping[str, list[str]], sizes: dict[str, int], depth: int
 ) -> int:
-    """Count the values that a name stands for once its interpolations are expanded; a name within
-    itself counts once.
+    """Count the values that a name stands for once its interpolations are expanded.
+
+    A name within itself counts once.
     """
     if name in sizes:
         return sizes[name]
@@ -156,8 +157,10 @@ def _read(file: Path) -> bytes:
 
 
 def _parse_yaml(file: Path, content: bytes) -> Any:
-    """Parse YAML; InputError if it is none, or would have more than MAX_VALUES values once its
-    aliases are expanded.
+    """Parse YAML.
+
+    Raises InputError if it is none, or would have more than MAX_VALUES values once its aliases are
+    expanded.
     """
     try:
         node = yaml.compose(content, yaml.SafeLoader)
@@ -203,8 +206,9 @@ def _check_defaults(file: Path, defaults: Any) -> None:
 
 
 def _check_targets(file: Path, name: str, value: Any, key: str = "") -> None:
-    """Raise InputError where a configuration of Hydra or of its logs names a class or function
-    that is not allowed, or holds an interpolation.
+    """InputError where a configuration of Hydra or its logs names what is not allowed.
+
+    Some classes and functions are allowed; interpolations are not.
 
     name, key: of the value, dotted and alone.
     """

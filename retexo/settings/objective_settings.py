@@ -157,9 +157,7 @@ class TaskSettings(Checked):
 
     @property
     def name(self) -> str:
-        """The task's name on the command line: node_classification, node_regression or
-        link_prediction.
-        """
+        """The task's name on the command line: node_classification, link_prediction, ..."""
         if self.links:
             return "link_prediction"
         return "node_regression" if self.regression else "node_classification"

@@ -484,9 +484,7 @@ class Settings(Checked):
             )
 
     def _check_seeds(self) -> None:
-        """InputError for `seeds` with another app, repeated, or together with settings that
-        contradict them.
-        """
+        """InputError for `seeds` with another app, repeated, or with settings against them."""
         if self.seeds is None:
             return
         text = f"seeds={list(self.seeds)}"

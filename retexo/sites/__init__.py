@@ -1,3 +1,1 @@
-"""Data owners who do not trust the network: TLS, credentials, hub, secure sums, disclosure
-limits.
-"""
+"""For data owners: TLS, credentials, hub, secure sums, disclosure limits."""

@@ -47,8 +47,9 @@ class Credentials:
     """Numbers of the two lists that the authority has signed; equal at all members."""
 
     def context(self, *, accepted: bool) -> ssl.SSLContext:
-        """A context for TLS 1.3 with certificates on both sides; `node_of` then identifies the
-        peer.
+        """A context for TLS 1.3 with certificates on both sides.
+
+        `node_of` then identifies the peer.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -127,8 +128,9 @@ def _check_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> Any:
-    """A private key; InputError if it is encrypted, since nobody may be there to enter a pass
-    phrase.
+    """Read a private key.
+
+    Raises InputError if it is encrypted, since nobody may be there to enter a pass phrase.
     """
 
     def load(content: bytes) -> Any:
@@ -194,8 +196,9 @@ def revocation_number(path: Path, revoked: Any) -> int:
 
 
 def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int]:
-    """Read members.json and check the authority's signature; return the members and the list's
-    number.
+    """Read members.json and check the authority's signature.
+
+    Return the members and the list's number.
     """
     path = folder / "members.json"
     content, signature = (read_pem(each, bytes) for each in (path, folder / "members.sig"))

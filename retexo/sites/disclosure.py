@@ -1,6 +1,4 @@
-"""disclosure.json: how many rows and bytes left a site in a run, whether the run succeeded or
-not.
-"""
+"""disclosure.json: how many rows and bytes left a site in a run, even one that failed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -72,8 +72,9 @@ def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
 
 
 def _shared_keys(comm: Communicator) -> list[bytes]:
-    """Exchange a random key for each pair of sites, drawn by the lower rank; return the keys by
-    peer, empty for this rank.
+    """Exchange a random key for each pair of sites, drawn by the lower rank.
+
+    Return the keys by peer, empty for this rank.
     """
     drawn = [
         secrets.token_bytes(KEY_BYTES if peer > comm.rank else 0) for peer in range(comm.world_size)

@@ -1,5 +1,6 @@
-"""A hub that joins TCP connections of nodes behind firewalls (distributed.hub). It cannot read
-them.
+"""A hub that joins TCP connections of nodes behind firewalls (distributed.hub).
+
+It cannot read them.
 
 A node without distributed.inbound_port only opens connections. To be reached, it keeps a TLS link
 to the hub open. To reach it, another node asks the hub over such a link. The hub gives both a token
@@ -196,9 +197,7 @@ class HubServer:
                     end.close()
 
     def _answer(self, channel: Channel, message: dict[str, Any]) -> None:
-        """Handle a message: of a connection with a token, of a node that waits, or of one that
-        wants to reach another.
-        """
+        """Handle a message of a connection with a token, or of a node that waits or calls."""
         token = message.get("token")
         if isinstance(token, str) and token in self._tokens:
             self._join(channel, *self._tokens.pop(token))
@@ -211,9 +210,7 @@ class HubServer:
             self._accepted.reject(channel, "not a node of this hub")
 
     def _send_tokens(self, channel: Channel, node: int, other: int) -> None:
-        """Send the two nodes of a wanted connection a token each, with which they connect to be
-        joined.
-        """
+        """Send both nodes of a wanted connection a token each, with which they are joined."""
         pair, tokens = (
             Pair((node, other), time.monotonic() + TOKEN_SECONDS),
             [secrets.token_hex(16) for _ in range(2)],
@@ -236,8 +233,9 @@ class HubServer:
         return self._deliver is not None and pair.nodes[1] == 0
 
     def _join(self, channel: Channel, pair: Pair, index: int) -> None:
-        """Add a connection to its pair; forward bytes between the two ends once both are
-        connected.
+        """Add a connection to its pair.
+
+        Forward bytes between the two ends once both are connected.
         """
         pair.ends[index] = channel
         try:

@@ -38,9 +38,7 @@ class PairwiseMasks:
         self._number = 0
 
     def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
-        """Return copies of this worker's shares of one message as integers, with its
-        masks added.
-        """
+        """Return copies of this worker's shares of one message as integers, masks added."""
         words = [to_words(share) for share in shares]
         self.add_to(words)
         return words

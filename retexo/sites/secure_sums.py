@@ -60,9 +60,7 @@ class SecureSum:
     """float64 [matrices], the largest entry of a share in the next round, each a power of two."""
 
     def for_sizes(self, sizes: Sequence[int]) -> "SecureSum":
-        """Return a summation of updates that consist of matrices of these sizes
-        (Summation.for_sizes).
-        """
+        """Return a summation of updates of matrices of these sizes (Summation.for_sizes)."""
         limits = torch.full((len(sizes),), self.first_limit, dtype=torch.float64)
         return SecureSum(self.comm, self.tag, self.first_limit, list(sizes), limits)
 
@@ -71,8 +69,10 @@ class SecureSum:
         return [self.limits]
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
-        """Sum over all workers in place: `update` in fixed point, `exact` (integers) without
-        rounding; then choose the limits of the next round."""
+        """Sum over all workers in place: `update` in fixed point, `exact` (integers) unrounded.
+
+        Then the limits of the next round are chosen.
+        """
         words, clipped = self._words(update)
         self.comm.all_reduce([ReduceInput(each) for each in (words, *exact, clipped)], self.tag)
         total = words * self._units()
@@ -83,8 +83,7 @@ class SecureSum:
                 for each in torch.split(total, self.sizes)
             ]
         )
-        # Sums may be near zero where shares are not, so limits shrink slowly, except the first
-        # guess.
+        # Sums may be near zero where shares are not: limits but the first shrink slowly.
         least = torch.where(self.limits == self.first_limit, 0.0, self.limits / 2)
         wanted = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
         self.limits.copy_(

@@ -1,6 +1,4 @@
-"""TLS 1.3 between nodes, with their credentials: links between parents and streams between
-workers.
-"""
+"""TLS 1.3 between nodes, with their credentials: parents' links and workers' streams."""
 
 import socket
 import ssl
@@ -25,8 +23,9 @@ class Tls:
         }
 
     def wrap(self, connection: socket.socket, *, accepted: bool) -> ssl.SSLSocket:
-        """Return a TLS stream over a connection, before its handshake; accepted: whether the other
-        end opened the connection.
+        """Return a TLS stream over a connection, before its handshake.
+
+        accepted: whether the other end opened the connection.
         """
         return self._contexts[accepted].wrap_socket(
             connection, server_side=accepted, do_handshake_on_connect=False

@@ -69,14 +69,17 @@ class WeightedNeighbours:
         return found
 
     def score_pairs(self, own: Tensor, neighbours: sp.csr_array) -> Tensor:
-        """Score pairs of nodes by their common neighbours, [q]. Each pair is one own node, row
-        `own` int64 [q], and the node whose neighbours are in the same row of `neighbours`, [q, N].
+        """Score pairs of nodes by their common neighbours, [q].
+
+        Each pair is one own node, row `own` int64 [q], and the node whose neighbours are in the
+        same row of `neighbours`, [q, N].
         """
         return torch.from_numpy(self.weights[own.numpy()].multiply(neighbours).sum(axis=1)) / ONE
 
     def score_all(self, by_neighbour: sp.csr_array, own: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Score all nodes of `by_neighbour`, [N, q], with the own nodes of a slice, by their common
-        neighbours.
+        """Score all nodes of `by_neighbour`, [N, q], with the own nodes of a slice.
+
+        The score is that of their common neighbours.
 
         Returns:
             Of the p pairs with common neighbours: the columns of the other nodes, the rows of the

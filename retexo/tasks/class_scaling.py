@@ -1,5 +1,4 @@
-"""A slope and a bias for each class of the final logits, fitted on the validation nodes of all
-workers.
+"""A slope and a bias per class of the final logits, fitted on all workers' validation nodes.
 
 Vector scaling of Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML
 2017; of two classes, and of each label of multi-label nodes, it is Platt scaling. The loss is
@@ -104,6 +103,8 @@ def _derivatives(inputs: Tensor, labels: Tensor, at: Tensor) -> tuple[Tensor, Te
 
 
 def can_be_scaled(task: NodeClassification) -> bool:
-    """Whether a slope and a bias for each class are fitted: with class weights, whose logarithms
-    alone do not restore the probabilities of the data."""
+    """Whether a slope and a bias for each class are fitted: with class weights.
+
+    Their logarithms alone do not restore the probabilities of the data.
+    """
     return bool(task.offsets) and task.num_classes <= MAX_CLASSES

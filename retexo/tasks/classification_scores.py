@@ -107,8 +107,9 @@ def _refine_histograms(
     found: Mapping[str, Histogram],
     num_bins: int,
 ) -> dict[str, Histogram]:
-    """Count the scores again with the bins divided in which the order matters most; return the
-    finer histograms. Only counts of divided bins are sent.
+    """Count the scores again with the bins divided in which the order matters most.
+
+    Return the finer histograms. Only counts of divided bins are sent.
     """
     finer, parts, messages = {}, {}, []
     for name, before in found.items():
@@ -235,8 +236,9 @@ def score_splits(
 def count_confusion(
     task: NodeClassification, predicted: Tensor, labels: Tensor, mask: Tensor
 ) -> Tensor:
-    """Count this worker's nodes in a mask by label and predicted class, int64 [C, C]; [0, 0] for
-    multi-label nodes or many classes.
+    """Count this worker's nodes in a mask by label and predicted class, int64 [C, C].
+
+    The count is [0, 0] for multi-label nodes or many classes.
     """
     size = task.num_classes
     if task.multilabel or size > MAX_CONFUSED:
@@ -246,8 +248,9 @@ def count_confusion(
 
 
 def calibration_rows(by_bin: Tensor) -> list[dict[str, float]]:
-    """Return, by bin of confidence, the number of predictions, their mean confidence, and the share
-    that is correct; bins without predictions are left out. by_bin: float64 [3, B]
+    """Return number, mean confidence and share of correct predictions by bin of confidence.
+
+    Bins without predictions are left out. by_bin: float64 [3, B]
     """
     return [
         {"count": int(count), "confidence": confidence / count, "accuracy": correct / count}
@@ -384,8 +387,9 @@ def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
 def find_warnings(
     found: ClassificationScores, names: Sequence[Any], *, by_accuracy: bool
 ) -> list[str]:
-    """Return sentences about classes without nodes or never predicted, and about an accuracy that
-    is not above the most frequent class's share.
+    """Return sentences about missing or never predicted classes, and about a low accuracy.
+
+    A low accuracy is one that is not above the most frequent class's share.
 
     Args:
         found: the scores and counts.

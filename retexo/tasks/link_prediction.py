@@ -1,5 +1,4 @@
-"""Link prediction: the loss and the validation metric, on embeddings of the nodes a worker has
-inputs of.
+"""Link prediction: the loss and the validation metric, on embeddings.
 
 The loss of a pair (u, v) is the cross-entropy of v among all N nodes that can be destinations, s
 the score:
@@ -149,9 +148,7 @@ class LinkSeeds:
 
 
 def _renumber(pairs: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the distinct nodes of pairs and others, ascending, then `pairs` and `others` as
-    positions among these.
-    """
+    """Return the distinct nodes of pairs and others, ascending, and both as positions there."""
     nodes, place = torch.unique(torch.cat((pairs.flatten(), others)), return_inverse=True)
     return nodes, place[: pairs.numel()].view(-1, 2), place[pairs.numel() :]
 
@@ -189,8 +186,7 @@ class LinkBatch:
             sources, place = torch.unique_consecutive(some[:, 0], return_inverse=True)
             others = scorer.against(leaf[sources], leaf[drawn]) - log_expected
             others = others.masked_fill(drawn == sources[:, None], -torch.inf)
-            # e^-80 of the largest adds nothing; an exponential that underflows takes 60 times as
-            # long.
+            # e^-80 of the largest adds nothing; an underflowing exponential is 60 times slower.
             others = torch.maximum(others, others.detach().amax(dim=1, keepdim=True) - 80)
             rest = torch.logsumexp(others, dim=1)[place]
             # A drawn destination does not compete with itself.
@@ -231,7 +227,6 @@ class LinkValidation:
 
 
 def sample_share(rows: Tensor, wanted: int, total: int, seed: int) -> Tensor:
-    """Random rows of this worker, [n, ...]: its share of about `wanted` among the `total` of all
-    workers."""
+    """Return this worker's share of `wanted` random rows among the `total` of all, [n, ...]."""
     count = math.ceil(len(rows) * min(1, wanted / max(1, total)))
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]]

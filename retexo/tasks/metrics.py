@@ -103,8 +103,9 @@ def average_precision(counts: Tensor) -> float:
 
 
 def rank_among(own: Tensor, others: Tensor) -> Tensor:
-    """Return the rank of each score of `own`, [n], among its K competitors in `others`, [n, K],
-    from 1 for the highest: the mean of best and worst rank under ties.
+    """Return the rank of each score of `own`, [n], among K competitors, `others` [n, K].
+
+    The highest has rank 1; under ties it is the mean of best and worst rank.
     """
     return 1 + (count_above(own, others) + count_above(own, others, ties=True)) / 2
 

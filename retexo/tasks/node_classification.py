@@ -142,8 +142,9 @@ class NodeClassification:
         return {"multilabel": self.multilabel}
 
     def count_labels(self, partition: Partition) -> Tensor:
-        """Count this worker's labelled nodes by split (train, val, test), in and not in each class,
-        int64 [3, 2, C].
+        """Count this worker's labelled nodes, in and not in each class, int64 [3, 2, C] by split.
+
+        The splits are train, val and test.
         """
         masks = (partition.train_mask, partition.val_mask, partition.test_mask)
         return torch.stack([self._count_labels(partition.labels[mask]) for mask in masks])
@@ -167,8 +168,10 @@ class NodeClassification:
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """The logarithms of the class weights, [C], which a network that fits the data adds to its
-        logits; empty without weights."""
+        """The logarithms of the class weights, [C]; empty without weights.
+
+        A network that fits the data adds them to its logits.
+        """
         if self.weights is None:
             return ()
         having, lacking = self.weights.double().log()
@@ -259,8 +262,10 @@ class NodeClassification:
         return logits[:, self.positive] - logits[:, 1 - self.positive]
 
     def count_by_class(self, predicted: Tensor, labels: Tensor) -> Tensor:
-        """True positives, false positives, false negatives and true negatives of each class, int64
-        [4, C] on the host."""
+        """Count true and false positives and negatives of each class, int64 [4, C] on the host.
+
+        The order is true positives, false positives, false negatives, true negatives.
+        """
         if self.multilabel:
             has, lacks = labels > 0.5, labels <= 0.5
             hits = (predicted & has, predicted & lacks, ~predicted & has, ~predicted & lacks)
@@ -343,8 +348,7 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
 
 
 def _choose_positive(class_counts: Tensor, class_names: Sequence[Any]) -> int:
-    """Return the positive one of two classes: the rarer in training if they have names, else the
-    larger number."""
+    """Return the positive class of two: the rarer in training if named, else the larger number."""
     if class_names and all(isinstance(name, str) for name in class_names):
         return int(class_counts[0, 0] > class_counts[0, 1])
     return 1

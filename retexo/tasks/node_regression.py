@@ -97,8 +97,9 @@ class NodeRegression:
         return CountMetric("loss", 0, lambda outputs, targets: nothing, with_loss=True)
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the nodes' losses, []; of a node the mean over its T targets, where unknown
-        ones count as 0.
+        """The sum of the nodes' losses, [].
+
+        A node's loss is the mean over its T targets; unknown ones count as 0.
 
         Args:
             outputs: [N, T] of a head.
@@ -129,8 +130,10 @@ class NodeRegression:
         return {"multilabel": False, "targets": asdict(self.scale)}
 
     def sum_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sums over n nodes, float64 [5, T]: known targets, absolute errors, squared errors,
-        targets and their squares, in training units."""
+        """Sums over n nodes, float64 [5, T], in training units.
+
+        Known targets, absolute errors, squared errors, targets and their squares.
+        """
         targets = targets.cpu().double()
         known = ~targets.isnan()
         targets = torch.where(known, targets, 0)

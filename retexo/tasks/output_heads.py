@@ -4,13 +4,13 @@ The logits of the chosen heads are averaged (like log-probabilities, up to a num
 all classes share and that no step below depends on), then smoothed as by APPNP (Gasteiger,
 Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, equations 5 and 6 written out):
 
-    V_0 = mean over the heads k of z_k        V_i = A V_(i-1)
-        (retexo.trainers.label_propagation)
-    Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
+    V_0 = mean over the heads k of z_k
+    V_i = A V_(i-1)
+    Z   = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
 
-K is smoothing.steps, and alpha = 1 leaves V_0. Where few nodes validate, alpha is first chosen for
-K = 1, at these nodes alone; if it is 1, or many validation nodes show that the gain is negligible,
-1 is the answer, and nothing more is sent.
+V_i is a step of retexo.trainers.label_propagation. K is smoothing.steps, and alpha = 1 leaves V_0.
+Where few nodes validate, alpha is first chosen for K = 1, at these nodes alone; if it is 1, or many
+validation nodes show that the gain is negligible, 1 is the answer, and nothing more is sent.
 
 A loss with class weights w_c is least where the softmax of Z is proportional to w_c times the
 probability of class c (Menon et al., "Long-tail Learning via Logit Adjustment", ICLR 2021), so log
@@ -55,18 +55,21 @@ class Smoother(Protocol):
         """Whether the first step decides if the others are taken."""
 
     def first_step(self, start: Tensor) -> Tensor:
-        """Return the predictions after one step of label propagation, [I, C], at the validation
-        nodes. start: the averaged logits V_0, [I, C].
+        """Return the predictions after one step of label propagation, at validation nodes, [I, C].
+
+        start: the averaged logits V_0, [I, C].
         """
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield the predictions before and after each of `steps` steps of label propagation: V_0 =
-        start, V_1 ... V_K, [I, C] each.
+        """Yield the predictions before and after each of `steps` steps, V_0 ... V_K, [I, C].
+
+        V_0 is `start`.
         """
 
     def counting_apart(self) -> AbstractContextManager[None]:
-        """With app=plan, count the bytes sent inside apart: training sends them only if the first
-        step gains.
+        """With app=plan, count the bytes sent inside apart.
+
+        Training sends them only if the first step gains.
         """
 
 
@@ -100,8 +103,9 @@ def choose_heads(
 
 
 def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
-    """Smooth averaged logits by label propagation, with alpha chosen by validation; return alpha
-    and the smoothed logits, [I, C].
+    """Smooth averaged logits by label propagation, with alpha chosen by validation.
+
+    Return alpha and the smoothed logits, [I, C].
     """
     if smoother.tries_first:
         helps = first_step_helps(context, [start, smoother.first_step(start)])
@@ -114,8 +118,9 @@ def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[fl
 
 
 def first_step_helps(context: TaskContext, powers: Sequence[Tensor]) -> bool:
-    """Return whether one step of label propagation improves validation: an alpha below 1 is chosen,
-    and the gain may reach LEAST_GAIN.
+    """Whether one step of label propagation improves validation.
+
+    That is: an alpha below 1 is chosen, and the gain may reach LEAST_GAIN.
     """
     alphas = context.settings.smoothing.alphas
     best, values, margin = _compare_alphas(context, powers)
@@ -130,8 +135,9 @@ def _choose_alpha(context: TaskContext, powers: Sequence[Tensor]) -> float:
 def _compare_alphas(
     context: TaskContext, powers: Sequence[Tensor]
 ) -> tuple[int, list[float], float]:
-    """Choose among smoothing.alphas by the validation nodes; return index, metrics and half the
-    standard error as `_compare` does.
+    """Choose among smoothing.alphas by the validation nodes.
+
+    Return index, metrics and half the standard error as `_compare` does.
     """
     of_val = [each[context.partition.val_mask] for each in powers]
     alphas = context.settings.smoothing.alphas
@@ -150,16 +156,19 @@ def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propaga
 
 
 def average_heads(logits: Sequence[Tensor], heads: OutputHeads, num_layers: int) -> Tensor:
-    """Average the logits of the chosen heads, [I, C]. logits: of the last stages of `num_layers`,
-    [I, C] or of some nodes.
+    """Average the logits of the chosen heads, [I, C].
+
+    logits: of the last stages of `num_layers`, [I, C] or of some nodes.
     """
     chosen = [logits[stage - num_layers] for stage in heads.stages]
     return chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(dim=0)
 
 
 def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
-    """Return the smoothed logits, [I, C]: the weighted sum of the results V_0 ... V_K of label
-    propagation, with APPNP's weights for the teleport probability alpha.
+    """Return the smoothed logits, [I, C]: the weighted sum of V_0 ... V_K.
+
+    V are the results of label propagation, the weights those of APPNP for the teleport probability
+    alpha.
     """
     if alpha == 1:
         return powers[0]  # also where the later ones are NaN
@@ -201,16 +210,16 @@ def choose_temperature(context: TaskContext, logits: Tensor) -> float:
 
 
 def _loss_by_temperature(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the summed loss of the logits divided by each of TEMPERATURES, float64 [T]; of a
-    regression undivided, [1].
+    """Return the summed loss of the logits divided by each of TEMPERATURES, float64 [T].
+
+    A regression is not divided: [1].
     """
     divisors = TEMPERATURES if task.has_temperature else TEMPERATURES[TEMPERATURES == 1]
     return torch.stack([task.loss_sum(logits / each, labels).double() for each in divisors])
 
 
 def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, list[float], float]:
-    """Choose the candidate with the least loss among those within half a standard error of the best
-    metric.
+    """Choose the candidate of least loss within half a standard error of the best metric.
 
     Args:
         context: of the run.

@@ -1,5 +1,4 @@
-"""How well pairs of nodes are ranked: MRR, Hits@K and AUC, from counts that are summed over
-workers.
+"""How well pairs of nodes are ranked: MRR, Hits@K and AUC, from counts of all workers.
 
 A pair (u, v) is ranked among all nodes that u has no edge to in any split. The embedding of u goes
 to every worker, which counts those of its own nodes that score above v; so no list of all nodes is
@@ -53,8 +52,7 @@ class FetchedNodes:
     rows: Tensor
     """[q, D]"""
     neighbours: sp.csr_array | None
-    """int64 [q, N], see WeightedNeighbours.fetch; None where Adamic and Adar's score is not
-    used."""
+    """int64 [q, N], see WeightedNeighbours.fetch; None without Adamic and Adar's score."""
 
     @cached_property
     def by_neighbour(self) -> sp.csr_array:
@@ -71,8 +69,7 @@ class EmbeddedNodes:
     scorers: Sequence[Scorer]
     """[P]"""
     rows: Tensor
-    """[I, D] the embeddings of the stages side by side, then the spectral embedding in pieces as
-    wide."""
+    """[I, D] embeddings of the stages side by side, then the spectral one, in pieces as wide."""
     weights: Sequence[tuple[float, ...]]
     """[A][P] the weight of each piece's score."""
     neighbours: WeightedNeighbours | None
@@ -88,8 +85,9 @@ class EmbeddedNodes:
         logits: Sequence[Tensor],
         candidates: Sequence[OutputHeads],
     ) -> "EmbeddedNodes":
-        """Collect embeddings of the last stages and spectral embeddings of this worker's nodes, and
-        the weights by which each candidate's score adds them up.
+        """Collect stage and spectral embeddings of own nodes, and each candidate's weights.
+
+        A candidate's score adds the embeddings' products up by these weights.
 
         Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece.
         """
@@ -150,8 +148,10 @@ class EmbeddedNodes:
         return torch.stack(scores)
 
     def score_pairs(self, own: Tensor, destinations: FetchedNodes) -> Tensor:
-        """Score each source with its destination, [A, q]; own: int64 [q], the sources' rows among
-        this worker's nodes."""
+        """Score each source with its destination, [A, q].
+
+        own: int64 [q], the sources' rows among this worker's nodes.
+        """
         scores = self._score_embeddings(Scorer.pairs, self.rows[own], destinations.rows)
         if self.neighbours is not None and destinations.neighbours is not None:
             common = self.neighbours.score_pairs(own, destinations.neighbours)
@@ -167,8 +167,10 @@ class EmbeddedNodes:
         return scores
 
     def fetch(self, ids: Tensor) -> FetchedNodes:
-        """Get nodes from their owners, by their ids in the partitioned graph, int64 [n]; all
-        workers call it."""
+        """Get nodes from their owners, by their ids in the partitioned graph, int64 [n].
+
+        All workers call it.
+        """
         comm, bounds = self.context.comm, self.bounds
         wanted, inverse = np.unique(ids.numpy(), return_inverse=True)
         owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
@@ -198,8 +200,7 @@ class EmbeddedNodes:
         return [each.view(-1, *tensor.shape[1:]) for each in received]
 
     def score_by_source(self, pairs: Tensor) -> Tensor:
-        """The first candidate's scores [n] of pairs, int64 [n, 2], whose sources are this
-        worker's."""
+        """The first candidate's scores [n] of pairs, int64 [n, 2], with sources of this worker."""
         most = int(self.context.comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
         scores, step = [self.rows.new_zeros(0)], 32 * MAX_PAIRS
         for first in range(0, most, step):
@@ -217,9 +218,7 @@ class EmbeddedNodes:
         return width * self.rows.itemsize
 
     def _encode(self, rows: Tensor) -> Tensor:
-        """Encode rows for a message: int8 codes where exchanged rows are rounded, else as
-        they are.
-        """
+        """Encode rows for a message: int8 codes where rows are rounded, else as they are."""
         if self.context.settings.exchange.rounded:
             return _encode_rows(rows, len(self.scorers))
         return rows.contiguous().view(-1).view(torch.uint8)
@@ -296,8 +295,10 @@ def score_links(
 
 
 def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
-    """Return MRR and Hits@K of a split's pairs, or of a sample of them, for each candidate; all
-    workers call it."""
+    """Return MRR and Hits@K of a split's pairs, or of a sample, for each candidate.
+
+    All workers call it.
+    """
     context, links = embedded.context, get_links(embedded.context)
     comm, info, settings = context.comm, context.graph_info, context.settings
     num_pairs = {"val": info.num_val, "test": info.num_test}[split]
@@ -327,8 +328,7 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
 def _count_above_everywhere(
     embedded: EmbeddedNodes, known: "KnownEdges", pairs: Tensor, own: Tensor
 ) -> Tensor:
-    """Count for each pair how many nodes of the graph score above it, and how many at least as
-    much.
+    """Count for each pair how many nodes score above it, and how many at least as much.
 
     Args:
         embedded: this worker's nodes.
@@ -365,9 +365,10 @@ def _count_above_here(
     ids: Tensor,
     held_out: Tensor,
 ) -> Tensor:
-    """Count for each pair how many of this worker's nodes score above it, and how many at least as
-    much, int32 [A, q, 2], without nodes that a source has an edge to. ids: int64 [q] of the
-    sources. held_out: see KnownEdges.
+    """Count for each pair how many own nodes score above it, and at least as much.
+
+    int32 [A, q, 2], without nodes that a source has an edge to. ids: int64 [q] of the sources.
+    held_out: see KnownEdges.
     """
     place, node = known.find_excluded(ids, held_out)
     total = torch.zeros(len(embedded.weights), len(ids), 2, dtype=torch.int32)
@@ -400,8 +401,7 @@ class KnownEdges:
         self._source, self._node = ids[part.src.long()][order], part.dst.long()[order]
 
     def find_held_out(self, sources: Tensor) -> Tensor:
-        """Return the held-out pairs of sources [q] as int64 [p, 2]: position of the source, and
-        destination.
+        """Return the held-out pairs of sources [q], int64 [p, 2]: source's position, destination.
 
         Only the source's owner knows these.
         """
@@ -486,8 +486,6 @@ def find_top_destinations(
 
 
 def get_links(context: TaskContext) -> dict[str, Tensor]:
-    """Return the pairs of nodes of this worker's partition, int64 [n, 2], by set: those of each
-    split, and the negatives.
-    """
+    """Return the pairs of this worker's partition, int64 [n, 2], by set (splits and negatives)."""
     assert context.partition.links is not None
     return dict(context.partition.links)

@@ -86,7 +86,8 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
         the edges of all bins, int64 [D - 1]; and how many each bin became, int64 [B].
     """
     negatives, positives = counts.double()
-    above = counts.double().sum(dim=0).flip(0).cumsum(0).flip(0)  # with the bin itself
+    # `above` counts the bin itself, too.
+    above = counts.double().sum(dim=0).flip(0).cumsum(0).flip(0)
     # About the change of average precision plus that of ROC AUC between the extreme orders.
     weight = positives * negatives / positives.sum().clamp(min=1)
     weight *= 1 / above.clamp(min=1) + 1 / negatives.sum().clamp(min=1)
@@ -103,8 +104,9 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
 
 
 def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
-    """The deviation of a score over histograms redrawn with the frequencies of this one
-    (bootstrap); NaN without both classes.
+    """The deviation of a score over histograms redrawn with these frequencies (bootstrap).
+
+    NaN without both classes.
 
     Args:
         score: roc_auc or average_precision.

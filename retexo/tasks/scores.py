@@ -47,8 +47,7 @@ class RunScores:
     warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The scores by split, and each of the other fields that is not empty, as summary.json
-        has them."""
+        """The scores by split and the other fields that are not empty, as in summary.json."""
         others = [each.name for each in fields(self) if each.name != "scores"]
         return {**self.scores, **{name: found for name in others if (found := getattr(self, name))}}
 

@@ -13,8 +13,10 @@ from retexo.settings.run_settings import TrainSettings
 
 @dataclass(eq=False, kw_only=True)
 class TaskContext:
-    """This worker's labelled nodes or pairs, and the way to the other workers. I inner nodes, C
-    classes."""
+    """This worker's labelled nodes or pairs, and the way to the other workers.
+
+    I inner nodes, C classes.
+    """
 
     settings: TrainSettings
     partition: Partition

@@ -77,8 +77,9 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 def draw_boundary(
     plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int
 ) -> BoundarySample:
-    """Draw the boundary nodes that take part in an epoch; sender and receiver draw the same nodes
-    from the seed.
+    """Draw the boundary nodes that take part in an epoch.
+
+    Sender and receiver draw the same nodes from the seed.
     """
 
     def of_pair(
@@ -113,8 +114,10 @@ def sampled_features(
 
 
 def _first_matrices(context: Context, stage: Stage, features: Sources) -> list[Matrix]:
-    """Return for each first weight all rows that it may be multiplied with, so that columns without
-    any value are known: sums of these rows are zero there, too."""
+    """Return for each first weight all rows that it may be multiplied with.
+
+    Columns without any value are then known: sums of these rows are zero there, too.
+    """
     rows = as_matrix(torch.cat((context.features, features.unprojected.values)))
     edges = [] if context.edge_means is None else [as_matrix(context.edge_means)]
     of_skips = [edges[0] if name == "edges" else rows for name in stage.skips]

@@ -37,8 +37,10 @@ PHASE_LABELS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation
 
 
 class Clock:
-    """Seconds spent in each phase, counted once where phases nest; reports the phase to the
-    parent."""
+    """Seconds spent in each phase, counted once where phases nest.
+
+    Reports the phase to the parent.
+    """
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -48,8 +50,10 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; phases may nest, as the exchanges of label propagation do in the
-        evaluation."""
+        """Time a phase.
+
+        Phases may nest, as the exchanges of label propagation do in the evaluation.
+        """
         self.progress.enter(PHASE_LABELS.get(name, name))
         start, outer, self._inner_seconds = time.perf_counter(), self._inner_seconds, 0.0
         try:
@@ -104,8 +108,7 @@ class Context(TaskContext):
     endpoints: Any = None
     """retexo.trainers.link_objective.Endpoints, once they are known."""
     edge_means: Tensor | None = None
-    """[I, K] weighted means of the in-edges' features, 0 for none; None where no stage reads
-    them."""
+    """[I, K] weighted means of the in-edges' features, 0 for none; None where not read."""
 
     @property
     def target(self) -> NodeType:
@@ -131,8 +134,7 @@ class Context(TaskContext):
 
     @property
     def required_layers(self) -> dict[str, Tensor]:
-        """The number of layers that require each node, uint8 [I] by type
-        (ExchangePlan.required_layers)."""
+        """How many layers require each node, uint8 [I] by type (ExchangePlan.required_layers)."""
         return {name: each.required_layers for name, each in self.types.items()}
 
     @property
@@ -143,8 +145,11 @@ class Context(TaskContext):
 
     @property
     def num_aggregates_disclosed(self) -> list[tuple[int, int]]:
-        """The number of this site's nodes of which each rank may get aggregates, and how many of
-        these sum up fewer than FEW_IN_NEIGHBOURS rows; empty without sites or look-ahead."""
+        """How many of this site's nodes may give each rank aggregates, and of these how few rows.
+
+        The second number counts nodes that sum up fewer than FEW_IN_NEIGHBOURS rows; both are empty
+        without sites or look-ahead.
+        """
         if not self.settings.model.lookahead:
             return []
         nodes = self.target.out_edges.partition.asked_for or ()
@@ -169,9 +174,7 @@ class Context(TaskContext):
         return self.target.required_layers >= self.settings.model.depth
 
     def with_num_layers(self, num_layers: int) -> Self:
-        """Return the context of a network of the first `num_layers` layers, where the others were
-        not trained.
-        """
+        """Return the context of the first `num_layers` layers, where others were not trained."""
         model = replace(self.settings.model, num_layers=num_layers)
         return replace(self, settings=replace(self.settings, model=model))
 
@@ -190,8 +193,9 @@ class Context(TaskContext):
     def relation_means(
         self, source: str, rows: Tensor, nodes: Mapping[str, Tensor], weight: Tensor | None = None
     ) -> RelationMeans:
-        """Begin the means of rows over each relation that leaves the type `source`, at `nodes` of
-        each destination type (RelationMeans). rows: [I, F] of the type `source`.
+        """Begin the means over each relation that leaves `source`, at `nodes` by destination type.
+
+        rows: [I, F] of the type `source`; see RelationMeans.
         """
         return RelationMeans(self.types[source].out_edges, rows, nodes, self.device, weight)
 
@@ -207,8 +211,9 @@ class Context(TaskContext):
 
 
 def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:
-    """Return the weighted mean of the in-edges' features of each inner node, [I, K]; None if the
-    partition has none.
+    """Return the weighted mean of the in-edges' features of each inner node, [I, K].
+
+    Returns None if the partition has none.
     """
     if partition.edge_feat is None:
         return None
@@ -223,7 +228,6 @@ class TrainResult:
     rounds: list[int]
     """Rounds per layer; one number for a network that is trained end to end."""
     logits: list[Tensor]
-    """[I, C] of each head that may be used, the last one's last; NaN at nodes that no worker
-    needs."""
+    """[I, C] of each head that may be used, the last one's last; NaN where not needed."""
     memory: Sequence[int] = (0, 0)
     """Peaks of the processes that it started on this worker, in bytes: resident, private."""

@@ -32,8 +32,7 @@ from retexo.trainers.network_pass import Pass
 SKIPS = ("model.self_weight", "model.input_skip")
 """Settings of the lazy trainer that end-to-end trainers take on plain graphs."""
 Forward = Callable[[], tuple[Tensor, Tensor]]
-"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss
-(retexo.exchange.differentiable_exchange)."""
+"""Logits [n, C] of this worker's nodes, and a zero to add to the loss (differentiable_exchange)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +86,9 @@ class NetworkObjective:
 
 
 def collect_modules(stages: Sequence[Stage]) -> nn.Module:
-    """Return the modules that end-to-end training trains: the stages without heads between layers,
-    and for link prediction the last scorer.
+    """Return the modules that are trained: stages without heads between layers, a last scorer.
+
+    The scorer is for link prediction.
     """
     last = [each for each in (stages[-1].head, stages[-1].scorer) if each is not None]
     return nn.ModuleList([*(stage.trunk for stage in stages), *last])
@@ -165,8 +165,10 @@ def fit_stages(
 def train_without_exchange(
     context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]
 ) -> TrainResult:
-    """Train, validate and test on passes that send nothing; `make` makes one for targets, bool
-    [I]."""
+    """Train, validate and test on passes that send nothing.
+
+    `make` makes one for targets, bool [I].
+    """
     partition = context.partition
     with context.phase("aggregate"):
         train, val = make(partition.train_mask), make(partition.val_mask)
@@ -242,8 +244,9 @@ def infer(context: Context, stages: Sequence[Stage], received: Mapping[str, Sour
 
 @torch.no_grad()
 def _infer_plain(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
-    """Return the logits [I, C] of a plain graph's nodes in a split. Layers after the first are
-    exchanged as the lazy trainer exchanges them.
+    """Return the logits [I, C] of a plain graph's nodes in a split.
+
+    Layers after the first are exchanged as the lazy trainer exchanges them.
     """
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     given = LayerInput.first(context, stages)

@@ -55,9 +55,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 @dataclass(frozen=True, eq=False)
 class Aggregates:
-    """The first layer's input at this worker's nodes, and at the halo nodes whose aggregates were
-    received.
-    """
+    """The first layer's input at this worker's nodes, and at halo nodes with aggregates."""
 
     given: LayerInput
     own: Sequence[Tensor]
@@ -91,8 +89,10 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
 def aggregate_pass(
     context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor
 ) -> network_pass.Pass:
-    """A pass for the targets, bool [I]. Its first layer also computes the halo nodes of the
-    second."""
+    """A pass for the targets, bool [I].
+
+    Its first layer also computes the halo nodes of the second.
+    """
     required = network_pass.require_targets(context, targets, comm=None)
     nodes = (required[PLAIN_NODE] > 0).nonzero()[:, 0]
     halo = _halo_of_second_layer(context, required[PLAIN_NODE])
@@ -126,8 +126,9 @@ def _halo_of_second_layer(context: Context, required: Tensor) -> Tensor:
 
 
 def _number_halo(context: Context, nodes: Tensor) -> HaloRows:
-    """Number halo nodes, int64 [n], in the order given, as HaloRows without values: a later layer's
-    rows come in this order.
+    """Number halo nodes, int64 [n], in the order given, as HaloRows without values.
+
+    A later layer's rows come in this order.
     """
     halo, none = torch.full((context.partition.num_halo,), -1), torch.zeros(0, dtype=torch.int64)
     halo[nodes] = torch.arange(len(nodes))

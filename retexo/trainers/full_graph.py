@@ -1,5 +1,4 @@
-"""Full-graph training, end to end: boundary rows forward and their gradients backward, in every
-layer.
+"""Full-graph training, end to end: rows forward and their gradients backward in each layer.
 
 It computes what one process would compute on the whole graph. The features are fixed, so they are
 sent once.

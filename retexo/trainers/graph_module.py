@@ -41,8 +41,8 @@ class Outputs:
     logits: Tensor
     """[N, C] after smoothing and calibration."""
     embeddings: Tensor
-    """[N, D] the input of the last layer, or of its head in a typed graph; with one layer the
-    features."""
+    """[N, D] input of the last layer, or of its head in a typed graph; of one layer the features.
+    """
     by_head: Sequence[Tensor] = ()
     """[N, C] of each head."""
 
@@ -133,8 +133,10 @@ def make_block(
 def read_edge_features(
     conv: Convolution, weight: Tensor | None, feat: Tensor | None
 ) -> Tensor | None:
-    """Return what a convolution reads of each edge, [E, K]: attention its features and its weight,
-    R-GCN the relation (one-hot `feat`); None for others."""
+    """Return what a convolution reads of each edge, [E, K]; None for most.
+
+    Attention reads its features and its weight, R-GCN the relation (one-hot `feat`).
+    """
     if conv.reads_relations:
         return feat
     if not conv.attention_heads:
@@ -209,8 +211,7 @@ class PlainGraphModule(GraphModule):
     def make_block(
         self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
     ) -> tuple[Block, Tensor | None]:
-        """The block of the graph, and the means [N, K] of the in-edges' features, if they are
-        read."""
+        """The graph's block, and the in-edges' mean features [N, K] if they are read."""
         conv, count = self.stages[0].conv, (x.shape[0], x.shape[0])
         block = make_block(
             edge_index,
@@ -394,8 +395,9 @@ class TypedGraphModule(GraphModule):
     def _propagate(
         self, start: Tensor, blocks: Mapping[EdgeType, Block], x_dict: Mapping[str, Tensor]
     ) -> Iterator[Tensor]:
-        """Yield the logits `start`, then the result of each step of label propagation along
-        relations, from all nodes of the target.
+        """Yield the logits `start`, then the result of each step along relations.
+
+        Label propagation starts from all nodes of the target.
         """
         yield start
         relations, target = PathRelations.of(self.schema), self.schema.target
@@ -423,8 +425,7 @@ def _relation_inputs(
     first: Sequence[Tensor],
     own: tuple[Any, ...],
 ) -> Inputs:
-    """The inputs of a relational stage: `first`, then the relations' means, or for attention
-    rows."""
+    """The inputs of a relational stage: `first`, then the relations' means, or rows (attention)."""
     chosen: tuple[Block, ...] = ()
     if stage.conv.linear_aggregation:
         read = [block_mean(blocks[each], rows[each[0]]) for each in into]
@@ -440,8 +441,10 @@ def _sum_relations(
     blocks: Mapping[EdgeType, Block],
     x_dict: Mapping[str, Tensor],
 ) -> dict[str, SumOverRelations]:
-    """Return, by destination type, the sum of the means over relations; rows: [N_t, C] by source
-    type."""
+    """Return, by destination type, the sum of the means over relations.
+
+    rows: [N_t, C] by source type.
+    """
     sums: dict[str, SumOverRelations] = {}
     for each in sorted(relations):
         if each[0] in rows:

@@ -57,9 +57,7 @@ class LabelPropagation:
 
     @property
     def tries_first(self) -> bool:
-        """Whether one step is tried at the validation nodes, and decides if the others
-        are taken.
-        """
+        """Whether one step is tried at the validation nodes to decide on the others."""
         info, context = self.context.graph_info, self.context
         smoothing = context.settings.smoothing
         if context.is_heterogeneous or context.plan_options.all_halo_rows:
@@ -68,16 +66,12 @@ class LabelPropagation:
         return few_validate and smoothing.steps > 1 and 1 in smoothing.alphas
 
     def first_step(self, start: Tensor) -> Tensor:
-        """Return the predictions after one step of label propagation, [I, C], at the validation
-        nodes; NaN elsewhere.
-        """
+        """Return the predictions after one step, [I, C], at validation nodes; NaN elsewhere."""
         _, first = _propagate_plain(self.context, start, 1, self.context.partition.val_mask)
         return first
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield the predictions `start`, then the result of each of `steps` steps of label
-        propagation, [I, C] each.
-        """
+        """Yield the predictions `start`, then the result of each of `steps` steps, [I, C] each."""
         return propagate(self.context, start, steps)
 
     def counting_apart(self) -> AbstractContextManager[None]:
@@ -86,8 +80,9 @@ class LabelPropagation:
 
 
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """Yield the predictions `start`, then the result of each of `steps` steps of label propagation,
-    [I, C] each; NaN where `start` is, and where no later step needs the value.
+    """Yield the predictions `start`, then the result of each of `steps` steps, [I, C] each.
+
+    NaN where `start` is, and where no later step needs the value.
     """
     if context.is_heterogeneous:
         return propagate_along_paths(context, start, steps)
@@ -97,8 +92,9 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
 def _propagate_plain(
     context: Context, start: Tensor, steps: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield the predictions `start`, then the result of each of `steps` steps of label propagation
-    on a plain graph; targets: bool [I] nodes that a single step is for.
+    """Yield the predictions `start`, then each of `steps` steps' results on a plain graph.
+
+    targets: bool [I] nodes that a single step is for.
     """
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
     computed = context.computed
@@ -158,9 +154,7 @@ def _plan_has_all_edges(context: Context) -> bool:
 
 
 def _plan_for_steps(context: Context) -> ExchangePlan:
-    """Return the exchange plan of the steps: the network's plan if it may send partial sums, else a
-    new one.
-    """
+    """Return the exchange plan of the steps: the network's if it allows sums, else a new one."""
     plan, first = context.plan, context.settings.model.depth
     if plan.partial_sums or plan.all_halo_rows:
         return plan.merge_phases()

@@ -1,5 +1,4 @@
-"""One layer of a plain graph: exchange its input, aggregate, train it or not, exchange the rest,
-embed.
+"""One layer of a plain graph: exchange its input, aggregate, train, exchange the rest, embed.
 
 retexo.trainers.relational_layers has the layers of heterogeneous graphs. I inner nodes of this
 worker, F input width, D hidden width, C classes.
@@ -30,8 +29,7 @@ from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context, return_freed_memory
 
 EDGES_PER_STEP = 1 << 18
-"""In-edges of nodes whose neighbours' rows are multiplied with the weights together, in each
-round."""
+"""In-edges of nodes whose neighbours' rows are multiplied with the weights at once, every round."""
 NODES_PER_STEP = 1 << 14
 """Nodes whose sums are multiplied with the weights together; their rows are smaller than what the C
 library maps anew each time."""
@@ -95,8 +93,9 @@ def run_layer(
 def make_layer_objective(
     context: Context, layer: int, stage: Stage, labelled: Callable[[Tensor], LabelledNodes]
 ) -> LayerObjective:
-    """Return the objective of a layer's rounds. labelled: returns the nodes of a mask, bool [I],
-    with their inputs and labels.
+    """Return the objective of a layer's rounds.
+
+    labelled: returns the nodes of a mask, bool [I], with their inputs and labels.
     """
     return LayerObjective(
         layer=layer,
@@ -158,9 +157,7 @@ class LayerInput:
 
     @cached_property
     def has_sparse_rows(self) -> bool:
-        """Return whether the rows have so few nonzeros that sparse products are faster
-        (is_sparse).
-        """
+        """Whether rows have so few nonzeros that sparse products are faster (is_sparse)."""
         return is_sparse(self.rows)
 
     def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:
@@ -168,9 +165,7 @@ class LayerInput:
         return tuple(self.skip(name, nodes, device) for name in stage.skips)
 
     def skip(self, name: str, nodes: Tensor, device: torch.device) -> Matrix:
-        """Return what one skip connection, named as a field of this class, reads at some nodes,
-        int64 [n].
-        """
+        """Return what a skip connection, named as a field here, reads at nodes, int64 [n]."""
         return as_matrix(getattr(self, name)[nodes].to(device))
 
     def open_exchanges(
@@ -182,8 +177,9 @@ class LayerInput:
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerObjective:
-        """Return the objective that the rounds train: the stage on the labelled nodes. received: by
-        type, the rows of TRAIN_PHASE.
+        """Return the objective that the rounds train: the stage on the labelled nodes.
+
+        received: by type, the rows of TRAIN_PHASE.
         """
         if context.make_objective is not None:
             return context.make_objective(context, layer, stage, self, received[PLAIN_NODE])
@@ -204,8 +200,9 @@ class LayerInput:
         *,
         logits: bool,
     ) -> LayerOutput:
-        """Exchange the remaining rows and run the stage over all nodes that are needed; return the
-        layer's output.
+        """Exchange the remaining rows and run the stage over all nodes that are needed.
+
+        Return the layer's output.
         """
         stage, train, val = objective.stage, objective.train, objective.val
         stage.eval()
@@ -269,8 +266,10 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
 def labelled_nodes(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
 ) -> LabelledNodes:
-    """Return nodes with their labels and inputs. The inputs are made once where that is possible;
-    attention and pooling over many edges, or in batches, make them in each round.
+    """Return nodes with their labels and inputs.
+
+    The inputs are made once where that is possible; attention and pooling over many edges, or in
+    batches, make them in each round.
 
     Attention and pooling over many edges, or in batches, make them in each round.
     """
@@ -328,9 +327,7 @@ def aggregate(
 def _aggregate_block(
     context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, edges: NumberedEdges
 ) -> Inputs:
-    """Return the input of a convolution at some inner nodes, computed from a block of their in-
-    edges.
-    """
+    """Return a convolution's input at some inner nodes, from a block of their in-edges."""
     block = edges.cut_block(nodes)
     unprojected, projected = (
         vectors.to(context.device) for vectors in gather_source_rows(block, rows, edges.sources)
@@ -349,8 +346,9 @@ def _block_inputs(
 def _add_skips(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs
 ) -> Inputs:
-    """Return a convolution's inputs with what the stage's skip connections read, in the precision
-    of the products. In the first layer also store the aggregate in `given`.
+    """Return a convolution's inputs with those of the skip connections, in their precision.
+
+    In the first layer also store the aggregate in `given`.
     """
     if given.aggregate is not None and given.rows is given.features:  # the first layer
         given.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
@@ -361,8 +359,9 @@ def _add_skips(
 def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """Yield some nodes at a time with their inputs; rows and sums from other workers are added to
-    the aggregates as they arrive.
+    """Yield some nodes at a time with their inputs.
+
+    Rows and sums from other workers are added to the aggregates as they arrive.
     """
     conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
@@ -401,9 +400,7 @@ def _inputs_from_sums(
 def _inputs_from_rows(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """Yield some nodes at a time with their inputs, for a convolution that needs the rows of all
-    neighbours at once.
-    """
+    """Yield some nodes at a time with their inputs, for convolutions that need all rows."""
     with context.phase("exchange"):
         edges = context.edges.number_sources(exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)

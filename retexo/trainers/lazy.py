@@ -42,8 +42,9 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Train the stages one after the other; each ends with its best validation round's
-    parameters.
+    """Train the stages one after the other.
+
+    Each ends with its best validation round's parameters.
 
     With num_layers=auto the last of them are left out, where layers have not improved validation;
     without validation nodes two are trained.
@@ -82,7 +83,8 @@ def run_layers(
     *,
     heads: str = "validation",
 ) -> Iterator[Any]:
-    """Run the stages one after the other, each trained by `fit`, and yield their outputs;
+    """Run the stages one after the other, each trained by `fit`, and yield their outputs.
+
     heads="last" computes the logits of the last one only.
     """
     given = first_input(context, stages)
@@ -111,8 +113,8 @@ class InferenceResult:
     logits: Tensor
     """[I, C] of the chosen heads, after label propagation."""
     embeddings: Tensor
-    """[I, D] the input of the last layer, or of its head in a heterogeneous graph; with one layer
-    the features."""
+    """[I, D] input of the last layer, or of its head with several types; of one layer the features.
+    """
     by_head: Sequence[Tensor] = ()
     """[I, C] of each head, for link prediction."""
 

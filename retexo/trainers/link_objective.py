@@ -1,5 +1,4 @@
-"""The training objectives of link prediction: both endpoints of a pair are computed by its source's
-owner.
+"""The objectives of link prediction: a pair's endpoints are computed by its source's owner.
 
 A source's owner receives, once per layer, the aggregated input of each endpoint that lies
 elsewhere, and of a pool of random nodes that all workers have; so rounds send only gradients and
@@ -96,9 +95,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
 
 
 def _pool(context: Context) -> Tensor:
-    """Return the ids of the random nodes from which all workers draw negatives, at most
-    task.pool.
-    """
+    """Return the ids of random nodes, at most task.pool, from which workers draw negatives."""
     return get_links(context)["pool"][: context.settings.task.pool]
 
 
@@ -226,8 +223,7 @@ class LinkObjective(_PairObjective, LayerObjective):
 def make_link_objective(
     context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
 ) -> LinkObjective:
-    """The objective of all inner nodes and of the endpoints of this worker's pairs, which are
-    received here."""
+    """The objective of inner nodes and of this worker's pairs' endpoints, received here."""
     nodes = torch.arange(context.partition.num_inner)
     linear = stage.conv.fixed_inputs
     train = layerwise.labelled_nodes(context, stage, nodes, given, sources)
@@ -273,8 +269,10 @@ def _find_inputs_from_neighbours(context: Context, layer: int, stage: Stage) -> 
 def _append_endpoints(
     context: Context, endpoints: Endpoints, layer: int, stage: Stage, own: Inputs | None
 ) -> Inputs | None:
-    """The inputs of the inner nodes, then of the endpoints; a worker without nodes exchanges,
-    too."""
+    """The inputs of the inner nodes, then of the endpoints.
+
+    A worker without nodes exchanges, too.
+    """
     widths = [weight.shape[0] for weight in stage.first_weights]
     parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
     extended = []
@@ -325,8 +323,7 @@ class LinkNetworkObjective(_PairObjective, NetworkObjective):
 def make_link_network_objective(
     context: Context, stage: Stage, objective: NetworkObjective
 ) -> LinkNetworkObjective:
-    """An objective for links in place of one for nodes; endpoints' embeddings are sent in each
-    round.
+    """An objective for links in place of one for nodes; sends endpoints' embeddings each round.
 
     stage: the last one.
     """

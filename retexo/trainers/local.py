@@ -1,5 +1,4 @@
-"""Training on the edges within each partition, end to end: the lower bound, no row crosses the
-network.
+"""Training within each partition, end to end: no row crosses the network, the lower bound.
 
 Validation and the final test are on these edges, too.
 """

@@ -136,8 +136,7 @@ class LayerPairObjective:
         return measure(self.task, self.metric, [(logits, self._val.labels)], self.val_factor)
 
     def _logits(self, pair: LayerPairInputs) -> tuple[Tensor, Tensor]:
-        """Return the logits [n, C] of the second layer, and of the first one without a gradient of
-        its rows."""
+        """Return the logits [n, C] of the second layer, and of the first, its rows detached."""
         hidden = self.stage.hidden(pair.inputs)
         own = hidden[: pair.block.num_dst]
         # A copy, because sums may scale the rows in place.
@@ -167,8 +166,10 @@ class LookAheadInput:
 
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
-        """Receive the features of halo nodes, and edge features where skips read them; return the
-        input of the first layer."""
+        """Receive the features of halo nodes, and edge features where skips read them.
+
+        Return the input of the first layer.
+        """
         plan, rows, halo = context.plan, context.features, context.halo_features
         if halo is None:
             halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
@@ -205,8 +206,7 @@ class LookAheadInput:
         return {PLAIN_NODE: exchange}
 
     def _aggregate_inner(self, layer: int, stage: Stage) -> Tensor:
-        """Return the aggregates of inner nodes, [I, F]; 0 at nodes that the layer does not
-        compute."""
+        """Return the aggregates of inner nodes, [I, F]; 0 where the layer does not compute."""
         found = torch.zeros_like(self.rows)
         nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
@@ -296,9 +296,7 @@ class LookAheadInput:
         return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
 
     def gather_inputs(self, stage: Stage, following: Stage, nodes: Tensor) -> LayerPairInputs:
-        """Gather the inputs of two consecutive layers at labelled nodes, int64 [n], at least one,
-        ascending.
-        """
+        """Gather two consecutive layers' inputs at labelled nodes, int64 [n > 0], ascending."""
         context = self.context
         block = context.edges.cut_block(nodes, Sources.of_halo(self.halo[:, :0]))
         skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}

@@ -51,8 +51,7 @@ class Step:
     own_rows: Mapping[str, Tensor] = field(default_factory=dict)
     """int64 [n] the places of a type's nodes among its rows of the layer before."""
     skips: Mapping[str, Matrix] = field(default_factory=dict)
-    """In a later layer of a plain graph, by name, the inputs of skip connections but for its own
-    rows."""
+    """In a later layer of a plain graph, by name, inputs of skip connections except own rows."""
     exchanges: Mapping[str, HaloExchange] = field(default_factory=dict)
     """By source type; empty where nothing is sent."""
     scale: float = 1.0
@@ -117,8 +116,10 @@ class Pass:
 
     @property
     def first_matrices(self) -> Sequence[Matrix]:
-        """The input matrices of the first layer. A column that is zero everywhere gives a row of
-        its weights no gradient, so that none is sent.
+        """The input matrices of the first layer.
+
+        A column that is zero everywhere gives a row of its weights no gradient, so that none is
+        sent.
         """
         return [
             matrix
@@ -137,8 +138,9 @@ class Pass:
     def each_layer(
         self, layers: Sequence[Layer], comm: Communicator, kind: str
     ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        """Yield the rows that each layer computes, [n, D] by type, and a zero, [], to add to the
-        loss: then every worker takes part in each exchange of the backward pass.
+        """Yield the rows that each layer computes, [n, D] by type, and a zero, [], for the loss.
+
+        With it every worker takes part in each exchange of the backward pass.
         """
         like = next(layers[0].parameters())
         rows: dict[str, Tensor] = {}
@@ -378,8 +380,7 @@ def later_step(
     received: Mapping[str, HaloRows],
     given: LayerInput | None = None,
 ) -> Step:
-    """Build the step of a layer after the first, without edges of halo nodes whose rows are not
-    received.
+    """Build the step of a later layer, without edges of halo nodes whose rows are not received.
 
     Args:
         context: of this worker.
@@ -429,8 +430,7 @@ def no_sources(context: Context) -> Sources:
 def infer_by_type(
     context: Context, layers: Sequence[Any], features: Mapping[str, Sources]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [I, C] of a heterogeneous graph's computed nodes, and the rows [I, D] that its last
-    layer reads of them."""
+    """Logits [I, C] of a typed graph's computed nodes, and the rows [I, D] its last layer reads."""
     with context.phase("embed"):
         target, computed = context.schema.target, context.computed
         plans = {name: each.plan for name, each in context.types.items()}

@@ -99,9 +99,7 @@ class OutEdges:
 
     @property
     def num_pairs(self) -> int:
-        """The number R of pairs of a relation and a destination node, which have local ids of their
-        own; 0 in a plain graph.
-        """
+        """The number R of pairs of relation and destination, with local ids; 0 in a plain graph."""
         return self.partition.num_inner - self.num_nodes
 
     def required_destinations(
@@ -121,8 +119,7 @@ class OutEdges:
         return values
 
     def destinations(self, nodes: Mapping[str, Tensor]) -> dict[EdgeType, Tensor]:
-        """Return, by relation, the local ids of its destinations at nodes int64 [n] of each
-        type."""
+        """Return by relation the local ids of its destinations at nodes, int64 [n] by type."""
         return {
             name: nodes[name[2]] + begin for name, begin in self.first.items() if name[2] in nodes
         }
@@ -144,8 +141,9 @@ class OutEdges:
     def cut_block_and_rows(
         self, rows: Tensor, edges: NumberedEdges, destinations: Tensor
     ) -> tuple[Block, Tensor]:
-        """Return the block of the in-edges of some destinations, int64 [n], and the rows of the
-        block's nodes. rows: [I, F] of the inner nodes.
+        """Return the block of the in-edges of destinations, int64 [n], and the rows of its nodes.
+
+        rows: [I, F] of the inner nodes.
         """
         block = self.cut_block(edges, destinations)
         own = block.nodes < len(rows)

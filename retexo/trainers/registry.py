@@ -1,5 +1,7 @@
-"""The trainers by name. To add one: a module here that is a `Trainer`, its line below, and
-conf/trainer/NAME.yaml."""
+"""The trainers by name.
+
+To add one: a module here that is a `Trainer`, its line below, and conf/trainer/NAME.yaml.
+"""
 
 from operator import attrgetter
 from typing import Any, Protocol
@@ -25,28 +27,25 @@ class Trainer(Protocol):
 
     @property
     def USE(self) -> Use:
-        """The kind of run that the exchange plan is made for, which decides whose output is
-        computed and in which phases rows are sent.
-        """
+        """The kind of run of the exchange plan: which output is computed, in which phases."""
 
     @property
     def OWN_MODEL(self) -> bool:
-        """Whether it trains another network than the stages; app=evaluate and predict cannot load
-        that."""
+        """Whether it trains another network than the stages, which app=predict cannot load."""
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it saves its rounds in Context.recovery; they send only
-        traffic_meter.ROUND_KINDS.
-        """
+        """Whether it saves rounds in Context.recovery; rounds send only ROUND_KINDS."""
 
     @property
     def HETEROGENEOUS(self) -> bool:
         """Whether it also trains on heterogeneous graphs."""
 
     def check(self, settings: TrainSettings) -> None:
-        """Raise InputError for settings that it does not support; called before anything is
-        started."""
+        """Raise InputError for settings that it does not support.
+
+        Called before anything is started.
+        """
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Train on this worker; all workers call it."""
@@ -92,8 +91,7 @@ def find(name: str, *, heterogeneous: bool = False) -> Trainer:
 
 
 def check(settings: TrainSettings) -> None:
-    """Raise InputError for settings that the chosen model or the chosen trainer does not
-    support."""
+    """InputError for settings that the chosen model or trainer does not support."""
     heterogeneous = check_model(settings.model).relational
     trainer = find(settings.trainer.name, heterogeneous=heterogeneous)
     if settings.stopping.metric == "mrr" and not settings.task.links:
@@ -195,8 +193,7 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
-    """Refuse num_layers=auto where layers are not trained one after the other, or validation does
-    not choose among their heads."""
+    """Refuse num_layers=auto where layers train together or validation chooses no head."""
     if not settings.model.grows:
         return
     skips = settings.model.input_skip or settings.model.self_weight

@@ -1,5 +1,4 @@
-"""One layer of a heterogeneous graph, trained by itself (retexo.models.hetero_stage has the
-formulas).
+"""One layer of a heterogeneous graph, trained by itself (formulas: models/hetero_stage.py).
 
 It is apart from retexo.trainers.layerwise because another network is trained: the labels are the
 target's, so only its stage trains, on means over relations that are computed once; other types pass
@@ -43,8 +42,7 @@ class RelationalOutput:
     """A layer's output at this worker's nodes."""
 
     rows: Mapping[str, Tensor]
-    """[I, D] the rows that types pass on; 0 where no worker needs them, none after the last
-    layer."""
+    """[I, D] the rows that types pass on; 0 where not needed, none after the last layer."""
     hidden: Tensor
     """[I_t, D] the input of the stage's head."""
     logits: Tensor
@@ -135,8 +133,7 @@ class RelationalInput:
         *,
         logits: bool,
     ) -> RelationalOutput:
-        """Exchange the remaining rows and run the stage over all nodes that are needed
-        (layerwise.AnyLayerInput).
+        """Exchange the remaining rows and run the stage over all needed nodes (AnyLayerInput).
 
         logits: without effect; they are computed in any case.
         """

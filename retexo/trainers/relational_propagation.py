@@ -1,5 +1,4 @@
-"""Label propagation along the relations of a heterogeneous graph, for
-retexo.trainers.label_propagation.
+"""Label propagation along a heterogeneous graph's relations (for label_propagation.py).
 
 The predictions V of the labelled type, the target, follow the paths target - x - target and the
 relations within the target:
@@ -38,9 +37,7 @@ class PathRelations:
 
     @classmethod
     def of(cls, schema: Schema) -> "PathRelations":
-        """Find the relations that leave the target for a type with a relation back, and these
-        relations back.
-        """
+        """Find the target's relations to types with a relation back, and these relations back."""
         target = schema.target
         reached = {each[2] for each in schema.relations if each[0] == target}
         returning_from = {each[0] for each in schema.relations if each[2] == target}
@@ -107,8 +104,7 @@ def propagate_along_paths(context: Context, start: Tensor, steps: int) -> Iterat
 
 
 def _make_plans(context: Context, relations: frozenset[EdgeType]) -> dict[str, ExchangePlan]:
-    """Make, by source type of the relations, the plan to send its rows to all nodes that they
-    reach."""
+    """Make, by source type, the plan to send its rows to all nodes that the relations reach."""
     plans = {}
     for name in dict.fromkeys(each[0] for each in context.schema.relations if each in relations):
         node_type = context.types[name]
@@ -131,8 +127,10 @@ def _sum_by_type(
     rows: Mapping[str, Tensor],
     relations: frozenset[EdgeType],
 ) -> dict[str, SumOverRelations]:
-    """Return, by destination type, the sum of the means over the relations; rows: [I, C] by source
-    type."""
+    """Return, by destination type, the sum of the means over the relations.
+
+    rows: [I, C] by source type.
+    """
     like = next(iter(rows.values()))
     num_nodes = {name: len(each) for name, each in context.required_layers.items()}
     sums = {

@@ -1,5 +1,4 @@
-"""SIGN: features after 0, 1, ... L hops are computed once, then an MLP trains on them without
-edges.
+"""SIGN: features after 0 ... L hops are computed once, then an MLP trains without edges.
 
 Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural
 Networks", 2020:
@@ -14,10 +13,9 @@ other trainers' networks; dropout acts on each input (model.input_dropout) and o
 On a heterogeneous graph this is NARS (Yu et al., "Scalable Graph Neural Networks for Heterogeneous
 Graphs", 2020) with one subset of relations, all of them. With X_u the features of type u,
 
-    H_t,u = mean over the relations r = (s, r, t) that bring rows of u of  A_r H_s,u        from
-        H_u,u = X_u
+    H_t,u = mean over the relations r = (s, r, t) that bring rows of u of  A_r H_s,u
 
-hop by hop; the MLP reads those of the labelled type.
+hop by hop, from H_u,u = X_u; the MLP reads those of the labelled type.
 """
 
 from collections import Counter
@@ -91,8 +89,10 @@ class SIGN(nn.Module):
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Exchange and aggregate hop by hop, then train the MLP; the stages give the aggregator
-    only."""
+    """Exchange and aggregate hop by hop, then train the MLP.
+
+    The stages give the aggregator only.
+    """
     hops = make_hops(context, stages[0], len(stages))
     network = _build_network(context, hops).to(context.device, hops[0].dtype)
     check_same_parameters(context.comm, [network])
@@ -120,8 +120,10 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
-    """Compute the inputs of the labelled type's nodes, [I, F] each: its features, then each hop's
-    aggregates; zero at nodes that no worker needs."""
+    """Compute the inputs of the labelled type's nodes, [I, F] each: features, then each hop's.
+
+    Zero at nodes that no worker needs.
+    """
     target = context.schema.target
     hop: Hop = {
         name: {name: each.features}
@@ -172,8 +174,7 @@ def _aggregate(
     received: Sources,
     nodes: Mapping[str, Tensor],
 ) -> Means:
-    """The aggregates of a type's rows over each relation, at some nodes of the destination
-    types."""
+    """The aggregates of a type's rows over each relation, at nodes of destination types."""
     if context.is_heterogeneous:
         means = context.relation_means(name, rows, nodes)
         means.add(received)

@@ -154,9 +154,7 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
-    """InputError where settings that change edges, or the pipeline that encoded the features,
-    differ from those of training.
-    """
+    """InputError where settings that change edges, or the encoding, differ from training's."""
     for name, value in checkpoint.graph.items():
         found = directory.graph_settings.get(name, value)
         if found != value:

@@ -1,5 +1,4 @@
-"""A worker's part of a graph: reading it, its network's architecture, and whether a model fits
-it."""
+"""A worker's part of a graph: reading it, its architecture, and whether a model fits it."""
 
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -35,16 +34,16 @@ Part = Partition | HeteroPartition
 
 
 def find_trainer(settings: TrainSettings) -> registry.Trainer:
-    """Return the module of the settings' trainer, for plain or heterogeneous graphs by the model;
-    InputError where there is none.
+    """Return the module of the settings' trainer, for plain or heterogeneous graphs by the model.
+
+    Raises InputError where there is none.
     """
     heterogeneous = check_model(settings.model).relational
     return registry.find(settings.trainer.name, heterogeneous=heterogeneous)
 
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError for a directory that the task, the model or the trainer cannot be used
-    on."""
+    """InputError for a directory that the task, the model or the trainer cannot use."""
     _check_task(settings, directory)
     _check_kind_of_graph(settings, directory)
     if settings.model.lookahead and directory.sites and not settings.share_aggregates:
@@ -60,9 +59,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 
 
 def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError where the directory was partitioned for another task or kind of labels, or the
-    model needs relations that it lacks.
-    """
+    """InputError where the directory has another task or kind of labels, or lacks relations."""
     has_pairs = directory.meta is not None and bool(directory.meta.links)
     name = settings.task.name
     if settings.task.links != has_pairs:
@@ -100,9 +97,7 @@ def _node_task_of(directory: PartitionDirectory) -> str | None:
 
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError where the model is for heterogeneous graphs and the directory is plain, or the
-    reverse.
-    """
+    """InputError where a model for heterogeneous graphs meets a plain directory, or reversed."""
     heterogeneous = directory.is_hetero
     if check_model(settings.model).relational == heterogeneous:
         return
@@ -194,8 +189,7 @@ def graph_of(part: Part, task: TaskSettings | None = None) -> Graph:
 
 
 def _prepare_links(part: Partition, task: TaskSettings) -> Partition:
-    """The part with all nodes as training nodes, and with the training pairs that task.cut_edges
-    keeps."""
+    """The part with all nodes as training nodes, and the training pairs of task.cut_edges."""
     assert part.links is not None
     train = part.links["train"]
     if task.cut_edges == "skip":
@@ -222,8 +216,9 @@ def load_graph(
     trained: Checkpoint | None = None,
     task: TaskSettings | None = None,
 ) -> Graph:
-    """Read this worker's part as read_graph does; InputError where a file is not the one that
-    meta.json describes.
+    """Read this worker's part as read_graph does.
+
+    Raises InputError where a file is not the one that meta.json describes.
 
     The parent checked the files before, but they may have been replaced since. A mapped array keeps
     the file that it was opened from, so the check comes after reading.
@@ -256,8 +251,10 @@ def make_inference_context(
     use: Use,
     clock: Clock,
 ) -> Context:
-    """Make the context for a trained model, with the model's number of classes. Where rows are
-    rounded, scores use the two phases of training, because other phases round other partial sums.
+    """Make the context for a trained model, with the model's number of classes.
+
+    Where rows are rounded, scores use the two phases of training, because other phases round other
+    partial sums.
 
     Where rows are rounded, scores are computed in the two phases of training, because other partial
     sums are rounded differently.

@@ -50,9 +50,7 @@ def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) 
 def run(
     rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Load the partition and the model, join the group, infer, and return what the result file
-    says.
-    """
+    """Load the partition and the model, join the group, infer; return the result's fields."""
     configure(rank, job.settings)
     memory = MemoryWatch()
     clock = Clock(progress)

@@ -88,9 +88,7 @@ def score_own_pairs(
 
 
 def _score_pairs(embedded: EmbeddedNodes, path: Path, *, named: bool) -> Columns:
-    """Return the columns id, partner and score of the pairs in predict.pairs whose source
-    is here.
-    """
+    """Return id, partner and score of the pairs in predict.pairs whose source is here."""
     ids = read_ids(path, "predict.pairs", 2)
     own, scores = score_own_pairs(embedded, ids, f"predict.pairs={path}", named=named)
     return {**_id_columns(ids[own, 0], ids[own, 1], named=named), "score": scores}

@@ -118,9 +118,7 @@ def _make_task(
     *,
     trained: NodeTask | None,
 ) -> LinkPrediction | NodeTask:
-    """Make the task of the settings, from the labels of all workers unless the task of a trained
-    model is given.
-    """
+    """Make the task from all workers' labels, unless that of a trained model is given."""
     links = link_task(settings)
     if links is not None:
         return links
@@ -131,8 +129,9 @@ def _make_task(
 
 
 def link_task(settings: TrainSettings) -> LinkPrediction | None:
-    """Return the task of link prediction; None for tasks of nodes, which are made from
-    the labels.
+    """Return the task of link prediction.
+
+    Returns None for tasks of nodes, which are made from the labels.
     """
     return LinkPrediction(settings.task.dim) if settings.task.links else None
 
@@ -153,9 +152,7 @@ def task_of_model(
 def make_layer_saver(
     run_dir: Path, comm: Communicator, clock: Clock
 ) -> Callable[[int, nn.Module], None]:
-    """Return a function that writes a layer to run_dir/checkpoint on rank 0, and nothing
-    elsewhere.
-    """
+    """Return a function that writes a layer to run_dir/checkpoint; elsewhere it does nothing."""
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:
@@ -177,8 +174,9 @@ def _make_plain_fields(
     dtype: torch.dtype,
     use: Use,
 ) -> dict[str, Any]:
-    """Make the exchange plan and degrees of a plain graph; return the fields of Context that depend
-    on the kind of graph.
+    """Make the exchange plan and degrees of a plain graph.
+
+    Return the fields of Context that depend on the kind of graph.
     """
     options = PlanOptions(
         num_layers=settings.model.depth + settings.smoothing.hops,
@@ -230,8 +228,9 @@ def _make_plain_fields(
 
 
 def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
-    """Estimate the mean bytes of a row, added up over the layers, before and after the rounds
-    (PlanOptions.vector_bytes). Of the features, [I, F], only nonzero values count.
+    """Estimate the mean bytes of a row over the layers, before and after the rounds.
+
+    See PlanOptions.vector_bytes. Of the features, [I, F], only nonzero values count.
     """
     hidden = settings.model.hidden_dim
     first = int((features != 0).sum()) // max(1, len(features))
@@ -250,8 +249,7 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
 def _out_degree(
     partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool
 ) -> Tensor:
-    """Out-degrees in the whole graph, [I + H]: stored, or exchanged where they are used; else
-    zeros."""
+    """Out-degrees in the whole graph, [I + H]: stored, exchanged if used, else zeros."""
     if graph_info.degrees_stored:
         assert partition.out_degree is not None
         return partition.out_degree
@@ -289,8 +287,9 @@ def labelled_nodes_of(part: HeteroPartition) -> Partition:
 
 
 def schema_of(part: HeteroPartition) -> Schema:
-    """Return the node types and relations of the graph, the same on every worker; InputError where
-    no features reach the labelled type.
+    """Return the node types and relations of the graph, the same on every worker.
+
+    Raises InputError where no features reach the labelled type.
     """
     widths = {name: nodes.features.shape[1] for name, nodes in part.nodes.items()}
     schema = Schema(part.target, widths, tuple(part.relations))
@@ -312,8 +311,9 @@ def _make_heterogeneous_fields(
     *,
     hides_held_out: bool,
 ) -> dict[str, Any]:
-    """Make the exchange plans and degrees of a heterogeneous graph; return the fields of Context
-    that depend on the kind of graph.
+    """Make the exchange plans and degrees of a heterogeneous graph.
+
+    Return the fields of Context that depend on the kind of graph.
     """
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
     by_rank = comm.all_gather(num_inner, SETUP)
@@ -370,8 +370,7 @@ def resolve_halo_by_type(
 def _require_labelled(
     settings: TrainSettings, part: HeteroPartition, use: Use
 ) -> dict[str, Tensor]:
-    """Required layers of the labelled type's nodes; all are, where label propagation starts from
-    all."""
+    """Required layers of the labelled type's nodes; all if label propagation starts at all."""
     last = settings.model.depth
     everything = use == "predict" or settings.smoothing.hops > 0
     in_rounds = part.train_mask | part.val_mask

@@ -15,8 +15,9 @@ from retexo.trainers.context import PHASES, Clock
 def gather_measurements(
     comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
 ) -> dict[str, Any]:
-    """Return at rank 0 the seconds, memory and bytes of all workers; these are the last messages of
-    a run.
+    """Return at rank 0 the seconds, memory and bytes of all workers.
+
+    These are the last messages of a run.
 
     peaks: memory of this worker, resident and private, in bytes.
     """
@@ -35,8 +36,10 @@ def gather_measurements(
 
 
 def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
-    """Sum up, at rank 0, the bytes that all workers sent, these messages included; None on other
-    ranks."""
+    """Sum up, at rank 0, the bytes that all workers sent, these messages included.
+
+    None on other ranks.
+    """
     table = comm.gather_traffic(num_layers)
     if not len(table):
         return None
@@ -75,9 +78,7 @@ class MemoryWatch:
         self.private = max(self.private, status_bytes("RssAnon"))
 
     def peaks(self) -> tuple[int, int]:
-        """Return the peak memory of this process so far, bytes: resident, and private as
-        sampled.
-        """
+        """Return this process's peak memory so far in bytes: resident, and private as sampled."""
         self.sample()
         return status_bytes("VmHWM"), self.private
 

@@ -71,8 +71,9 @@ def serve(
     parent: Connection,
     streams: Streams | None,
 ) -> None:
-    """Call run(rank, job, streams, progress), and send the parent heartbeats, then the result, or
-    the error before exit status 1.
+    """Call run(rank, job, streams, progress); send heartbeats, then the result or the error.
+
+    After an error the exit status is 1.
     """
     # Ctrl-C reaches the whole terminal; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -106,9 +107,7 @@ def serve(
 
 
 def catch_termination() -> Callable[[], bool]:
-    """Keep SIGTERM from ending this process; the returned function tells whether it was
-    received.
-    """
+    """Keep SIGTERM from ending this process; the returned function tells if it arrived."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     return stop.is_set

@@ -71,8 +71,10 @@ def run(
 
 
 def update_own(own: OwnPart, comm: Communicator, folder: Path) -> dict[str, Any]:
-    """Write a partition's new folder; return `parts`, the description of each partition
-    (describe_part), `bytes`, those that all workers sent, and `notes` on the own tables.
+    """Write a partition's new folder; return `parts`, `bytes` and `notes`.
+
+    These are the description of each partition (describe_part), the bytes that all workers sent,
+    and remarks on the own tables.
 
     All workers call it.
     """
@@ -115,8 +117,9 @@ def _share(values: IntArray, sizes: list[int], comm: Communicator, what: str) ->
 def _resolve(
     own: OwnPart, name: str, counts: IntArray, deleted: IntArray, comm: Communicator
 ) -> IntArray:
-    """Ask the others for the numbers of sources that they own, and whether they have ids that are
-    new here; return the numbers of OwnPart.elsewhere, -1 where none was asked for.
+    """Ask the others for the numbers of sources that they own, and which ids are new here.
+
+    Return the numbers of OwnPart.elsewhere, -1 where none was asked for.
 
     Raises:
         InputError: a source is nowhere or deleted, or a new id is there already.

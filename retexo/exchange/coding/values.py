@@ -1,6 +1,4 @@
-"""Values of rows at the transmitted precision: unchanged, bfloat16, or int8/int4 with one scale per
-row.
-"""
+"""Values of rows as transmitted: unchanged, bfloat16, or int8/int4 with one scale per row."""
 
 from typing import Literal, TypeVar
 
@@ -14,8 +12,7 @@ Precision = Literal["full", "bf16", "int8", "int4"]
 Count = TypeVar("Count", int, IntArray)
 
 MAX_CODES = {"int8": 127, "int4": 7}
-"""Largest code of the precisions with one scale per row: scale = largest magnitude / largest
-code."""
+"""Largest code by precision; a row's scale is its largest magnitude / largest code."""
 
 
 def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
@@ -95,8 +92,9 @@ def decode_values(
 
 
 def _half_byte_positions(counts: IntArray) -> torch.Tensor | slice:
-    """Return the position of each int4 value, counted in half bytes, in a code whose rows start at
-    whole bytes. A full slice means all.
+    """Return each int4 value's position, in half bytes, in a code with rows at whole bytes.
+
+    A full slice means all.
     """
     if not (counts % 2).any():
         return slice(None)

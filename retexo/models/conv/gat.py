@@ -175,8 +175,7 @@ class GAT(Convolution):
 def _attention(heads: int, width: int) -> Tensor:
     """Return small attention vectors [1, heads, width]: starting near the mean overfits less."""
     vectors = torch.empty(1, heads, width)
-    # On the meta device (check_model) initialisation would import torch's compiler, which takes
-    # seconds.
+    # On the meta device (check_model) this would import torch's compiler, for seconds.
     if not vectors.is_meta:
         nn.init.xavier_normal_(vectors, gain=nn.init.calculate_gain("relu"))
     return vectors

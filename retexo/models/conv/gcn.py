@@ -1,5 +1,6 @@
-"""Graph convolution of Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional
-Networks", ICLR 2017.
+"""Graph convolution (GCN).
+
+Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", ICLR 2017.
 
     h_v = W^T ( sum over u in N(v) + {v} of  w_uv x_u / sqrt((d_out(u) + 1) (d_in(v) + 1)) ) + b
 

@@ -1,5 +1,6 @@
-"""Graph isomorphism network of Xu, Hu, Leskovec and Jegelka, "How Powerful are Graph Neural
-Networks?", ICLR 2019.
+"""Graph isomorphism network (GIN).
+
+Xu, Hu, Leskovec and Jegelka, "How Powerful are Graph Neural Networks?", ICLR 2019.
 
     h_v = MLP( x_v + sum over u in N(v) of x_u )      (eq. 4.1 with epsilon = 0: GIN-0)
 

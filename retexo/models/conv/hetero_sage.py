@@ -1,5 +1,6 @@
-"""GraphSAGE-mean (Hamilton, Ying and Leskovec, NeurIPS 2017) for each relation, as PyG's HeteroConv
-of SAGEConv.
+"""GraphSAGE-mean for each relation, as PyG's HeteroConv of SAGEConv.
+
+Hamilton, Ying and Leskovec, NeurIPS 2017.
 
     h_v = W_self^T x_v + sum over relations r of  W_r^T mean over u in N_r(v) of x_u
 

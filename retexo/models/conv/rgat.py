@@ -1,12 +1,12 @@
-"""Graph attention within each relation, summed over relations: PyG's HeteroConv of GATConv
-(Velickovic et al., ICLR 2018), and WIRGAT of Busbridge et al., "Relational Graph Attention
+"""Graph attention within each relation, summed over relations: PyG's HeteroConv of GATConv.
+
+Velickovic et al., ICLR 2018; it is WIRGAT of Busbridge et al., "Relational Graph Attention
 Networks", 2019.
 
     z_u = W_r^T x_u
     e_uv = LeakyReLU(a_r . z_u + U_r^T x_v)
     alpha_uv = softmax over u in N_r(v) of e_uv + log w_uv
-    h_v = sum over relations r of  (concatenated heads of  sum over u in N_r(v) of alpha_uv z_u)
-        +  b
+    h_v = b + sum over relations r of  concatenated heads of  sum over u in N_r(v) of alpha_uv z_u
 
 U_r replaces PyG's product of a weight and the destination's attention vector. An edge of weight
 w_uv (default 1) counts as w_uv equal edges. Later layers aggregate the input features by their
@@ -40,8 +40,7 @@ def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
 
 
 class RelationalAttention(RelationalConvolution):
-    """A RelationalConvolution whose last group attends to the rows of the sources, [N_src, F_r]
-    each.
+    """A RelationalConvolution whose last group attends to rows of the sources, [N_src, F_r] each.
 
     Args:
         groups: the inputs, in groups.

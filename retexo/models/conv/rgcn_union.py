@@ -1,5 +1,4 @@
-"""R-GCN (retexo.models.conv.rgcn) on a plain graph whose edges have a relation: all node types as
-one.
+"""R-GCN (conv/rgcn.py) on a plain graph whose edges have a relation: all node types as one.
 
     h_v = sum over relations r of  W_r^T mean over u in N_r(v) of x_u + b
 

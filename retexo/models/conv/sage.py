@@ -1,5 +1,6 @@
-"""GraphSAGE of Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs",
-NeurIPS 2017.
+"""GraphSAGE with mean or pooling.
+
+Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017.
 
     mean:  h_v = W_self^T x_v + W_neigh^T mean over u in N(v) of x_u + b
     pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b

@@ -1,3 +1,1 @@
-"""DGL's distributed engine (`dgl.distributed`) on our partitions: one server per partition, clients
-in the workers.
-"""
+"""DGL's distributed engine on our partitions: a server for each, clients in the workers."""

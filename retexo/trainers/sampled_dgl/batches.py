@@ -1,5 +1,4 @@
-"""Mini-batches of sampled neighbours: the objective of trainer=sampled, and the process of an extra
-trainer.
+"""Mini-batches of sampled neighbours: trainer=sampled's objective, an extra trainer's process.
 
 A worker starts `python -m retexo.trainers.sampled_dgl.batches FD TOKEN IP_CONFIG PART ADDRESS`
 for each extra trainer, which is another client of the partition's DGL server. Parameters,
@@ -199,9 +198,7 @@ class BatchObjective:
         self._batches.begin_round(number)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        """Return the first weights and all features: a feature that is zero everywhere is in no
-        sample.
-        """
+        """Return the first weights and all features; a zero feature is in no sample."""
         weights = self.stages[0].first_weights
         return weights, [(as_matrix(self.context.features),) * len(weights)]
 

@@ -1,5 +1,7 @@
-"""A worker's client of DGL's engine. It starts and watches the server and the extra trainers of its
-partition, and fetches rows from all servers.
+"""A worker's client of DGL's engine.
+
+It starts and watches the server and the extra trainers of its partition, and fetches rows from all
+servers.
 """
 
 import contextlib
@@ -249,8 +251,7 @@ class Engine(Client):
 
     @property
     def memory(self) -> Sequence[int]:
-        """The memory of the server and the extra trainers, resident and private, in bytes: sums of
-        their peaks."""
+        """The peaks of memory of server and extra trainers, summed: resident and private bytes."""
         return [
             sum(each)
             for each in zip(
