@@ -101,8 +101,9 @@ def baseline(run: Run) -> dict[str, Any]:
     start = time.perf_counter()
 
     def forward(edges: Any, rows: Any) -> Any:
-        """Run the network. Dropout before each convolution for GCN (as PyG's example), else between
-        layers.
+        """Run the network.
+
+        Dropout before each convolution for GCN (as PyG's example), else between layers.
         """
         rows = functional.dropout(rows, DROPOUT, model.training and kind == "GCN")
         hidden = functional.dropout(
@@ -145,8 +146,9 @@ def baseline(run: Run) -> dict[str, Any]:
 
 
 def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
-    """Return PyG's convolutions, graph per layer, batches, and convolution call; CSR as its manual
-    advises.
+    """Return PyG's convolutions, graph per layer, batches, and convolution call.
+
+    CSR as its manual advises.
     """
     import torch
     from torch import nn

@@ -85,9 +85,7 @@ def machine() -> str:
 
 
 def graphs(pubmed: Path | None) -> dict[str, list[str]]:
-    """Return by name the settings of Cora and, if its file is given, PubMed with its published
-    split.
-    """
+    """Return by name the settings of Cora and, if its file is given, PubMed (published split)."""
     if pubmed is None:
         return {"cora": CORA}
     return {
@@ -136,8 +134,9 @@ class Trace(RunLog):
 
 
 def train_in_threads(settings: Settings) -> dict[str, Any]:
-    """Train with worker threads of this process; return accuracy, rounds and bytes as in
-    summary.json, and the `trace` of rank 0.
+    """Train with worker threads of this process.
+
+    Return accuracy, rounds and bytes as in summary.json, and the `trace` of rank 0.
 
     Many short runs take a third of the time. Threads share one random generator for dropout, and
     in a trace the others may be behind by a message.

@@ -1,11 +1,10 @@
-"""Compare DGL's distributed engine with our trainers on the same partitions, and with one DGL
-process.
+"""Compare DGL's distributed engine, and one DGL process, with our trainers on the same parts.
 
-    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic \\
+    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic \
         --pubmed PATH.npz --keep FILE.json
-    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 \\
+    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 \
         --keep FILE.json
-    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 \\
+    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 \
         --methods lean sampled --seeds 1 --keep FILE.json
     python benchmarks/alternatives.py distdgl --keep FILE.json --figure docs/img/distdgl.svg
 
@@ -81,9 +80,7 @@ Found = dict[str, dict[str, dict[str, Any]]]
 
 
 def prepare(settings: list[str], folder: Path, *, alone: bool) -> None:
-    """Make the partitions, and the graph for DGL, in a process whose memory is freed before
-    training.
-    """
+    """Make partitions and the graph for DGL in a process, whose memory is freed before training."""
     common.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/partitioned")
     if alone:
         alternatives.write_graph(compose(settings), folder)
@@ -204,8 +201,9 @@ def in_cpu(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Found], file: Path) -> None:
-    """Plot test accuracy against bytes and against CPU seconds; one row of panels per graph,
-    loopback only.
+    """Plot test accuracy against bytes and against CPU seconds.
+
+    One row of panels per graph, loopback only.
     """
     import matplotlib
 

@@ -151,9 +151,7 @@ class Phase:
 
 
 def share_of_computed_nodes(case: Case, x: Floats, share: Floats) -> list[Floats]:
-    """Return by layer, for nodes of each relative degree x, the share that computes the layer's
-    output.
-    """
+    """Return by layer the share of nodes of each relative degree x that computes its output."""
     everywhere = np.full(len(x), case.labelled + case.test)
     shares = [everywhere]
     for _ in range(case.layers - 1):
@@ -165,9 +163,7 @@ def share_of_computed_nodes(case: Case, x: Floats, share: Floats) -> list[Floats
 
 
 def list_phases(case: Case) -> list[Phase]:
-    """List the phases of all layers with the rows and targets that a pair of partitions has on
-    average.
-    """
+    """List the phases of all layers with the mean rows and targets of a pair of partitions."""
     x, share = case.degrees()
     found = []
     for layer, shares in enumerate(share_of_computed_nodes(case, x, share)):

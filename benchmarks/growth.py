@@ -126,8 +126,10 @@ def check(case: Case, folder: Path) -> None:
 
 
 def draw(rows: dict[Case, Figures], path: Path) -> None:
-    """Write an svg: bytes, bytes per worker, memory and edges of the largest worker against the
-    number of parts, for the largest graph of `--nodes` and for `--weak`.
+    """Write an svg: bytes, memory and edges against the number of parts.
+
+    Bytes of all and of the largest worker, memory and edges of that worker, for the largest graph
+    of `--nodes` and for `--weak`.
     """
     import matplotlib as mpl
 

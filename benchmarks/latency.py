@@ -1,5 +1,4 @@
-"""Seconds of a prediction with a model in memory, beside PyG's forward (table of
-docs/inference.md).
+"""Seconds of a prediction in memory, beside PyG's forward (table of docs/inference.md).
 
     python benchmarks/latency.py [--models gcn sage gat] [--repeats 20]
 
@@ -43,8 +42,10 @@ NUM_EDGES = 10
 
 
 def milliseconds(call: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """Medians of calls, after one that is not counted: of the wall clock, and of CPU time, which
-    depends less on what else runs."""
+    """Medians of calls, after one that is not counted: of the wall clock, and of CPU time.
+
+    CPU time depends less on what else runs.
+    """
     call()
     found = []
     for _ in range(repeats):

@@ -1,5 +1,6 @@
-"""Link prediction: accuracy of layer-by-layer and end-to-end training and of untrained baselines,
-bytes, and memory of ranking.
+"""Link prediction: accuracy, bytes, and memory of ranking.
+
+Layer-by-layer and end-to-end training beside untrained baselines.
 
     OMP_NUM_THREADS=1 python benchmarks/links.py --data cora --seeds 5 --out /tmp/links
     OMP_NUM_THREADS=1 python benchmarks/links.py --data tastes --model sage --seeds 5
@@ -185,9 +186,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def rank(num_nodes: int, threads: int) -> None:
-    """Measure seconds and memory of ranking pairs among many nodes with ten neighbours each, one
-    worker.
-    """
+    """Measure seconds and memory of ranking among many nodes with ten neighbours, one worker."""
     import torch
 
     sys.path[:0] = [str(ROOT)]

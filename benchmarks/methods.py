@@ -1,10 +1,11 @@
-"""Compare methods on the same graphs, splits, partitions and parameters: accuracy, bytes, rounds,
-seconds.
+"""Compare methods on the same graphs, splits, partitions and parameters.
+
+Prints accuracy, bytes, rounds and seconds.
 
     python benchmarks/methods.py accuracy --models gcn sage gat gin [--pubmed PATH.npz]
     python benchmarks/methods.py bytes
     python benchmarks/methods.py trainers --seeds 5
-    python benchmarks/methods.py choose --seeds 5 \\
+    python benchmarks/methods.py choose --seeds 5 \
         --methods "dropout=0.5 stopping.patience=20" "+experiment=lean" ...
 
 `--methods` takes names of the comparison's methods, or any settings. A seed draws the split, 4
@@ -193,9 +194,7 @@ def points(found: Summaries, test: np.ndarray) -> str:
 
 
 def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path) -> None:
-    """Print means over the seeds' partitions of `centralized` and of the smallest covers in dense
-    rows.
-    """
+    """Print means over the seeds of `centralized` and of the smallest covers in dense rows."""
     centralized, bound = [], []
     for seed in seeds:
         overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]

@@ -300,8 +300,9 @@ def product_files(root: Path) -> list[str]:
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
-    """Mutants of all folders: two of each, the others in proportion to their functions; the kind is
-    drawn before the place; one a function.
+    """Mutants of all folders: two of each, the others in proportion to their functions.
+
+    The kind is drawn before the place; one a function.
     """
     generator = random.Random(seed)
     rooms: dict[str, list[tuple[str, Break]]] = defaultdict(list)
@@ -368,8 +369,10 @@ def functions_by_line(source: str) -> dict[int, str]:
 
 
 def locate(mutant: Mutant, root: Path) -> tuple[str, int] | None:
-    """File and line of the same text: in the same function, in the same file, or in a function of
-    that name elsewhere; None where the code no longer exists.
+    """File and line of the same text; None where the code no longer exists.
+
+    It is looked for in the same function, in the same file, or in a function of that name
+    elsewhere.
     """
     candidates = []
     for file in product_files(root):

@@ -38,8 +38,9 @@ CLASSES = 8
 
 
 def write_lastfm(source: Path, folder: Path) -> list[str]:
-    """Write tables for dataset_name=file: edges with src, dst and weight; labels with id and
-    label.
+    """Write tables for dataset_name=file: edges with src, dst and weight.
+
+    Labels with id and label.
     """
     users = pd.read_parquet(source / "nodes/user.parquet")
     names = ("friend__user", "listens__artist", "tags__artist")

@@ -1,5 +1,4 @@
-"""Rare classes, multi-label nodes and balanced classes: the default objective beside the former one
-and beside rivals.
+"""Rare classes, multi-label nodes, balanced classes: default and former objective, and rivals.
 
     python benchmarks/objectives.py --datasets DIR --graphs minesweeper anomaly_reddit --seeds 5
 
@@ -71,8 +70,10 @@ def settings_of(args: Any, name: str, split: int, model: str, folder: str, more:
 
 
 def write_planetoid_split(graph: str, folder: str) -> Path:
-    """Planetoid's split of a graph whose nodes have the order of its release: 20 training nodes of
-    each class first, then 500 for validation; the last 1,000 are test nodes."""
+    """Planetoid's split of a graph whose nodes have the order of its release.
+
+    20 training nodes of each class first, then 500 for validation; the last 1,000 are test nodes.
+    """
     made = Path(f"{folder}-planetoid")
     made.mkdir(parents=True, exist_ok=True)
     labels = np.load(graph)["label"]

@@ -1,5 +1,4 @@
-"""One node a client: every user keeps their own node, its features, its label and its edges, on a
-device of their own.
+"""One node a client: every user keeps their node, its features, label and edges.
 
 The method's first paper (arXiv 2302.13053, its first version): stage 0 is a network on a client's
 own features; each of the K stages after it reads these, and the mean of what the neighbours sent
@@ -65,9 +64,7 @@ class Clients:
         )
 
     def agreed(self, width: int) -> tuple[float, float]:
-        """Bytes of weights that all clients send, and that are sent to them: in the rounds, and of
-        what was trained.
-        """
+        """Bytes of weights that all clients send and receive: in the rounds, and of the result."""
         each = sum(self.weights(stage, width) for stage in range(self.stages + 1))
         up = float(self.rounds * min(self.group, self.train) * each)
         return up, up + self.nodes * each
@@ -113,8 +110,9 @@ class Stage(nn.Module):
 
 
 def received(rows: Tensor, src: Tensor, dst: Tensor, online: Tensor) -> Tensor:
-    """The mean of what each client was sent, [N, W]; 0 for nothing. A message needs both ends, bool
-    [N] online.
+    """The mean of what each client was sent, [N, W]; 0 for nothing.
+
+    A message needs both ends, bool [N] online.
     """
     kept = online[src] & online[dst]
     total = torch.zeros_like(rows).index_add_(0, dst[kept], rows[src[kept]])
@@ -132,8 +130,9 @@ def simulate(
     rate: float,
     dropout: float,
 ) -> tuple[list[float], int]:
-    """Test accuracy after each stage, and the bytes of rows that were sent; all clients of a group
-    at once.
+    """Test accuracy after each stage, and the bytes of rows that were sent.
+
+    All clients of a group at once.
 
     offline: the share of clients that are not there, drawn anew for each round and each exchange.
     """

@@ -40,8 +40,9 @@ def predict_all(settings: list[str], config: str, run: Path) -> tuple[np.ndarray
 
 
 def compare(data: list[str], config: str, folder: Path) -> dict[str, tuple[float, float, float]]:
-    """Train once; return by precision the share of classes that fp32 predicts as well, MB, and
-    accuracy.
+    """Train once.
+
+    Return by precision the share of classes that fp32 predicts as well, MB, and accuracy.
     """
     settings = [*data, f"partition_dir={folder}/parts"]
     common.partition(compose(settings, config))

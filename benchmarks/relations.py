@@ -1,5 +1,6 @@
-"""Heterogeneous graphs: macro-F1 and bytes beside PyTorch Geometric and logistic regression; and a
-run with 20 million edges.
+"""Heterogeneous graphs: macro-F1 and bytes beside PyTorch Geometric and logistic regression.
+
+And a run with 20 million edges.
 
     python benchmarks/relations.py accuracy --graph ../shared/datasets/imdb --seeds 10
     python benchmarks/relations.py bytes --graph ../shared/datasets/imdb --seeds 2
@@ -203,9 +204,7 @@ def end_to_end(kind: str, graph: HeteroGraphData, split: Split, seed: int) -> fl
 
 
 def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
-    """Print macro-F1 of test nodes by method: one line per seed, then means, spread and
-    differences.
-    """
+    """Print macro-F1 of test nodes by method: a line per seed, means, spread and differences."""
     found: dict[str, dict[str, float | None]] = defaultdict(dict)
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:

@@ -196,9 +196,7 @@ def steps_of(trace: list[tuple[float, int]]) -> str:
 
 
 def choose(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
-    """The runs with the settings that the first split's validation chose, by graph, parts and
-    method.
-    """
+    """The runs with the settings chosen on the first split, by graph, parts and method."""
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         groups[run["graph"], run["parts"], run["method"]].append(run)

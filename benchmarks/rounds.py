@@ -1,5 +1,4 @@
-"""Rounds per second of synchronous training, compared with the floor: the same matrix products
-alone.
+"""Rounds per second of synchronous training, beside the floor: the matrix products alone.
 
     python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets plain tls]
 

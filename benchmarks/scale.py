@@ -1,7 +1,6 @@
-"""Seconds, memory and bytes by edges, partitions and width, on synthetic graphs with the
-proportions of ogbn-products.
+"""Seconds, memory and bytes by edges, partitions and width, on graphs like ogbn-products.
 
-    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] \\
+    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] \
         [--keep FILE.json] [--folder DIR] [--figure docs/img/scale.svg]
     python benchmarks/scale.py --sweeps whole --models gcn sage    # the whole graph, to convergence
 
@@ -168,8 +167,9 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
 
 
 def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Path]:
-    """Partition unless partitions exist, then train; return what the commands took, and the run
-    directory.
+    """Partition unless partitions exist, then train.
+
+    Return what the commands took, and the run directory.
     """
     settings, found = [*point.settings(folder), *options], {}
     if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
@@ -239,9 +239,7 @@ def points(sweep: str, models: list[str], rounds: int) -> Iterator[Point]:
 
 
 def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file: Path) -> None:
-    """Plot seconds of the phases with their floors, and GiB, against each sweep's axis
-    (log-log).
-    """
+    """Plot seconds of the phases with floors, and GiB, against each sweep's axis (log-log)."""
     import matplotlib as mpl
 
     mpl.use("svg")

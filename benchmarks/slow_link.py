@@ -40,8 +40,9 @@ LIMIT = 3600
 def run(
     nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path
 ) -> dict[str, Any]:
-    """Train on all nodes; return summary.json, with the bytes that left the nodes as `wire` and its
-    directory as `place`.
+    """Train on all nodes.
+
+    Return summary.json, with the bytes that left the nodes as `wire` and its directory as `place`.
     """
     place = Path(tempfile.mkdtemp(dir=folder))
     command = [

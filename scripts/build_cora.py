@@ -59,8 +59,7 @@ def read_tables(wheel: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def undirected_edges(citations: pd.DataFrame, node_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both directions of each distinct citation between two papers, sorted by source and
-    destination.
+    """Both directions of each distinct citation of two papers, by source and destination.
 
     The source cites in one direction and has a few pairs twice, as (a, b) and (b, a).
     """

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""One table of several training runs, from the summary.json of each; app=plan's has what gathering
-all parts sends.
+"""One table of several training runs, from the summary.json of each.
+
+app=plan's has what gathering all parts sends.
 
 python scripts/demo_table.py RUN_DIR [RUN_DIR ...]
 """

@@ -113,8 +113,9 @@ def split_arguments(arguments: list[str]) -> tuple[dict[str, str | None], list[s
 
 
 def copy_parts(launch: Launch, folder: Path) -> None:
-    """Copy each host's partitions to the same path there; rsync sends only what is missing. Raises
-    InputError.
+    """Copy each host's partitions to the same path there; rsync sends only what is missing.
+
+    Raises InputError.
     """
     source = launch.directory.path
     there = folder / source  # an absolute one stays as it is
@@ -143,8 +144,9 @@ def copy_parts(launch: Launch, folder: Path) -> None:
 
 
 def run(launch: Launch, folder: Path, python: str) -> int:
-    """Run the program on all hosts until all have ended with status 0, or one has not; its exit
-    status, or 0.
+    """Run the program on all hosts until all have ended with status 0, or one has not.
+
+    Its exit status, or 0.
     """
     environment = f"RETEXO_RUN_KEY={secrets.token_hex(8)}"
     processes: list[subprocess.Popen[str]] = []
@@ -201,8 +203,9 @@ def follow(host: str, process: subprocess.Popen[str]) -> int:
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:
-    """Close the standard input of every ssh, which ends its program; kill an ssh that does not end
-    in time.
+    """Close the standard input of every ssh, which ends its program.
+
+    Kill an ssh that does not end in time.
     """
     for process in processes:
         assert process.stdin is not None

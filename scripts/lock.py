@@ -33,9 +33,7 @@ WHEEL = re.compile(r".*-(cp31[123]-cp31[123]|cp3\d+-abi3|[\w.]*py3[\w.]*-none)-(
 
 
 def resolve(*extras: str, requirements: str = "") -> dict[str, dict[str, Any]]:
-    """The packages of pyproject.toml and its extras, or of other requirements, with their files, by
-    name.
-    """
+    """The packages of pyproject.toml and its extras, or of other files, with hashes by name."""
     options = [word for extra in extras for word in ("--extra", extra)]
     command = [*COMPILE, "-" if requirements else "pyproject.toml", *options]
     lock = subprocess.run(

@@ -1,5 +1,6 @@
-"""Print the table of all settings, as Markdown: python scripts/settings_table.py >
-docs/settings.md
+"""Print the table of all settings as Markdown, for docs/settings.md.
+
+python scripts/settings_table.py > docs/settings.md
 """
 
 import sys

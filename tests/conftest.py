@@ -1,6 +1,4 @@
-"""Makes support.py importable from every test: pytest puts the folder of a conftest.py on the
-path.
-"""
+"""Makes support.py importable from every test: pytest adds this file's folder to the path."""
 
 import faulthandler
 import multiprocessing.context
@@ -35,9 +33,7 @@ settings.load_profile("usual")
 
 @pytest.fixture
 def fork_server() -> None:
-    """The workers' fork server runs: DGL's reader is tried in a child of it, not in a program that
-    takes seconds.
-    """
+    """The workers' fork server runs: DGL's reader is tried in a child of it, which is faster."""
     from retexo.launch.fork_server import warm_up
 
     warm_up()
@@ -72,8 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test's own limit ends only what lets Python run; this ends the process, and says where each
-    thread is.
+    """A test's own limit ends only what lets Python run.
+
+    This ends the process, and says where each thread is.
     """
     faulthandler.dump_traceback_later(STUCK, exit=True, file=item.config.stash[STDERR])
 

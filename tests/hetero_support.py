@@ -39,8 +39,9 @@ def random_hetero(
     multi: bool = False,
     weighted: Sequence[EdgeType] = (),
 ) -> HeteroGraphData:
-    """Random edges, some of them twice, a self loop where the ends are of one type; ids from 1000,
-    2000 ... on.
+    """Random edges, some of them twice, a self loop where the ends are of one type.
+
+    Ids from 1000, 2000 ... on.
     """
     rng = np.random.default_rng(seed)
     target, number = next(iter(sizes)), next(iter(sizes.values()))[0]
@@ -102,8 +103,9 @@ def random_assignment(
 def hetero_parts(
     graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
 ) -> list[HeteroPartition]:
-    """The parts of a random assignment; every third target trains, the next ones validate and
-    test.
+    """The parts of a random assignment.
+
+    Every third target trains, the next ones validate and test.
     """
     with tempfile.TemporaryDirectory() as folder:
         directory = write_hetero(Path(folder), graph, num_parts, seed=seed, masks=masks)
@@ -189,8 +191,9 @@ def write_hetero_sites(
 def partitioned_by_dgl(
     folder: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
 ) -> PartitionDirectory:
-    """The parts of random_assignment, by DGL's partition_graph in place of METIS; weights of the
-    relation WEIGHTED.
+    """The parts of random_assignment, by DGL's partition_graph in place of METIS.
+
+    Weights of the relation WEIGHTED.
     """
     counts = {name: table.num_nodes for name, table in graph.nodes.items()}
     ends = {

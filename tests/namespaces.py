@@ -37,8 +37,9 @@ class Node:
         return ["ip", "netns", "exec", self.namespace]
 
     def sent(self) -> tuple[int, int]:
-        """Bytes and packets that left this node so far, link headers included; loopback does not
-        count.
+        """Bytes and packets that left this node so far, link headers included.
+
+        Loopback does not count.
         """
         (device,) = json.loads(
             _run("ip", "-n", self.namespace, "-json", "-stats", "link", "show", DEVICE)
@@ -56,8 +57,9 @@ class Node:
 
 @contextlib.contextmanager
 def network(num_nodes: int, rate: str | None = None) -> Iterator[list[Node]]:
-    """Nodes that reach each other, each sending at most at `rate` (of tc, such as 100mbit); all
-    removed at the end.
+    """Nodes that reach each other, each sending at most at `rate` (of tc, such as 100mbit).
+
+    All removed at the end.
 
     Raises subprocess.CalledProcessError or OSError where the system does not permit it.
     """

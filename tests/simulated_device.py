@@ -1,5 +1,6 @@
-"""A device beside the host, for machines without a GPU: tensors that say that they are on torch's
-meta device but hold their values on the CPU.
+"""A device beside the host, for machines without a GPU.
+
+Its tensors say that they are on torch's meta device but hold their values on the CPU.
 
 An operation that takes tensors from both sides fails as it would with a GPU, and so does .numpy()
 of a tensor on the device. Bytes from the host to the device and back are counted.

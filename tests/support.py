@@ -1,6 +1,4 @@
-"""What several tests need: workers as processes, small graphs and their partition directories, the
-command line.
-"""
+"""What several tests need: worker processes, small graphs and partitions, the command line."""
 
 import contextlib
 import dataclasses
@@ -106,17 +104,16 @@ def _worker(
 
 
 def _send(sender: Connection, outcome: tuple[str, Any]) -> None:
-    """By plain pickle: torch's own would pass tensors in shared memory, which ends with the
-    worker.
-    """
+    """By plain pickle: torch's own would pass tensors in shared memory, which ends too early."""
     sender.send_bytes(pickle.dumps(outcome))
 
 
 def run_workers(
     world_size: int, target: Callable[..., Any], folder: Path, *args: Any, timeout: float = 90.0
 ) -> list[Any]:
-    """Run target(rank, world_size, *args) in world_size processes that form a process group; their
-    results by rank.
+    """Run target(rank, world_size, *args) in world_size processes that form a process group.
+
+    Their results by rank.
 
     `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit
     fail the test.
@@ -147,8 +144,9 @@ def run_workers(
 def over_sockets(
     world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0
 ) -> list[Future[Any]]:
-    """work(transport) in a thread for each rank, over pairs of sockets; by rank what came of it,
-    when all ended.
+    """work(transport) in a thread for each rank, over pairs of sockets.
+
+    By rank what came of it, when all ended.
     """
     with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
         streams = add_local_streams(range(world), {}, stack)
@@ -300,9 +298,7 @@ def need_dgl() -> None:
 
 
 class _LazyDGL:
-    """The package dgl, imported when it is first used: it takes half a second, and may not be
-    there.
-    """
+    """The package dgl, imported when first used: it takes half a second, and is optional."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_", "pytest")):  # pytest looks for these in what a test module imports
@@ -497,8 +493,9 @@ def _environment(extra: dict[str, str] | None) -> dict[str, str]:
 def start_cli(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Start main.py in a process group of its own; `prefix` is a command that runs another, such as
-    `ip netns exec`.
+    """Start main.py in a process group of its own.
+
+    `prefix` is a command that runs another, such as `ip netns exec`.
     """
     return subprocess.Popen(
         [*prefix, sys.executable, str(ROOT / "main.py"), *arguments],
@@ -531,8 +528,9 @@ def run_cli(
 def run_main(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, script: str = "main.py"
 ) -> Ended:
-    """As run_cli, but within this process, without the seconds that imports take; what workers
-    print is not kept.
+    """As run_cli, but within this process, without the seconds that imports take.
+
+    What workers print is not kept.
     """
     stdout, stderr, status = io.StringIO(), io.StringIO(), None
     with (
@@ -553,9 +551,7 @@ def run_main(
 
 @contextlib.contextmanager
 def _hydra_alone() -> Iterator[None]:
-    """Hydra finds nothing of an earlier command, and leaves nothing: its own state, the handlers of
-    the log.
-    """
+    """Hydra finds nothing of an earlier command, and leaves nothing (state, log handlers)."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     GlobalHydra.instance().clear()

@@ -126,8 +126,10 @@ def _read_table(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _read_rounds(path: Path) -> Iterator[tuple[str, Any]]:
-    """Return each figure of the rounds of a layer as one value; a layer that a resumed run wrote
-    twice counts once."""
+    """Return each figure of the rounds of a layer as one value.
+
+    A layer that a resumed run wrote twice counts once.
+    """
     rounds = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     table = {(each["layer"], each["round"]): each for each in rounds}
     for layer in sorted({layer for layer, _ in table}):
@@ -153,8 +155,10 @@ def flatten(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _flatten_bytes(counted: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield bytes.KIND.layerN and bytes.peers.SENDER-RECEIVER; all else are sums of these, which
-    are checked here."""
+    """Yield bytes.KIND.layerN and bytes.peers.SENDER-RECEIVER.
+
+    All else are sums of these, which are checked here.
+    """
     layers = counted["by_layer_and_kind"]
     for number, by_kind in enumerate(layers):
         place = "outside" if number == len(layers) - 1 else f"layer{number}"

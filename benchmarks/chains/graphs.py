@@ -117,8 +117,10 @@ def assigned() -> None:
 
 
 def make_tables(nodes: int = 400, seed: int = 20) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Nodes with ids with leading zeros, named classes, some blank, columns of all kinds; edges in
-    one direction with weights."""
+    """Nodes with ids with leading zeros, named classes, some blank, columns of all kinds.
+
+    Edges in one direction with weights.
+    """
     graph = draw_blocks(nodes, seed=seed)
     rng = np.random.default_rng(seed + 100)
     label, feat = graph["label"], graph["feat"].astype(np.float64)
@@ -178,8 +180,11 @@ def write_folder(name: str, nodes: pd.DataFrame, edges: pd.DataFrame) -> Path:
 
 
 def tables_of_many_kinds() -> None:
-    """The same tables as parquet, gz, UTF-16 with semicolons and decimal commas, SNAP's edges,
-    several label columns, an index that leaks, and nodes in part files."""
+    """Write the same tables in other formats.
+
+    They are parquet, gz, UTF-16 with semicolons and decimal commas, SNAP's edges, several label
+    columns, an index that leaks, and nodes in part files.
+    """
     nodes, edges = make_tables()
     numbers = as_numbers(nodes)
     known = numbers[numbers["subject"] != ""]
@@ -254,8 +259,10 @@ def two_tables() -> None:
 
 
 def typed() -> None:
-    """Papers with classes, authors without features, venues with some; one relation has weights
-    and another column."""
+    """Papers with classes, authors without features, venues with some.
+
+    One relation has weights and another column.
+    """
     graph = draw_blocks(classes=3, seed=30)
     rng = np.random.default_rng(31)
     label = graph["label"]

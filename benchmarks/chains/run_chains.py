@@ -1,5 +1,6 @@
-"""Run chains against the source tree in PYTHONPATH, and write what came of them; the driver of
-same_results.py.
+"""Run chains against the source tree in PYTHONPATH, and write what came of them.
+
+The driver of same_results.py.
 
     python run_chains.py TREE FOLDER JOBS RENAMED CHAIN ...
 
@@ -52,8 +53,10 @@ def main(tree: Path, folder: Path, jobs: int, renamed: dict[str, str], names: li
 
 
 def warm_up(tree: Path, folder: Path) -> None:
-    """Train once within this process: it imports what commands need, compiles, and starts the
-    fork server, which chains then share."""
+    """Train once within this process, to start what all chains share.
+
+    It imports what commands need, compiles, and starts the fork server.
+    """
     place = folder / "warm-up"
     place.mkdir(parents=True)
     with contextlib.chdir(place):

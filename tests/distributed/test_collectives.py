@@ -1,5 +1,6 @@
-"""Each collective alone: the worked answers of its docstring, and its bytes by hand; plain
-sockets, where a peer that is gone, silent or out of step is noticed; the bytes of a whole run
+"""Each collective alone: the worked answers of its docstring, and its bytes by hand.
+
+Plain sockets, where a peer that is gone, silent or out of step is noticed; the bytes of a whole run
 by hand.
 """
 
@@ -53,9 +54,7 @@ def over_gloo(rank: int, world_size: int) -> dict[str, Any]:
 
 
 def collectives(transport: Transport) -> dict[str, Any]:
-    """What each collective gives on this worker, and the bytes that the meter counted for it, by
-    peer.
-    """
+    """What each collective gives on this worker, and the bytes that were counted, by peer."""
     found: dict[str, Any] = {}
     rank, world_size = transport.rank, transport.world_size
 
@@ -89,8 +88,9 @@ def collectives(transport: Transport) -> dict[str, Any]:
     def several(
         comm: Communicator, zero_ranks: frozenset[int], copies: int
     ) -> list[list[list[float]]]:
-        """Three tensors in one message; the first travels as bfloat16, the last may have fewer
-        values than workers.
+        """Three tensors in one message.
+
+        The first travels as bfloat16, the last may have fewer values than workers.
         """
         scale = 0.0 if rank in zero_ranks else 2.0**rank
         tensors = [
@@ -207,8 +207,9 @@ def test_several_tensors_in_one_message(
 @pytest.mark.parametrize("name", SILENT)
 @pytest.mark.parametrize("copies", [1, MANY])
 def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str, copies: int) -> None:
-    """Of what a peer adds up of each, to it, and of one's own sum, to all; of a silent worker the
-    former is missing.
+    """Of what a peer adds up of each, to it, and of one's own sum, to all.
+
+    Of a silent worker the former is missing.
 
     Small sums are added up by the first worker that is not silent.
     """

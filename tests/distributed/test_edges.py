@@ -1,5 +1,6 @@
-"""Weights and features of edges: P parts equal one, a weight of k is k edges, and who is told
-which weights; features of typed edges in tables, from training to prediction.
+"""Weights and features of edges: P parts equal one, and a weight of k is k edges.
+
+Also who is told which weights, and features of typed edges in tables, from training to prediction.
 """
 
 import functools
@@ -154,8 +155,9 @@ def plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> l
 
 
 def test_weights_are_told_where_they_pay(tmp_path: Path) -> None:
-    """Both ends have those of targets with several edges, between pairs where sums save more than
-    weights take.
+    """Both ends have the weights of targets with several edges, where sums save more.
+
+    Those are pairs of partitions where sums save more than weights take.
     """
     directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(2), 2)
     made = plans(directory, 2, 1 << 20)

@@ -1,5 +1,7 @@
-"""Heterogeneous graphs, in float64 with plain SGD: P partitions equal one, and one a closed form
-on dense matrices; end-to-end training, and its bytes; whole runs, and their plans.
+"""Heterogeneous graphs, in float64 with plain SGD: P partitions equal one.
+
+One equals a closed form on dense matrices; end-to-end training, and its bytes; whole runs, and
+their plans.
 """
 
 import copy
@@ -453,8 +455,9 @@ def test_local_training_has_the_edges_within_parts() -> None:
 
 
 def test_plain_bytes_are_those_by_hand() -> None:
-    """Of persons, studios and sequels one layer's rows forth and back; the parameters'
-    gradients.
+    """Of persons, studios and sequels one layer's rows forth and back.
+
+    The parameters' gradients.
     """
     settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
     found = train_end_to_end(settings)
@@ -571,9 +574,7 @@ def test_what_was_sent_is_what_was_planned(
 
 
 def test_end_to_end(parts: Path, tmp_path: Path) -> None:
-    """A run, what app=plan says of it, its scores again, and its predictions from Python and by the
-    command.
-    """
+    """A run, its plan, its scores again, and its predictions from Python and by the command."""
     given = ("model=rgcn", "trainer=full_graph", "exchange=plain", "stopping=none", "num_layers=3")
     summary = train.run(settings(parts, "train", *given), tmp_path / "run")
     trained, kinds = f"checkpoint_dir={tmp_path}/run", summary["bytes"]["by_kind"]
@@ -632,9 +633,7 @@ def test_refusals(parts: Path, trained: Any, tmp_path: Path) -> None:
 
 
 def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the command: what the directory of the same assignment gives, rows to those who asked, and
-    scores again.
-    """
+    """By the command: partitions of the same assignment, rows to those who asked, scores again."""
     write_hetero_sites(
         tmp_path / "sites",
         RUN_GRAPH,

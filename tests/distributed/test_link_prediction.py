@@ -1,5 +1,6 @@
-"""Link prediction over parts: what one part gives, exactly; ranks and areas as loops count them;
-bytes as planned.
+"""Link prediction over parts: what one part gives, exactly.
+
+Ranks and areas as loops count them; bytes as planned.
 """
 
 import copy
@@ -220,9 +221,7 @@ def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
 def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
     overrides: tuple[str, ...], passed: int | None, tmp_path: Path
 ) -> None:
-    """passed: which input of the second layer is a node's own activation, which has seen
-    neighbours.
-    """
+    """passed: which input of the second layer is a node's own activation (seen neighbours)."""
     directory = directory_of(tmp_path, 1, with_relations() if "rgcn" in overrides[0] else None)
 
     def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
@@ -386,8 +385,9 @@ LEAN = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run of three workers on named nodes, with the defaults; the folder, and the arguments that
-    all apps take.
+    """A run of three workers on named nodes, with the defaults.
+
+    The folder, and the arguments that all apps take.
     """
     folder = tmp_path_factory.mktemp("run")
     split = graph()

@@ -1,6 +1,4 @@
-"""P partitions equal one: losses of every round, embeddings of every layer, in float64 with plain
-SGD.
-"""
+"""P partitions equal one: losses of every round, embeddings of every layer, in float64."""
 
 import contextlib
 import copy
@@ -166,8 +164,9 @@ def oracle_graph(kind: str) -> GraphData:
 
 
 def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
-    """Of 40-49 none trains, of 30-39 none validates. Of the kind "third" a third of the nodes is in
-    no mask.
+    """Of 40-49 none trains, of 30-39 none validates.
+
+    Of the kind "third" a third of the nodes is in no mask.
     """
     node = np.arange(60)
     train, val = (node % 3 == 0) & (node // 10 != 4), (node % 3 == 1) & (node // 10 != 3)
@@ -180,9 +179,7 @@ def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
 
 
 def assignment(num_parts: int) -> np.ndarray:
-    """2: random. 4: without training nodes (2), validation nodes (1), boundary (3). 7: these, and
-    an empty one (6).
-    """
+    """2: random. 4: parts without training (2), validation (1), boundary (3). 7: an empty one."""
     tens = np.arange(60) // 10
     if num_parts == 1:
         return np.zeros(60, np.int64)
@@ -216,8 +213,9 @@ def train_as_threads(num_parts: int, case: Case) -> list[Any]:
 
 @contextlib.contextmanager
 def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
-    """With the case's edges a step; embeddings [I, D] of every layer, by rank, are noted in what it
-    gives.
+    """With the case's edges a step.
+
+    Embeddings [I, D] of every layer, by rank, are noted in what it gives.
     """
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
     with contextlib.ExitStack() as patches:
@@ -230,9 +228,7 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
 
 
 def _outcome(comm: Communicator, case: Case, embeddings: dict[int, list[np.ndarray]]) -> Any:
-    """Of a worker: its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its
-    error.
-    """
+    """Of a worker: node ids, rounds, embeddings [I, D] of every layer, parameters, or its error."""
     try:
         return _train(comm, case[0], case[1], embeddings)
     except (
@@ -318,8 +314,9 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by (parts, case). Workers are threads, but for four parts of IN_PROCESSES: one set
-    of processes.
+    """Results by (parts, case).
+
+    Workers are threads, but for four parts of IN_PROCESSES: one set of processes.
     """
 
     @functools.cache
@@ -359,8 +356,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
-    """The rounds, each layer's embeddings [N, D] in the order of the ids, and the parameters of all
-    stages.
+    """The rounds, each layer's embeddings [N, D] in the order of ids, and all parameters.
 
     Rounds and parameters have to be the same on all workers, the latter bit for bit.
     """
@@ -442,8 +438,9 @@ def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: 
 
 
 def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> list[np.ndarray]:
-    """Local SGD of a GCN over parts, written with one dense normalised adjacency; embeddings of
-    every layer.
+    """Local SGD of a GCN over parts, written with one dense normalised adjacency.
+
+    Embeddings of every layer.
     """
     settings, graph, train = (
         settings_of(num_parts, "model=gcn"),
@@ -557,9 +554,7 @@ def test_other_ways_lead_to_the_same_network(trained: Any, case: str) -> None:
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
-    """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts
-    there is one.
-    """
+    """Their weights decay on every worker, also without training nodes (with 4 and 7 parts)."""
     _, embeddings, _ = trained(num_parts, "gcn-columns-local")
     wanted = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "columns")
     for rows, expected in zip(embeddings, wanted, strict=True):
@@ -593,8 +588,9 @@ def test_skips_and_answers_of_parts_equal_those_of_one(
 
 
 def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
-    """The first stage, with one dense adjacency: the head of the second layer trains both, that of
-    the first layer only itself.
+    """The first stage, with one dense adjacency.
+
+    The head of the second layer trains both, that of the first layer only itself.
     """
     graph, settings = oracle_graph("dense"), settings_of(1, *FEW["gcn-ahead"][1])
     adjacency, labels = normalized(graph), torch.from_numpy(graph.labels)

@@ -1,5 +1,6 @@
-"""Nodes that connect before a run, each in a thread, over real sockets on loopback; a client that
-sends arbitrary data only loses its own connection.
+"""Nodes that connect before a run, each in a thread, over real sockets on loopback.
+
+A client that sends arbitrary data only loses its own connection.
 """
 
 import contextlib
@@ -343,8 +344,9 @@ def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def answering(*answers: bytes | None) -> Outcome:
-    """What becomes of node 1 where a program at node 0's address answers so; None: it closes the
-    connection.
+    """What becomes of node 1 where a program at node 0's address answers so.
+
+    None: it closes the connection.
     """
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(attend, cluster(1, server.getsockname()[1]))

@@ -1,6 +1,8 @@
-"""Failures of workers in any phase, of parents, nodes and connections: the run restarts by itself,
-or is resumed, and its files equal those of an undisturbed run. The ordinary run takes each
-fault in one phase, --all all pairs. Parents that are killed are processes, others threads.
+"""Failures of workers in any phase, of parents, nodes and connections.
+
+The run restarts by itself, or is resumed, and its files equal those of an undisturbed run. The
+ordinary run takes each fault in one phase, --all all pairs. Parents that are killed are processes,
+others threads.
 """
 
 import contextlib
@@ -73,8 +75,9 @@ def stop(disk: Path) -> None:
 
 
 def terminate(disk: Path) -> None:
-    """The whole run, as a batch system does it; goes on once the parent has passed it on, where
-    that does not end it.
+    """The whole run, as a batch system does it.
+
+    Goes on once the parent has passed it on, where that does not end it.
     """
     parent = parent_process()
     assert parent is not None
@@ -116,8 +119,9 @@ def struck(
     parent: Connection,
     streams: Streams | None,
 ) -> None:
-    """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of
-    layer 1.
+    """A worker.
+
+    The victim is struck once, as it enters the phase: of the rounds the fourth of layer 1.
     """
     if rank == victim(phase):
         enter, at = Progress.enter, Progress.set_round
@@ -209,9 +213,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def pairs() -> list[Any]:
-    """A signal to end takes milliseconds to arrive, in which rounds over sockets would all be
-    over.
-    """
+    """A signal to end takes milliseconds, in which all rounds over sockets would be over."""
     every = [
         (fault, phase, backend)
         for fault in FAULTS
@@ -241,8 +243,9 @@ def test_a_fault_in_a_phase(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The undisturbed run used gloo. A dead worker restarts the run; the rest is resumed by
-    hand.
+    """The undisturbed run used gloo.
+
+    A dead worker restarts the run; the rest is resumed by hand.
     """
     when = tmp_path_factory.mktemp("struck") / "when"
     keys = request.getfixturevalue("keys") if backend == "tls" else []

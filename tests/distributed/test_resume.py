@@ -1,5 +1,6 @@
-"""A run that dies anywhere, resumed, ends as the one that never died; init=RUN starts from the
-parameters of a trained run.
+"""A run that dies anywhere, resumed, ends as the one that never died.
+
+init=RUN starts from the parameters of a trained run.
 """
 
 import functools
@@ -104,9 +105,7 @@ def settings(parts: Path, *more: str) -> Settings:
 
 
 def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
-    """A worker, of which rank 1 is killed before it takes part in a message, counted from the
-    start.
-    """
+    """A worker; rank 1 is killed before it takes part in a message, counted from the start."""
     if rank == 1:
         swap, left = GlooTransport.swap, [message]
 

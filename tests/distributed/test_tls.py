@@ -1,5 +1,6 @@
-"""Nodes with certificates find each other, and nobody else takes a seat, reads, or keeps them from
-it; a hub joins nodes that only open connections, and cannot read them; sums with masks.
+"""Nodes with certificates find each other, and nobody else takes a seat, reads, or interferes.
+
+A hub joins nodes that only open connections, and cannot read them; sums with masks.
 """
 
 import contextlib
@@ -499,8 +500,9 @@ def test_three_nodes_that_only_open_connections(served: Served) -> None:
 
 
 def met(clusters: list[Any]) -> list[dict[int, str]]:
-    """Nodes that meet and swap; of each, by the other worker, the address that its stream comes
-    from or goes to.
+    """Nodes that meet and swap.
+
+    Of each, by the other worker, the address that its stream comes from or goes to.
     """
 
     def work(node: int) -> dict[int, str]:

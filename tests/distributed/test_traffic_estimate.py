@@ -1,6 +1,4 @@
-"""What a run sends is what was estimated from its partitions: by kind, layer, phase, sender and
-receiver.
-"""
+"""What a run sends is as estimated from its partitions: by kind, layer, phase and peers."""
 
 import contextlib
 import functools
@@ -122,8 +120,9 @@ class Case:
 
 
 def make_case(model: int, exchange: int) -> Case:
-    """Every model meets every exchange; the rest goes round, so that every model meets each value
-    of it, too.
+    """Every model meets every exchange.
+
+    The rest goes round, so that every model meets each value of it, too.
     """
     pairs = (
         (exchange // 2 + model) % 2,
@@ -236,8 +235,9 @@ def toy_graph(features: str) -> GraphData:
 
 
 def toy_masks(parts: np.ndarray, kind: str) -> dict[str, np.ndarray]:
-    """None trains in part 1; of the others every fourth. Of kind `some` half of the rest are in no
-    mask.
+    """None trains in part 1; of the others every fourth.
+
+    Of kind `some` half of the rest are in no mask.
     """
     node = np.arange(NODES)
     train = (node % 4 == 0) & (parts != 1)

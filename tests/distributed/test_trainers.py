@@ -1,5 +1,6 @@
-"""The rivals of the lazy trainer against one process on the whole graph, with dense matrices; the
-bytes they send. trainer=sampled: full neighbourhoods equal full-graph training; dead processes
+"""The rivals of the lazy trainer against one process on the whole graph, with dense matrices.
+
+The bytes they send. trainer=sampled: full neighbourhoods equal full-graph training; dead processes
 are named.
 """
 
@@ -155,9 +156,7 @@ def joined_logits(outcomes: list[Outcome]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Edges:
-    """What one layer sees: weight[v, u] of the edges u -> v (how many there are), and what sums are
-    normalised by.
-    """
+    """What one layer sees: weight[v, u], the number of edges u -> v, and the divisor of sums."""
 
     weight: Tensor
     in_degree: Tensor
@@ -220,8 +219,9 @@ def alone(
     final: list[Edges],
     masks: str = "dense",
 ) -> Wanted:
-    """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges
-    `final`.
+    """SGD on the whole graph, with edges by epoch and layer.
+
+    Validation and test on the edges `final`.
     """
     info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
     architecture = Architecture(settings.model, info.num_features, info.num_classes)
@@ -242,8 +242,9 @@ def descend(
     final: Any,
     masks: str = "dense",
 ) -> Wanted:
-    """A step of SGD with weight decay on the mean loss of the training nodes for each of `steps`,
-    which make logits.
+    """A step of SGD with weight decay on the training nodes' mean loss for each of `steps`.
+
+    The steps make logits.
     """
     train, val, _ = (torch.from_numpy(mask) for mask in oracle_masks(masks).values())
     labels, hits = torch.from_numpy(graph.labels), []
@@ -267,8 +268,9 @@ def descend(
 
 
 def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") -> None:
-    """Parameters are the same on all workers bit for bit, and those wanted; logits likewise at the
-    nodes in a mask.
+    """Parameters are the same on all workers bit for bit, and those wanted.
+
+    Logits likewise at the nodes in a mask.
     """
     for outcome in outcomes:
         assert outcome.rounds == [EPOCHS]
@@ -376,8 +378,9 @@ def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(
 
 @pytest.mark.parametrize("model", USUAL)
 def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, model: str) -> None:
-    """Cut edges from sampled nodes count 1/p times in sums, once in attention; the others not at
-    all.
+    """Cut edges from sampled nodes count 1/p times in sums, once in attention.
+
+    The others not at all.
     """
     share, graph, parts = 0.5, oracle_graph("dense"), assignment(4)
     taken: dict[tuple[int, int], np.ndarray] = {}  # by epoch and receiver, bool [N]
@@ -425,8 +428,9 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
 def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
     tmp_path: Path, model: str, num_layers: int, hops: int
 ) -> None:
-    """The first `hops` layers see all edges, the others those within a part: 2 hops and 2 layers
-    are the full graph.
+    """The first `hops` layers see all edges, the others those within a part.
+
+    2 hops and 2 layers are the full graph.
     """
     settings = settings_of(
         4, "trainer=fedgcn", f"fedgcn.hops={hops}", *MODELS[model], f"num_layers={num_layers}"
@@ -554,9 +558,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
 
 
 def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> None:
-    """Of the cut edges into training nodes, as many vectors as a maximum matching has edges
-    (Koenig).
-    """
+    """Of the cut edges into training nodes, as many vectors as a maximum matching (Koenig)."""
     graph, parts, masks = oracle_graph("dense"), assignment(2), oracle_masks()
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2")
     outcomes = trained(parts_of(tmp_path, 2), settings, torch.float32)

@@ -1,6 +1,4 @@
-"""Workers and nodes that die, stop or are slow: the loop of a parent, with real processes that do
-next to nothing.
-"""
+"""Workers and nodes that die, stop or are slow: a parent's loop with real, idle processes."""
 
 import os
 import re
@@ -103,8 +101,9 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def run_node(node: Node, what: str) -> Any:
-    """The result of the node's worker, or the message of the error. As start_workers.run_workers,
-    in a thread.
+    """The result of the node's worker, or the message of the error.
+
+    As start_workers.run_workers, in a thread.
     """
     context = start_workers.multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
@@ -296,8 +295,9 @@ def test_a_node_that_is_only_slow_is_not_lost() -> None:
 def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     victim: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other node's worker takes a second to stop, as after a round; it is told to, and not
-    killed meanwhile.
+    """The other node's worker takes a second to stop, as after a round.
+
+    It is told to, and not killed meanwhile.
     """
     # A worker of these tests imports much before it begins.
     monkeypatch.setattr(monitor, "STOP_TIMEOUT", 30.0)

@@ -88,9 +88,7 @@ GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
 
 
 def files() -> dict[str, str]:
-    """sha256 by path, without what every run may extend: its log, and a site's ledger of
-    requests.
-    """
+    """sha256 by path, without what every run may extend: its log, a site's ledger."""
     return {
         path: digest
         for path, digest in snapshot(Path()).items()

@@ -1,6 +1,4 @@
-"""Inputs by kind: each is made from a random generator, in an empty folder, out of what
-`make_bases` made once.
-"""
+"""Inputs by kind, each made from a random generator, in an empty folder, of `make_bases`."""
 
 import contextlib
 import functools
@@ -130,8 +128,9 @@ def make_bases(base: Path) -> None:
 
 
 def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | None = None) -> str:
-    """The arrays as folder/toy.npz, folder/toy.bin, or tables below folder/toy-FORM; says what else
-    was done.
+    """The arrays as folder/toy.npz, folder/toy.bin, or tables below folder/toy-FORM.
+
+    Says what else was done.
     """
     if form == "npz":
         return mutate.save_npz(folder / "toy.npz", arrays, rng)
@@ -240,9 +239,7 @@ def settings(rng: Random, base: Path) -> Input:
 
 
 def training(rng: Random, base: Path) -> Input:
-    """Values that a run can have, through to its end: none may fail in a worker with a
-    traceback.
-    """
+    """Values that a run can have, through to its end: none may fail in a worker."""
     Path("parts").symlink_to(base / "parts")
     choices: dict[str, list[Any]] = {
         "num_layers": [1, 2, 3, 6],
@@ -382,9 +379,7 @@ def same_files(made: str, base: Path, pattern: str) -> Judge:
 
 
 def ours(rng: Random, base: Path) -> Input:
-    """A partition directory with checksums: whatever is done to it, what is trained on is what was
-    written.
-    """
+    """A partition directory with checksums, damaged: training uses only what was written."""
     shutil.copytree(base / "parts", "parts")
     place = Path("parts", NAME).resolve()
     if rng.random() < 0.25:

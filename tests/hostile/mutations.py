@@ -115,8 +115,9 @@ def files(folder: Path) -> list[Path]:
 
 
 def damage(folder: Path, rng: Random, other: Path | None = None) -> list[str]:
-    """One or two mutations of files below a folder; `other` has files of the same names and another
-    origin.
+    """One or two mutations of files below a folder.
+
+    `other` has files of the same names and another origin.
     """
     done = []
     for _ in range(rng.choice([1, 1, 2])):
@@ -323,8 +324,9 @@ def rng_permuted(array: np.ndarray, rng: Random) -> np.ndarray:
 
 
 def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
-    """As an npz; with `rng` sometimes with a member twice, one that is no array, or one whose
-    header lies.
+    """As an npz.
+
+    With `rng` sometimes with a member twice, one that is no array, or one whose header lies.
     """
     np.savez(path, **arrays)  # type: ignore[arg-type]
     how = rng.choice(["", "", "", "", "twice", "no array", "header"]) if rng is not None else ""

@@ -1,4 +1,5 @@
-"""Forks of a process that has imported everything and computed nothing, each with its own output;
+"""Forks of a process that has imported everything and computed nothing, each with its own output.
+
 main.py in one.
 """
 
@@ -27,8 +28,9 @@ SPAWN = util.spawnv_passfds
 
 
 def main(arguments: tuple[str, ...]) -> int:
-    """main.py, or a script that is named, in this process; what it raises is printed, not
-    raised.
+    """main.py, or a script that is named, in this process.
+
+    What it raises is printed, not raised.
     """
     command = arguments if arguments[0].endswith(".py") else ("main.py", *arguments)
     with mock.patch.object(sys, "argv", [*command]), _hydra_alone():
@@ -100,8 +102,9 @@ def wait(child: int, seconds: float) -> int:
 
 
 def end_of_group(group: int, seconds: float = 30) -> bool:
-    """Wait until no process of a group is left; afterwards they are killed, and the answer is
-    False.
+    """Wait until no process of a group is left.
+
+    Afterwards they are killed, and the answer is False.
     """
     deadline = time.monotonic() + seconds
     while group_members(group):

@@ -1,5 +1,6 @@
-"""The command line: what a user does wrong, workers that die, signals, several nodes, every
-configuration; searches by Hydra's sweepers and launchers, as docs/experiments.md shows them.
+"""The command line: mistakes, workers that die, signals, several nodes, every configuration.
+
+Also searches by Hydra's sweepers and launchers, as docs/experiments.md shows them.
 """
 
 import json
@@ -174,8 +175,9 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, Ended], n
 
 
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
-    """Nor a line in the log of the run that has the directory; an empty directory of the user's
-    stays.
+    """Nor a line in the log of the run that has the directory.
+
+    An empty directory of the user's stays.
     """
     (tmp_path / "made").mkdir()
     (tmp_path / "used").mkdir()

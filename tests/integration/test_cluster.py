@@ -1,5 +1,7 @@
-"""Several nodes that differ, as parents on loopback; a run under torchrun; scripts/launch.py with
-an ssh and an rsync that stay here; the files of deploy/, of which no container runs.
+"""Several nodes that differ, as parents on loopback.
+
+A run under torchrun; scripts/launch.py with an ssh and an rsync that stay here; the files of
+deploy/, of which no container runs.
 """
 
 import contextlib
@@ -72,8 +74,9 @@ def listens(process: psutil.Process) -> bool:
 def test_two_nodes_that_differ_end_before_anything_is_started(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parents, in threads; neither comes as far as its workers. test_rendezvous.py has all
-    that is compared.
+    """The parents, in threads.
+
+    Neither comes as far as its workers. test_rendezvous.py has all that is compared.
     """
     monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
     own, says = ("hidden_dim=16",), "other settings than node 0: hidden_dim=16 instead of 8"

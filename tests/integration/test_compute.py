@@ -1,5 +1,6 @@
-"""How workers compute: in bfloat16, in batches, on a GPU, beside the same run on the CPU in
-float32; and processes that cannot import DGL.
+"""How workers compute: in bfloat16, in batches, on a GPU, and without DGL.
+
+Each is compared with the same run on the CPU in float32.
 """
 
 import json

@@ -1,5 +1,4 @@
-"""Every command of README.md and docs/*.md is run in a fresh folder, for few rounds, or listed with
-the reason why not.
+"""Every command of README.md and docs/*.md is run for few rounds, or listed with a reason.
 
 A command is a line in a fenced block, joined with those that its backslashes continue, that begins
 with a program. The commands of a page are run in their order; a page that goes on from another is

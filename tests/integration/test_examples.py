@@ -1,5 +1,6 @@
-"""The scripts of examples/, and the lines of Python of docs/python.md, as they are written but for
-few rounds; a wheel that partitions and trains in an empty folder.
+"""The scripts of examples/, and the lines of Python of docs/python.md, for few rounds.
+
+Also a wheel that partitions and trains in an empty folder.
 """
 
 import json
@@ -201,8 +202,9 @@ def call(*command: str | Path, cwd: Path) -> str:
 
 @pytest.mark.timeout(600)
 def test_a_wheel_partitions_and_trains_in_an_empty_folder(tmp_path: Path) -> None:
-    """Installed without its dependencies, which are those of the tests; trained by a script that
-    has no main guard.
+    """Installed without its dependencies, which are those of the tests.
+
+    Trained by a script that has no main guard.
     """
     source, environment, here = tmp_path / "source", tmp_path / "environment", tmp_path / "here"
     for folder in ("retexo", "partitioning", "conf"):
@@ -250,8 +252,9 @@ def test_a_wheel_partitions_and_trains_in_an_empty_folder(tmp_path: Path) -> Non
 
 
 def check_contents(wheel: Path) -> None:
-    """Code, configuration and data, no tests; extras that name this distribution and one
-    another.
+    """Code, configuration and data, no tests.
+
+    Extras that name this distribution and one another.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -1,5 +1,6 @@
-"""Directories that the public Retexo code made train to the same result as ours of the same
-assignment; test_edges.py has those of DGL.
+"""Directories of the public Retexo code train to the same result as ours (same assignment).
+
+test_edges.py has those of DGL.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""A trained network in use: app=evaluate, app=predict, the class for notebooks; what they send;
-what is refused.
+"""A trained network in use: app=evaluate, app=predict, the class for notebooks.
+
+What they send; what is refused.
 """
 
 import dataclasses
@@ -390,8 +391,10 @@ def predict_table(
 def test_a_graph_without_labels_is_predicted_as_with_them(
     trained_on_tables: Path, tmp_path: Path
 ) -> None:
-    """Without labels, masks and a split, its columns in another order; the text is left out as in
-    training."""
+    """Without labels, masks and a split, its columns in another order.
+
+    The text is left out as in training.
+    """
     folder = trained_on_tables
     new = write_tables(tmp_path / "known", labels=False, order=(2, 3, 4, 1, 0))
     found = predict_table(folder, new, tmp_path / "out")
@@ -478,8 +481,9 @@ def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -> None:
-    """Without the note that one was begun, predictions are another run's; with a result they are
-    complete.
+    """Without the note that one was begun, predictions are another run's.
+
+    With a result they are complete.
     """
     parts = tmp_path / "predictions"
     parts.mkdir()

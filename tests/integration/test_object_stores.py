@@ -1,5 +1,6 @@
-"""Data sets, partitions and runs in an object store: moto's S3 server on loopback, behind a proxy
-that cuts connections; and a web server.
+"""Data sets, partitions and runs in an object store, and a web server.
+
+The store is moto's S3 server on loopback, behind a proxy that cuts connections.
 """
 
 import contextlib

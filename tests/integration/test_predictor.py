@@ -1,5 +1,6 @@
-"""A model in memory (retexo.load): it predicts what a partition directory's workers predict, for
-known and new nodes, as a torch module and exported; and split.inductive, in both views.
+"""A model in memory (retexo.load) predicts what a partition directory's workers predict.
+
+For known and new nodes, as a torch module and exported; and split.inductive, in both views.
 """
 
 import dataclasses

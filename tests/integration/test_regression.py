@@ -1,5 +1,6 @@
-"""Users' tables, from the files to predictions: node regression with plan, evaluation and report;
-names as ids, and no features.
+"""Users' tables, from the files to predictions: node regression with plan, evaluation and report.
+
+Names as ids, and no features.
 """
 
 import csv
@@ -150,8 +151,9 @@ SMALL = ("num_partitions=2", "num_rounds=[4]", "device=cpu", "hidden_dim=16")
 
 
 def write_friends(folder: Path, people: int = 60) -> list[str]:
-    """A ring in which each knows the next two, as a table of edges; the labels of all but one in
-    another.
+    """A ring in which each knows the next two, as a table of edges.
+
+    The labels of all but one in another.
     """
     folder.mkdir()
     names = [f"per son, {number}" for number in np.random.default_rng(0).permutation(people)]
@@ -166,9 +168,7 @@ def write_friends(folder: Path, people: int = 60) -> list[str]:
 
 @pytest.mark.timeout(240)
 def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> None:
-    """A class that was not trained comes first in the order of names: the others are found by
-    theirs.
-    """
+    """A class that was not trained comes first in the order of names; others are found."""
     names = write_friends(tmp_path / "friends")
     data = ("symmetrize=true", "features=degree", "dataset_name=file", *NAMED_SPLIT, *SMALL)
     ended = run_main("app=train", "dataset_file=friends", *data, "hydra.run.dir=run", cwd=tmp_path)

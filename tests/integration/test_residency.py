@@ -1,5 +1,6 @@
-"""dataset_name=parts: training, plan and predictions are those of the same assignment; sites on
-nodes of their own; sites with tables describe them and train with the pipeline of all.
+"""dataset_name=parts: training, plan and predictions are those of the same assignment.
+
+Sites on nodes of their own; sites with tables describe them and train with the pipeline of all.
 """
 
 import json
@@ -52,8 +53,9 @@ PARTS = np.random.default_rng(5).integers(3, size=40)
 
 
 def hard_graph() -> tuple[GraphData, Masks]:
-    """Ids up to 2^62, double edges, self loops. South trains and validates nothing, and east has no
-    label at all.
+    """Ids up to 2^62, double edges, self loops.
+
+    South trains and validates nothing, and east has no label at all.
     """
     graph = random_graph()
     ids = np.sort(np.random.default_rng(1).integers(2**62, size=40))
@@ -183,8 +185,9 @@ def alone(base: Path) -> list[Path]:
 def run_sites(
     folders: list[Path], base: Path, *more: str, keys: list[Path] | None = None
 ) -> list[Ended]:
-    """Each site's command, in a working directory of its own; what each opened below `base` is in
-    its opened.txt.
+    """Each site's command, in a working directory of its own.
+
+    What each opened below `base` is in its opened.txt.
 
     keys: folders of credentials, by rank.
     """
@@ -293,8 +296,9 @@ def test_a_site_gives_no_more_rows_than_it_allows(tmp_path: Path) -> None:
 
 
 def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an undirected graph, as many nodes as the others ask for then; nothing but its own folder
-    is read.
+    """Of an undirected graph, as many nodes as the others ask for then.
+
+    Nothing but its own folder is read.
     """
     graph = random_graph()
     ends = np.concatenate([graph.src, graph.dst]), np.concatenate([graph.dst, graph.src])

@@ -419,8 +419,10 @@ def test_links(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """It prints its address, answers, ends on SIGTERM, and leaves no file; without a graph it is
-    refused."""
+    """It prints its address, answers, ends on SIGTERM, and leaves no file.
+
+    Without a graph it is refused.
+    """
     run_of_tables(tmp_path / "run")
     common = ("app=serve", "checkpoint_dir=run", "serve.port=0", "hydra.run.dir=out")
     refused = run_main(*common, cwd=tmp_path)

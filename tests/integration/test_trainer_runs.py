@@ -1,6 +1,4 @@
-"""Runs of each trainer: what they write, what can be done with it, and what is refused before the
-start.
-"""
+"""Runs of each trainer: what they write, what can be done with it, and what is refused."""
 
 import json
 from pathlib import Path

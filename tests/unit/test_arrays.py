@@ -1,5 +1,7 @@
-"""Arrays, files and threads: values looked up as NumPy does, files of users opened by open_regular
-alone, and work in threads, with its errors.
+"""Arrays, files and threads.
+
+Values looked up as NumPy does, files of users opened by open_regular alone, and work in threads,
+with its errors.
 """
 
 import ast
@@ -130,9 +132,7 @@ def test_a_link_is_read_and_not_written_through(tmp_path: Path) -> None:
 
 
 def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls that open a file by its path: of OPENERS, or of READERS with another argument than an
-    open file.
-    """
+    """Calls that open a file by its path: OPENERS, or READERS without an open file."""
     opened = {
         node.optional_vars.id
         for node in ast.walk(tree)
@@ -153,9 +153,7 @@ def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def test_no_file_is_opened_by_another_way() -> None:
-    """Readers of other libraries that take nothing but paths (DGL, safetensors) are not seen
-    here.
-    """
+    """Readers of other libraries that take only paths (DGL, safetensors) are not seen."""
     found = []
     for package in ("partitioning", "retexo"):
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -1,6 +1,4 @@
-"""The imports run one way, as docs/architecture.md says: read from the source, no module is
-loaded.
-"""
+"""The imports run one way, as docs/architecture.md says: no module is loaded."""
 
 import ast
 import functools

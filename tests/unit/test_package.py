@@ -30,8 +30,9 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
 
 
 def test_what_setup_installs_is_locked_with_hashes() -> None:
-    """Every requirement of pyproject.toml is in requirements/dev.txt, in the version of
-    constraints.txt; `python scripts/lock.py` writes those files.
+    """Every requirement of pyproject.toml is in requirements/dev.txt, as constraints.txt has it.
+
+    `python scripts/lock.py` writes those files.
     """
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
     pins = {canonicalize_name(name): version for name, version in pins.items()}

@@ -1,5 +1,6 @@
-"""What workers send: checksums in the replay log, the bytes of a sum, failures of threads; what
-comes from others is checked by exceptions, for `python -O` drops every `assert`.
+"""What workers send: checksums in the replay log, the bytes of a sum, failures of threads.
+
+What comes from others is checked by exceptions, for `python -O` drops every `assert`.
 """
 
 import ast
@@ -127,9 +128,7 @@ def receives(function: ast.AST) -> bool:
 
 
 def narrows_a_type(statement: ast.Assert) -> bool:
-    """Whether it only tells mypy what the program itself guarantees: `x is not None`,
-    `isinstance(x, T)`.
-    """
+    """Whether it only tells mypy what is known: `x is not None`, `isinstance(x, T)`."""
     text = ast.unparse(statement.test)
     return text.endswith(" is not None") or text.startswith("isinstance(")
 

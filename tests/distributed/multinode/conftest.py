@@ -1,5 +1,6 @@
-"""Tests here need network namespaces; where the system does not permit them they are skipped, and
-say so.
+"""Tests here need network namespaces.
+
+Where the system does not permit them they are skipped, and say so.
 """
 
 import namespaces

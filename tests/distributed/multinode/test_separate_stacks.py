@@ -1,6 +1,4 @@
-"""The README's command for several machines, on nodes that share no network stack, no loopback and
-no partition.
-"""
+"""The README's command for several machines, on nodes that share no network and no partition."""
 
 import functools
 import itertools
@@ -34,9 +32,7 @@ HEADERS = 14 + 20 + 32
 
 
 def readme_command(**changes: Any) -> list[str]:
-    """Arguments of main.py in the README's command for several machines, with some settings
-    changed.
-    """
+    """Arguments of main.py in the README's command for several machines, with further settings."""
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.startswith("python main.py")]
     first = next(line for line in lines if "distributed.master_addr=" in line)
@@ -90,9 +86,7 @@ def ranks_of(num_parts: int, per_node: int) -> list[range]:
 
 
 def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str) -> Run:
-    """Start the command on every node, each with its own copy of its parts, and wait for all of
-    them.
-    """
+    """Start the command on every node, with its own copy of its parts, and wait for all."""
     num_nodes = len(ranks_of(int(partitions.name.rsplit("-", 1)[-1]), per_node))
     with namespaces.network(num_nodes) as nodes:
         for ended in [
@@ -190,8 +184,9 @@ def crossing(by_peer: list[list[int]], own: range) -> int:
 
 
 def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) -> None:
-    """Of what left a node at least 95 % is payload; headers of packets apart, gloo and the store
-    add under 1 %.
+    """Of what left a node at least 95 % is payload.
+
+    Headers of packets apart, gloo and the store add under 1 %.
 
     The interface counts before a packet is cut into frames. Frames of 1,500 bytes would have a
     header each: 94 %.
@@ -214,8 +209,10 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
 def test_a_cut_link_that_comes_back(
     seconds: int, restarts: int, one_node: OneNode, tmp_path: Path
 ) -> None:
-    """Both nodes restart if it was longer than the heartbeat timeout. The files are those of a run
-    that was not cut."""
+    """Both nodes restart if it was longer than the heartbeat timeout.
+
+    The files are those of a run that was not cut.
+    """
     directory, _ = one_node(3)
     kept = ("checkpoint.every=5", "distributed.heartbeat_timeout=5", "sleep_time=0.02")
     longer = ("num_rounds=[30]", *kept)

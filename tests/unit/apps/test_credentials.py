@@ -1,6 +1,4 @@
-"""`retexo credentials`, and what a node reads of its folder, with files that are damaged or
-foreign.
-"""
+"""`retexo credentials`, and what a node reads of its folder, also of damaged or foreign files."""
 
 import json
 import os
@@ -38,8 +36,9 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sites, and one that asks for a certificate; and the same of another authority in
-    `other`.
+    """Two sites, and one that asks for a certificate.
+
+    And the same of another authority in `other`.
     """
     place = tmp_path_factory.mktemp("credentials")
     for folder in (place, place / "other"):

@@ -1,5 +1,6 @@
-"""Tables as people bring them: each is read as it is meant, or refused with the remedy; targets of
-a regression from the files of users.
+"""Tables as people bring them: each is read as it is meant, or refused with the remedy.
+
+Targets of a regression from the files of users.
 """
 
 import logging

@@ -1,6 +1,4 @@
-"""Graphs of the user's own: what goes in comes out, and each mistake is named with file, array, row
-and value.
-"""
+"""Graphs of the user's own: what goes in comes out, and each mistake is named."""
 
 import pickle
 import zipfile
@@ -214,8 +212,9 @@ def test_a_member_that_is_there_twice(tmp_path):
 
 @pytest.mark.parametrize("place", ["toy.npz", "features.npz", "nodes/film.npz"])
 def test_a_file_that_would_fill_the_memory(tmp_path, place):
-    """16 MiB of zeros, which take 16 KiB; they may be there where the setting says so, or where
-    they are not packed.
+    """16 MiB of zeros, which take 16 KiB.
+
+    They may be there where the setting says so, or where they are not packed.
     """
     path = tmp_path / place
     for folder in ("nodes", "edges") if "/" in place else ():

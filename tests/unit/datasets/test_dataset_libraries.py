@@ -1,6 +1,4 @@
-"""The libraries' own loaders, run offline on small raw files in exactly the format each of them
-reads.
-"""
+"""The libraries' own loaders, run offline on small raw files in exactly their formats."""
 
 import builtins
 import contextlib
@@ -426,9 +424,7 @@ def test_ogbs_zip_is_unpacked_from_its_inner_folder(tmp_path):
 
 
 class PickledByPython2(pickle._Pickler):
-    """Bytes as strings, and the modules that NumPy and SciPy had then: as the real files were
-    written.
-    """
+    """Bytes as strings, and the modules of NumPy and SciPy of that time, as in the real files."""
 
     dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
@@ -453,8 +449,7 @@ class PickledByPython2(pickle._Pickler):
 
 
 def write_planetoid(folder, name, num_nodes, protocol=2):
-    """The eight files ind.NAME.*: x, y (training), allx, ally (all but test), tx, ty (test), graph,
-    test.index.
+    """The eight files ind.NAME.*: x, y (training), allx, ally, tx, ty (test), graph, test.index.
 
     Node i has feature i % 4 and class i % 3. In CiteSeer node num_nodes - 2 is in no file, as 15
     nodes of the real one. The reader takes 500 validation nodes after the 6 training nodes, so
@@ -775,9 +770,7 @@ def test_a_pickle_of_arrays_names_nothing_else(tmp_path, module, name, protocol)
 
 
 def test_a_pickle_of_arrays_has_plain_keys(tmp_path):
-    """Hashing a tuple of tuples takes twice as long for each level, and a deep one overflows the
-    stack.
-    """
+    """Hashing a tuple of tuples doubles with each level, and a deep one overflows the stack."""
     twins = b"(tp0\n" + b"(g0\ng0\ntp0\n" * 100
     for content in (b"(d" + twins + b"Ns.", b"}(" + twins + b"Nu.", b"(" + twins + b"Nd."):
         (tmp_path / "file").write_bytes(content)

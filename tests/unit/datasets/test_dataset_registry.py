@@ -1,5 +1,6 @@
-"""Names, recipes, the bundled Cora, symmetrising, what the package imports; and the random graph,
-which has what was asked for.
+"""Names, recipes, the bundled Cora, symmetrising, what the package imports.
+
+And the random graph, which has what was asked for.
 """
 
 import dataclasses

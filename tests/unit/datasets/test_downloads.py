@@ -1,5 +1,6 @@
-"""Data sets by name, downloaded from a server on loopback in the very format of the real files, and
-read as torch_geometric reads them; downloads that break off, change or are refused.
+"""Data sets by name, downloaded in the format of the real files, read as PyG reads them.
+
+The server is on loopback; downloads break off, change or are refused.
 """
 
 import dataclasses

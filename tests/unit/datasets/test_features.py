@@ -1,5 +1,6 @@
-"""The feature pipeline: what it learns from training nodes, from summaries of several tables or by
-sums over the network; features of nodes that have none, and of edges.
+"""The feature pipeline: what it learns, features of nodes that have none, and of edges.
+
+It learns from training nodes, from summaries of several tables or by sums over the network.
 """
 
 import json

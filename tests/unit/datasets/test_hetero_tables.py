@@ -1,6 +1,4 @@
-"""Folders of tables of heterogeneous graphs: read, with features for all types and reverse
-relations, or refused.
-"""
+"""Folders of tables of heterogeneous graphs: read, with reverse relations, or refused."""
 
 import os
 from collections.abc import Callable
@@ -21,8 +19,9 @@ CREW = ("person", "acts_in", "movie")
 
 
 def write(folder: Path) -> Path:
-    """Three movies with classes, names and features; two persons with ids of their own; cities by
-    position.
+    """Three movies with classes, names and features.
+
+    Two persons with ids of their own; cities by position.
     """
     for name in ("nodes", "edges"):
         (folder / name).mkdir(parents=True)

@@ -192,8 +192,7 @@ EDGE_FEAT = torch.tensor([[1.0, 1e5], [3, 3e5], [5, 5e5]])
 
 
 def assert_heterograph(path):
-    """Edge features are standardised, as those of tables, and their means join the destinations'
-    features."""
+    """Edge features are standardised; their means join the destinations' features."""
     kinds = {"kind": {"person": "degree"}, "scale": "auto"}
     graph = datasets.load_any(dataset_settings("file", path, features=kinds))
     edges, movie = heterograph()

@@ -1,5 +1,6 @@
-"""Tables as people have them: names, blanks, other headers; each mistake with file, row and
-value.
+"""Tables as people have them: names, blanks, other headers.
+
+Each mistake with file, row and value.
 """
 
 import datetime

@@ -1,5 +1,6 @@
-"""What of a user's graph is left out, or read otherwise than may be meant, is told; what is refused
-has a remedy.
+"""What of a user's graph is left out, or read otherwise than may be meant, is told.
+
+What is refused has a remedy.
 """
 
 import logging
@@ -31,8 +32,9 @@ def loaded(path: Path) -> GraphData:
 
 
 def save(path: Path, form: str, **changes: Any) -> Path:
-    """GRAPH with some arrays changed (None: without them); other names are columns of edges, or
-    edata.
+    """GRAPH with some arrays changed (None: without them).
+
+    Other names are columns of edges, or edata.
     """
     arrays = {name: array for name, array in {**GRAPH, **changes}.items() if array is not None}
     if form == "npz":

@@ -1,6 +1,4 @@
-"""Encoding of rows, edge weights and Elias-Fano codes: lossless round trips, predicted sizes,
-rejected bytes.
-"""
+"""Encoding of rows, edge weights and Elias-Fano codes: round trips, sizes, rejected bytes."""
 
 import math
 from unittest import mock
@@ -135,8 +133,7 @@ def test_negative_zero_is_a_zero_to_sparse_only() -> None:
 
 
 def test_bytes_of_a_binary_list_by_hand() -> None:
-    """Columns 3 and 9 of 12: 1 low bit would take 2 * 2 + 5 = 9 bits, 2 low bits 3 * 2 + 2 = 8, so
-    one byte.
+    """Columns 3 and 9 of 12: 1 low bit would take 2 * 2 + 5 = 9 bits, 2 take 3 * 2 + 2 = 8.
 
     High bits: 3 >> 2 = 0 sets bit 0 + 0, 9 >> 2 = 2 sets bit 2 + 1, of four. Low bits: 3 & 3 = 11,
     9 & 3 = 01.

@@ -1,6 +1,4 @@
-"""Exchange plans: both ends know the same edges, requirements equal the whole graph's, bytes by
-hand.
-"""
+"""Exchange plans: both ends know the same edges; requirements of the whole graph; bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -101,9 +99,7 @@ class Whole:
         return np.where(self.labelled, num_layers + 1, embedded) if use == "train" else embedded
 
     def halo(self, part: int) -> Ints:
-        """Nodes of other partitions with an edge into this one, by owner, then by local id
-        there.
-        """
+        """Nodes of other partitions with an edge into this one, by owner, then by local id."""
         into = (self.part[self.dst] == part) & (self.part[self.src] != part)
         return np.array(
             sorted(set(self.src[into].tolist()), key=lambda node: (self.part[node], node)),
@@ -148,8 +144,9 @@ class Whole:
 
 
 def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
-    """A directed graph on 1 to 5 partitions, often with hubs, always with duplicate edges; some are
-    empty.
+    """A directed graph on 1 to 5 partitions, often with hubs, always with duplicate edges.
+
+    Some are empty.
     """
     rng = np.random.default_rng(seed)
     num_nodes, num_parts = (
@@ -168,9 +165,7 @@ def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
 
 
 def wholes(roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST)) -> st.SearchStrategy[Whole]:
-    """Graphs drawn from a seed: hypothesis's own would be too small to need sums or a second
-    phase.
-    """
+    """Graphs drawn from a seed: hypothesis's own are too small to need sums or a second phase."""
     digits = st.integers(0, 99)  # a single large one would mostly be 0, or what it was before
     return st.lists(digits, min_size=3, max_size=3).map(lambda seed: random_whole(seed, roles))
 

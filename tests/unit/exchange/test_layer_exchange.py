@@ -1,5 +1,6 @@
-"""One layer's exchange on random graphs: the layer's output, and which rows are sent in how many
-bytes; and training on a device beside the host, from which rows are sent as codes.
+"""One layer's exchange on random graphs: its output, and which rows are sent in how many bytes.
+
+Also training on a device beside the host, from which rows are sent as codes.
 """
 
 import dataclasses
@@ -385,8 +386,9 @@ def phase_edges(
 
 
 def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
-    """Minimum number of rows and sums: the size of a maximum matching (Koenig); without sums every
-    source.
+    """Minimum number of rows and sums: the size of a maximum matching (Koenig).
+
+    Without sums every source.
     """
     if not sums_neighbours:
         return len({source for source, _ in edges})
@@ -431,8 +433,9 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
 
 
 def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
-    """Rows 0 and 1 cancel, so whole sums of both are short; once row 0 is sent, row 1 remains in
-    them.
+    """Rows 0 and 1 cancel, so whole sums of both are short.
+
+    Once row 0 is sent, row 1 remains in them.
     """
     src = np.array([0] * 30 + [1] * 10)
     dst = np.concatenate((np.arange(2, 32), np.arange(2, 12)))
@@ -489,9 +492,7 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
 
 
 def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
-    """Within the codec's bound: half of bfloat16's last digit, or of 1/127 or 1/7 of the row's
-    maximum.
-    """
+    """Within the codec's bound: half of bfloat16's last digit, or 1/127 or 1/7 of the maximum."""
     peak = true.abs().amax(dim=1, keepdim=True)
     bound = {"bf16": true.abs() * 2**-8, "int8": peak / 254, "int4": peak / 14}[precision]
     assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
@@ -500,9 +501,7 @@ def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
 def true_sums(
     whole: Whole, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer
 ) -> list[Tensor]:
-    """Possible values of each received sum: scaled rows of one owner's nodes that were not sent as
-    rows.
-    """
+    """Possible values of each received sum: scaled rows of one owner's unsent nodes."""
     vectors = sources.projected if projected else sources.unprojected
     present = (sources.unprojected.halo >= 0) | (sources.projected.halo >= 0)
     absent = np.zeros(whole.num_nodes, bool)
@@ -560,8 +559,10 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
 
 
 def note_devices(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Where messages' partial sums are added, and where messages are encoded and decoded; of the
-    sparse encoding, which stays on the host, nothing."""
+    """Where messages' partial sums are added, and where messages are encoded and decoded.
+
+    Of the sparse encoding, which stays on the host, nothing.
+    """
     used: set[str] = set()
 
     def note(module: Any, name: str, is_noted: Callable[..., bool]) -> None:

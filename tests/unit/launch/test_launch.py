@@ -1,5 +1,6 @@
-"""Cores by affinity and by the quota of the control group; a command whose output nobody takes; a
-process that logs nothing for a while says what it does.
+"""Cores by affinity and by the quota of the control group.
+
+A command whose output nobody takes; a process that logs nothing for a while says what it does.
 """
 
 import logging

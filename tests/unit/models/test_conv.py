@@ -1,5 +1,7 @@
-"""Convolutions compared with closed forms on dense matrices; the registry, which finds an added
-one; and what they are made of: sums over in-edges, blocks, products and dropout.
+"""Convolutions compared with closed forms on dense matrices.
+
+The registry, which finds an added one; and what they are made of: sums over in-edges, blocks,
+products and dropout.
 """
 
 import re

@@ -1,5 +1,6 @@
-"""model.norm and model.input_dropout in a stage, where a dropout rate near 1 replaces zeroed
-inputs; edge weights and edge features in convolutions, compared with edge-by-edge sums.
+"""model.norm and model.input_dropout in a stage; edge weights and features in convolutions.
+
+A dropout rate near 1 replaces zeroed inputs; sums are compared edge by edge.
 """
 
 import copy

@@ -1,5 +1,6 @@
-"""app=update: after random changes a directory is that of the changed graph from scratch, bit for
-bit; bad changes are named, and nothing is lost.
+"""app=update: a changed directory is that of the changed graph from scratch, bit for bit.
+
+Bad changes are named, and nothing is lost.
 """
 
 import functools

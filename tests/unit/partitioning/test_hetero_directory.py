@@ -1,5 +1,6 @@
-"""Heterogeneous graphs on disk: partition directories, those of DGL, site folders and files of an
-assignment come back as written, and each mistake is named.
+"""Heterogeneous graphs on disk come back as written, and each mistake is named.
+
+Partition directories, those of DGL, site folders and files of an assignment.
 """
 
 import json

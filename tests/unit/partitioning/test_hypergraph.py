@@ -1,6 +1,4 @@
-"""partition_method=km1: its objective is the number of halo rows, its tolerances hold, and a seed
-decides.
-"""
+"""partition_method=km1: its objective, the number of halo rows, its tolerances, its seed."""
 
 import math
 import subprocess
@@ -21,9 +19,7 @@ def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:
 
 
 def halo_rows(graph: GraphData, parts: np.ndarray) -> int:
-    """Counted one by one: a part needs the row of each source of an edge into it that it does not
-    own.
-    """
+    """Counted one by one: a part needs the row of each source that it does not own."""
     needed = {(u, parts[v]) for u, v in zip(graph.src.tolist(), graph.dst.tolist(), strict=True)}
     return sum(part != parts[u] for u, part in needed)
 
@@ -43,9 +39,7 @@ def everyone(parts: np.ndarray) -> np.ndarray:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
-    """A directed graph with self loops and repeated edges, training nodes, and a number of
-    parts.
-    """
+    """A directed graph with self loops, repeated edges, training nodes, and a number of parts."""
     num_nodes = draw(st.integers(1, 40))
     node = st.integers(0, num_nodes - 1)
     edges = draw(st.lists(st.tuples(node, node), max_size=80))

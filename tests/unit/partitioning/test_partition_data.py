@@ -1,5 +1,6 @@
-"""app=partition_data: made once, used again, and never lost without being asked; and which
-directory another app uses.
+"""app=partition_data: made once, used again, and never lost without being asked.
+
+And which directory another app uses.
 """
 
 import errno
@@ -367,9 +368,7 @@ def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
 def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
-    """The first one is the default, the second comes with the code, and partitions of the third are
-    there.
-    """
+    """The first is the default, the second comes with the code; the third has partitions."""
     make(4)
     with pytest.raises(
         InputError, match=f"dataset_file=g.npz has no meaning with dataset_name={name}: .*=file"

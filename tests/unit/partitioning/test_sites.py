@@ -1,6 +1,4 @@
-"""Site folders: what is read equals the partition directory of the same assignment, and each
-mistake is named.
-"""
+"""Site folders: read as the partition directory of the same assignment; mistakes are named."""
 
 import json
 import tempfile

@@ -1,5 +1,6 @@
-"""Splits: sizes in closed form, and a message for each mistake. Of pairs that are held out no edge
-is left, and what needs no training is scored right.
+"""Splits: sizes in closed form, and a message for each mistake.
+
+Of pairs that are held out no edge is left, and what needs no training is scored right.
 """
 
 import json
@@ -670,8 +671,9 @@ def test_files_of_pairs_of_a_relation_have_the_ids_of_its_tables(tmp_path: Path,
 def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     tmp_path: Path,
 ) -> None:
-    """Users and artists; an edge of another relation, and a reverse one, go with a pair that is
-    held out.
+    """Users and artists.
+
+    An edge of another relation, and a reverse one, go with a pair that is held out.
     """
     rng = np.random.default_rng(0)
     users, artists = rng.integers(12, size=90), rng.integers(20, size=90)

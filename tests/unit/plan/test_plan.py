@@ -1,5 +1,6 @@
-"""app=plan: the prediction beside a run of the same command, options, memory and mistakes; bytes
-and memory from sizes alone, and one node a client.
+"""app=plan: the prediction beside a run of the same command, options, memory and mistakes.
+
+Bytes and memory from sizes alone, and one node a client.
 """
 
 import contextlib
@@ -168,8 +169,9 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
 
 
 def small_graph() -> GraphData:
-    """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4; 0 and 1 are sources of edges into part 1, 3
-    of one into 0.
+    """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4.
+
+    0 and 1 are sources of edges into part 1, 3 of one into 0.
     """
     edges = [(0, 3), (0, 4), (1, 3), (3, 2), (3, 4), (0, 1), (1, 1)]
     return make_graph(edges, [[1, 2, 3, 4]] * 5, [0, 1, 2, 0, 1])
@@ -222,8 +224,9 @@ def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
 
 
 def test_a_part_by_hand(small: PartitionDirectory) -> None:
-    """Rows of 4 floats; 3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places;
-    4 bits a node.
+    """Rows of 4 floats.
+
+    3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places; 4 bits a node.
     """
     partitions = [small.read(part) for part in (0, 1)]
     assert baselines.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2

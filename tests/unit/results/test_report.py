@@ -1,6 +1,4 @@
-"""app=report on run directories written as literals: statistics, groups, tables, figures, and the
-page; the sentences at the end of a run.
-"""
+"""app=report on literal run directories: statistics, groups, tables, figures, page, sentences."""
 
 import csv
 import importlib.util
@@ -56,8 +54,9 @@ OF_SUMMARY = ("error", "classes", "confusion", "calibration", "chosen", "baselin
 def write_run(
     path: Path, *, seed: int = 0, accuracy: float | None = 0.5, status: str = "done", **changes: Any
 ) -> Path:
-    """A run directory; changes are settings, or, where the name is one of summary.json's, fields of
-    it.
+    """A run directory.
+
+    Changes are settings, or, where the name is one of summary.json's, fields of it.
     """
     settings = {
         "model": {"name": "gcn"},
@@ -372,8 +371,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on three methods: one of three seeds, one of a single seed, one that only failed;
-    and a damaged run.
+    """A report on three methods: one of three seeds, one of a single seed, one that only failed.
+
+    And a damaged run.
     """
     folder = tmp_path_factory.mktemp("report")
     for seed, accuracy in enumerate([0.5, 0.6, 0.7]):

@@ -1,5 +1,6 @@
-"""Observers of a run: callbacks, trackers, lines of the rounds. What a run leaves: its lock,
-metrics.jsonl, the checkpoint, predictions as tables and files.
+"""Observers of a run: callbacks, trackers, lines of the rounds.
+
+What a run leaves: its lock, metrics.jsonl, the checkpoint, predictions as tables and files.
 """
 
 import csv

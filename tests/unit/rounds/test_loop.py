@@ -1,5 +1,6 @@
-"""The rounds of a layer: messages, seconds of phases, updates by hand, the best round; and the
-predictions of +experiment=exact, compared with closed forms on dense matrices.
+"""The rounds of a layer: messages, seconds of phases, updates by hand, the best round.
+
+And the predictions of +experiment=exact, compared with closed forms on dense matrices.
 """
 
 import copy
@@ -137,8 +138,9 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
 
 
 def messages(workers: list[Seen]) -> tuple[int, int]:
-    """Number of updates, and of counts sent alone. A worker without training nodes sends no
-    update.
+    """Number of updates, and of counts sent alone.
+
+    A worker without training nodes sends no update.
     """
     sent = {kind: sum(seen.sent[kind] for seen in workers) for kind in KINDS}
     step = ONE_ALL_REDUCE * (PARAMETERS + TAIL) - 4 * PARAMETERS
@@ -512,8 +514,9 @@ def test_a_plateau_lowers_the_learning_rate_and_a_resumed_one_goes_on() -> None:
 
 
 def test_the_default_optimizer_is_torchs_adam() -> None:
-    """Equal bit for bit, also after saving and loading; a parameter without gradient does not
-    change.
+    """Equal bit for bit, also after saving and loading.
+
+    A parameter without gradient does not change.
     """
     settings = train_settings("weight_decay=0.25").optimizer
     ours, torchs = Line(), Line()
@@ -561,8 +564,10 @@ AGGREGATES = {
 
 
 def answers_of(model: str, stages: list[Any]) -> list[Tensor]:
-    """Halves [X, A X], then thirds [A X, X, A q], each with its own weights; q = A X W is passed
-    on. Of GAT X W + mean of heads, then X W + h W + mean of heads; h is passed on.
+    """Halves [X, A X], then thirds [A X, X, A q], each with its own weights.
+
+    Q = A X W is passed on. Of GAT X W + mean of heads, then X W + h W + mean of heads; h is passed
+    on.
     """
     passed, answers = X, []
     for layer, stage in enumerate(stages):

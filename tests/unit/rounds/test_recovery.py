@@ -185,8 +185,9 @@ def test_a_replay_log_of_another_run_is_empty(
 
 
 def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
-    """A record announces more than the next record holds. Sizes above all memory are rejected
-    earlier.
+    """A record announces more than the next record holds.
+
+    Sizes above all memory are rejected earlier.
     """
 
     def work(comm: Communicator) -> None:

@@ -161,8 +161,9 @@ def test_codes_are_within_their_scales_of_the_sum(
 
 @pytest.mark.parametrize("wire", [torch.bfloat16, "int8", "int6"])
 def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
-    """If all other shares are zero, the sum is the rounded share; rounding it again changes
-    nothing.
+    """If all other shares are zero, the sum is the rounded share.
+
+    Rounding it again changes nothing.
     """
     share = torch.randn(1000, generator=torch.Generator().manual_seed(0))
 

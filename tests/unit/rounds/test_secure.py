@@ -1,6 +1,4 @@
-"""Secure sums with pairwise masks: masks cancel, sums are close to float sums, shares stay
-hidden.
-"""
+"""Secure sums with pairwise masks: masks cancel, sums are close, shares stay hidden."""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,9 +61,7 @@ def test_masks_cancel_bit_for_bit(world: int) -> None:
 
 
 def test_a_sum_is_as_near_as_said() -> None:
-    """After round 0 each matrix has its own unit: 2^-29 of 64 to 128 times its largest previous
-    sum.
-    """
+    """After round 0 each matrix has its unit: 2^-29 of 64 to 128 times its largest last sum."""
     given = shares(3, rounds=6)
     found, exact = summed(given, hidden=True)[0][:, :-1], given.double().sum(dim=0)
     for own, wanted in zip(found.split(SIZES, dim=1), exact.split(SIZES, dim=1), strict=True):

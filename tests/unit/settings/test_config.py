@@ -1,5 +1,6 @@
-"""Every check of a setting: what is wrong is named, with its value and a remedy. Files of
---config-dir hold settings alone; ranks come from the environment of torchrun and Slurm.
+"""Every check of a setting: what is wrong is named, with its value and a remedy.
+
+Files of --config-dir hold settings alone; ranks come from the environment of torchrun and Slurm.
 """
 
 import re

@@ -1,5 +1,6 @@
-"""What follows from the definitions of settings: the page, the help, defaults, what two runs are
-compared by, other names, and the number that a run returns to a sweeper.
+"""What follows from the definitions of settings: page, help, defaults, comparisons, names.
+
+Also the number that a run returns to a sweeper.
 """
 
 import json

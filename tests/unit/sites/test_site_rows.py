@@ -1,5 +1,6 @@
-"""What sites ask each other at the start: rows of ids, dangling ids, ids that two hold, in how
-many bytes; and how many of a site's nodes another may ask for, in all runs together.
+"""What sites ask each other at the start: rows of ids, dangling and double ids, bytes.
+
+Also how many of a site's nodes another may ask for, in all runs together.
 """
 
 import unittest.mock

@@ -1,5 +1,6 @@
-"""Losses, counts, scores and label propagation of node classification; ROC AUC, average precision
-and thresholds by histograms; against torch and scikit-learn.
+"""Losses, counts, scores and label propagation of node classification.
+
+ROC AUC, average precision and thresholds by histograms; against torch and scikit-learn.
 """
 
 import math
