@@ -90,10 +90,7 @@ def _setting_names(settings: Sequence[str]) -> list[str]:
 def dataset_like_training(
     checkpoint: Checkpoint, dataset: DatasetSettings, given: Any
 ) -> DatasetSettings:
-    """How a graph to predict is read: as the training graph was, without a split.
-
-    `given` settings stay.
-    """
+    """How a graph to predict is read: as in training, without a split; `given` settings stay."""
     if not any(name.split(".")[0] == "split" for name in given):
         dataset = replace(dataset, split=replace(dataset.split, kind="none"))
     kinds = checkpoint.graph.get("features")
@@ -410,10 +407,7 @@ class Predictor:
     def top(
         self, node_ids: Any, k: int = 10, *, graph: Any = None, output: str | None = None
     ) -> Any:
-        """Return the k most likely new destinations of each node, best first.
-
-        The result is a DataFrame of id, partner and score. graph: None: the attached one.
-        """
+        """Return the likeliest k new destinations of each node: a DataFrame, id, partner, score."""
         held = self._use_links(graph)
         places = np.atleast_1d(held.find(node_ids, "node_ids")).reshape(-1)
         ids = held.ids
