@@ -12,6 +12,7 @@ import importlib
 import io
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -282,3 +283,39 @@ def test_code_that_a_page_names_exists(page: str) -> None:
             if not exists:
                 missing.append(word)
     assert not missing
+
+
+ADDED = """
+from retexo.settings.compose import compose
+from retexo.settings.table import markdown
+
+settings = compose(
+    ["model=graphconv", "model.aggregator=mean", "trainer=edgeless", "stopping.warm_up=3"]
+).train
+print(settings.model.options, settings.trainer.name, settings.stopping.warm_up)
+print("stopping.warm_up" in markdown(), "model=graphconv" in open("docs/training.md").read())
+"""
+
+
+def test_what_contributing_adds(tmp_path: Path) -> None:
+    """Its diffs apply to the code as it is; the settings then know what they and the trainer add."""
+    for part in ("retexo", "partitioning", "conf", "docs"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("img", "*.pyc"))
+    blocks = fenced("CONTRIBUTING.md")
+    for diff in (text for language, text in blocks if language == "diff"):
+        command = ["git", "apply", "--recount", "--whitespace=nowarn", "-"]
+        subprocess.run(command, cwd=tmp_path, input=diff, text=True, check=True)
+    (module,) = (text for language, text in blocks if language == "python")
+    (conf,) = (text for language, text in blocks if language == "yaml")
+    (tmp_path / "retexo/trainers/edgeless.py").write_text(module)
+    (tmp_path / "conf/trainer/edgeless.yaml").write_text(conf)
+    changed = ["retexo/models/conv", "retexo/settings", "retexo/trainers"]
+    config = ["--config", str(ROOT / "pyproject.toml")]
+    for command in (["check", "-q"], ["format", "-q", "--check"]):
+        subprocess.run(["ruff", *command, *config, *changed], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ADDED], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n") == ["{'aggregator': 'mean'} edgeless 3", "True True", ""], (
+        done.stderr
+    )

@@ -245,11 +245,11 @@ def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str
 
 
 def added_lines(file: str) -> str:
-    """The lines that CONTRIBUTING.md's diff adds to a file, up to its first gap."""
+    """The lines that the first hunk of CONTRIBUTING.md's diff adds to a file."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    diff = re.search(rf"b/{file}\n(.*?)\n(?:\+\+\+|@@) ", page, re.DOTALL)
+    diff = re.search(rf"b/{file}\n@@ [^\n]*\n(.*?)\n(?:diff|@@) ", page, re.DOTALL)
     assert diff
-    return "\n".join(line.removeprefix("+") for line in diff.group(1).splitlines())
+    return "\n".join(line[1:] for line in diff.group(1).splitlines() if line[0] == "+")
 
 
 @pytest.fixture
