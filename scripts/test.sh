@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Lint, types, all tests, and some once more as where there is no DGL, in the project's own environment. Types are checked while the tests run, and told at the end.
+# What a change has to pass, in the project's own environment: lint, format, types, the form of deploy/ and .github/,
+# all tests, and some tests once more without DGL. Types and forms are checked while the tests run, and shown at the end.
 #
-#   bash scripts/test.sh [ARGUMENTS OF PYTEST]
+#   bash scripts/test.sh [--only-tests] [ARGUMENTS OF PYTEST]
 #
-# Three processes test, a file each at a time: on two cores that is fastest, for tests often wait. -n0 is one process.
+#   --only-tests    the tests alone: the rest does not depend on Python's version
+#
+# With arguments of pytest, only the tests that they choose run. Three processes run a test file each at a time: on two
+# cores that is fastest, because tests often wait. -n0 is one process.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,13 +15,23 @@ cd "$root"
 bash scripts/setup.sh --dev
 export PATH="$root/.venv/bin:$PATH"
 
-ruff check .
-ruff format --check .
+checks=(mypy)
+if (($# == 0)); then checks+=("bash scripts/check_deploy.sh .venv/check-deploy"); fi
+if [[ ${1-} == --only-tests ]]; then
+    shift
+    checks=()
+else
+    ruff check .
+    ruff format --check .
+fi
 
 said=$(mktemp)
-mypy >"$said" 2>&1 &
-types=$!
-trap 'kill "$types" 2>/dev/null || true; rm -f "$said"' EXIT
+# All checks, whatever the others find, in a process group of their own, which is ended with this script.
+setsid bash -c 'failed=0
+for each in "$@"; do $each || { failed=1; echo "test.sh: $each failed, see above"; }; done
+exit $failed' checks "${checks[@]}" >"$said" 2>&1 &
+checking=$!
+trap 'kill -- "-$checking" 2>/dev/null || true; rm -f "$said"' EXIT
 
 status=0
 # Files in the order of their names: those that take long come first.
@@ -26,9 +40,8 @@ if (($# == 0)); then
     python -m pytest --without-dgl -n 2 -k "not km1" tests/unit/partitioning/test_directory.py \
         tests/unit/partitioning/test_assign.py tests/integration/test_trainer_runs.py || status=$?
 fi
-types_status=0
-wait "$types" || types_status=$?
+checked=0
+wait "$checking" || checked=$?
 cat "$said"
-if ((types_status)); then echo "test.sh: mypy found errors, above" >&2; fi
 if ((status)); then echo "test.sh: pytest failed" >&2; fi
-exit $((status ? status : types_status))
+exit $((status ? status : checked))

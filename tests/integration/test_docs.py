@@ -298,7 +298,7 @@ print("stopping.warm_up" in markdown(), "model=graphconv" in open("docs/training
 
 
 def test_what_contributing_adds(tmp_path: Path) -> None:
-    """Its diffs apply to the code as it is; the settings then know what they and the trainer add."""
+    """Its diffs apply to the code as it is; what they and the trainer add is then known."""
     for part in ("retexo", "partitioning", "conf", "docs"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("img", "*.pyc"))
     blocks = fenced("CONTRIBUTING.md")
