@@ -52,7 +52,7 @@ from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.cover import acceptable_ratio
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, Stage, build_stages
-from retexo.plan.memory import FLOAT, INDEX, LayerWork, Neighbourhood, peak_memory
+from retexo.plan.memory import FLOAT, WorkerSizes, peak_memory
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "embeddings", "gradients", "setup")
@@ -231,51 +231,27 @@ def count_sent_bytes(case: Case) -> dict[str, float]:
 # --- what a worker has in memory ----------
 
 
-def layer_work(case: Case, layer: int) -> LayerWork:
-    """Return the work of a layer for retexo.plan.memory, with partial sums."""
+def worker_sizes(case: Case) -> WorkerSizes:
+    """Return the sizes of the first layer, which has the most vectors, with partial sums."""
     x, share = case.degrees()
-    others = share_of_computed_nodes(case, x, share)[layer] - case.labelled
-    halo = case.inner * float(share @ (1 - np.exp(-case.cut_degree * x)))
-    train, val, rounds = (np.full(len(x), part) for part in (case.train, case.val, case.labelled))
-    return LayerWork(
-        peers=max(1, case.workers - 1),
+    peers = case.workers - 1
+    k = case.cut_degree
+
+    def received(w: Floats) -> int:
+        """Rows or sums for a share w(x) of inner nodes, the fewer of them from each peer."""
+        rows = share @ (1 - np.exp(-k * x * float(share @ (x * w))))
+        sums = share @ (w * (1 - np.exp(-k * x)))
+        return round(peers * case.inner * float(min(rows, sums)))
+
+    labelled = np.full(len(x), case.labelled)
+    return WorkerSizes(
         inner=round(case.inner),
-        halo=round((case.workers - 1) * halo),
+        halo=round(peers * case.inner * float(share @ (1 - np.exp(-k * x)))),
         edges=round(case.edges / case.workers),
-        num_features=round(case.inner * case.features),
-        precision="fp32",
-        train=_neighbourhood(case, train),
-        val=_neighbourhood(case, val),
-        rounds=_neighbourhood(case, rounds),
-        others=_neighbourhood(case, others),
-        boundary=INDEX // 2 * round(needed_cut_edges(case)),
-    )
-
-
-def _neighbourhood(case: Case, w: Floats) -> Neighbourhood:
-    """Return the block of a share w(x) of inner nodes, with the fewer of rows or sums per peer."""
-    x, share = case.degrees()
-    k, reached = case.cut_degree, float(share @ (x * w))
-    rows, sums = share @ (1 - np.exp(-k * x * reached)), share @ (w * (1 - np.exp(-k * x)))
-    inner_degree = case.edges / case.nodes * (1 - case.cut)
-    return Neighbourhood(
-        nodes=round(case.inner * float(share @ w)),
-        edges=round(case.edges / case.workers * reached),
-        inner=round(
-            case.inner * float(share @ (1 - (1 - w) * np.exp(-inner_degree * x * reached)))
-        ),
-        vectors=round((case.workers - 1) * case.inner * float(min(rows, sums))),
-    )
-
-
-def needed_cut_edges(case: Case) -> float:
-    """Return the cut edges of a worker that some phase uses."""
-    x, share = case.degrees()
-    return (
-        case.edges
-        / case.workers
-        * case.cut
-        * float(share @ (x * share_of_computed_nodes(case, x, share)[0]))
+        labelled=round(case.inner * case.labelled),
+        step=round(case.inner * case.labelled),
+        early=received(labelled),
+        late=received(share_of_computed_nodes(case, x, share)[0] - labelled),
     )
 
 
@@ -377,8 +353,7 @@ def main() -> None:
     kinds = count_sent_bytes(case)
     sizes = {f"bytes, {kind}": count for kind, count in kinds.items()}
     sizes["bytes, in all"] = sum(kinds.values())
-    works = [layer_work(case, layer) for layer in range(case.layers)]
-    sizes["memory per worker, bytes"] = peak_memory(works, case.stages)
+    sizes["memory per worker, bytes"] = peak_memory(worker_sizes(case), case.stages)
     for name, value in sizes.items():
         print(f"{name:<26} {value:>28,.0f}")
     seconds = network_seconds(case, options.per_node, options.bandwidth)

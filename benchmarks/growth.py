@@ -23,7 +23,7 @@ from typing import NamedTuple
 import common
 import pandas as pd
 
-from retexo.plan.memory import worker_memory
+from retexo.plan.memory import BASE, worker_memory
 from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
@@ -40,7 +40,7 @@ ROWS = ("features", "embeddings", "predictions")
 DRAWN = {
     "all": "MB sent by all workers",
     "worker": "MB sent per worker",
-    "memory": "MiB, largest worker (232 without data)",
+    "memory": f"MiB, largest worker ({BASE >> 20} without data)",
     "edges": "in-edges, largest worker",
 }
 

@@ -34,7 +34,7 @@ from retexo.apps import partition_data, plan
 from retexo.apps.find_partitions import open_directory
 from retexo.exchange.cover import minimum_cover
 from retexo.plan import baselines
-from retexo.plan.memory import BASE, KEPT, Memory, peak_memory, worker_memory
+from retexo.plan.memory import BASE, peak_memory, worker_memory
 from retexo.plan.traffic import architecture_of, estimate_traffic
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
@@ -245,19 +245,6 @@ def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
 # --- memory ----------
 
 
-def test_what_memory_keeps() -> None:
-    memory = Memory()
-    memory.hold("rows", 100)
-    memory.use(30, 20)
-    assert memory.peak == 150
-    memory.hold("rows", 10)
-    memory.hold("large", KEPT + 1)
-    assert memory.peak == 150 + KEPT + 1  # the room of small blocks is not given back
-    memory.hold("large")
-    memory.use(2 * KEPT)
-    assert memory.peak == 150 + 2 * KEPT  # that of large ones is
-
-
 def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, width: int = 6) -> int:
     graph = random_graph(nodes, edges, width)
     name = f"{nodes}-{edges}-{width}"
@@ -370,12 +357,11 @@ def test_gradients_by_hand() -> None:
 
 def test_halo_rows_by_hand() -> None:
     # 250 nodes a part have 8 in-edges each, three quarters of them from three other parts.
-    assert by_size.layer_work(CASE, 0).halo == round(3 * 250 * (1 - np.exp(-8 * 0.75 / 3)))
+    assert by_size.worker_sizes(CASE).halo == round(3 * 250 * (1 - np.exp(-8 * 0.75 / 3)))
 
 
 def memory(case: by_size.Case) -> int:
-    works = [by_size.layer_work(case, layer) for layer in range(case.layers)]
-    return peak_memory(works, case.stages)
+    return peak_memory(by_size.worker_sizes(case), case.stages)
 
 
 # --- against the program ----------
