@@ -5,29 +5,29 @@ An assignment is an int64 array with values in [0, P), one array per node type.
 P partitions, N nodes, N_t nodes of one type.
 """
 
-import contextlib
-import io
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning import hypergraph
-from partitioning.dgl_import import has_dgl, import_dgl
+from partitioning import hypergraph, metis
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
-from partitioning.graph_data import AnyGraph, GraphData, HeteroGraphData, first_nodes
+from partitioning.graph_data import AnyGraph, HeteroGraphData, first_nodes
 from partitioning.partition_settings import PartitionSettings
 
 log = logging.getLogger(__name__)
 
 Assignment = NDArray[np.int64]
 BYTES_PER_EDGE = {"metis": 110, "km1": 180}
-"""Memory for each directed edge. Measured on synthetic graphs with 25 edges per node: METIS with 1,
-4 and 20 million directed edges took 120, 115 and 97 bytes, km1 with 1, 2 and 6 million 180, 140 and
+"""Memory for each directed edge. Measured on synthetic graphs with 25 edges per node: METIS with 1
+and 4 million directed edges took 128 and 104 bytes, km1 with 1, 2 and 6 million 180, 140 and
 107."""
+
+MAX_IMBALANCE = 1.2
+"""Nodes of the largest part over the mean from which on a warning is logged."""
 
 
 def assign(
@@ -35,8 +35,9 @@ def assign(
 ) -> dict[str, Assignment]:
     """Assign each node to a partition by the method of the settings.
 
-    METIS and km1 partition the nodes of all types together. They balance the nodes of each type
-    and, unless partition.balance_train=false, the training nodes. Partitions can be empty.
+    METIS and km1 partition the nodes of all types together; `hypergraph.balance` limits the nodes
+    of each type and, unless partition.balance_train=false, the training nodes in a part. Partitions
+    can be empty.
 
     Args:
         train_mask: bool [N_t] of the target's nodes.
@@ -63,9 +64,10 @@ def assign(
         if settings.method == "km1":
             parts = hypergraph.partition(whole, training, num_parts, rng, types)
         else:
-            groups = np.where(training, len(graph.nodes), types)
-            groups = np.unique(groups, return_inverse=True)[1]  # METIS refuses empty groups
-            parts = metis(whole, groups, num_parts, settings.objective, rng)
+            parts = metis.partition(whole, num_parts, settings.objective, rng)
+            nets = hypergraph.make_nets(whole.src, whole.dst, whole.num_nodes)
+            hypergraph.balance(parts, nets, training, num_parts, types)
+    _warn_of_imbalance(parts, settings)
     return _split_by_type(graph, parts)
 
 
@@ -106,89 +108,21 @@ def check_memory(method: str, num_edges: int, available: int) -> None:
         )
 
 
-def metis(
-    graph: GraphData,
-    groups: NDArray[np.int64],
-    num_parts: int,
-    objective: str,
-    rng: np.random.Generator,
-) -> Assignment:
-    """Partition the undirected graph by METIS k-way (Karypis and Kumar 1998), DGL's or pymetis.
+def _warn_of_imbalance(parts: Assignment, settings: PartitionSettings) -> None:
+    """Log by how much the largest part exceeds the mean, if another assignment could be more even.
 
-    Args:
-        groups: int64 [N], each node's group, from 0 on. DGL balances each group. pymetis takes one
-            weight per node: it balances a sum in which all nodes and each group but the first count
-            the same.
-        objective: vol (communication volume) or cut (edges).
+    A random assignment is even but for chance.
     """
-    partition = _partition_by_dgl if has_dgl() else _partition_by_pymetis
-    has_groups = len(groups) > 0 and groups.max() > 0
-    assignment = partition(graph, groups if has_groups else None, num_parts, objective, rng)
-    if assignment is None:
-        raise InputError(
-            f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into"
-            f" num_partitions={num_parts}; use fewer parts or partition_method=random"
+    largest, mean = np.bincount(parts).max(initial=0), len(parts) / settings.num_partitions
+    if settings.method != "random" and largest > max(MAX_IMBALANCE * mean, math.ceil(mean)):
+        log.warning(
+            "partition_method=%s: the largest part has %d of %d nodes, %.2f times the mean, and its"
+            " worker as much more to do; use fewer partitions, or partition_method=random",
+            settings.method,
+            largest,
+            len(parts),
+            largest / mean,
         )
-    return assignment
-
-
-def _partition_by_dgl(
-    graph: GraphData,
-    groups: Assignment | None,
-    num_parts: int,
-    objective: str,
-    rng: np.random.Generator,
-) -> Assignment | None:
-    """Run DGL's METIS. DGL passes no seed, so the nodes are renumbered at random instead."""
-    dgl = import_dgl("partition_method=metis")
-    new_number = rng.permutation(graph.num_nodes)
-    shuffled = dgl.graph((new_number[graph.src], new_number[graph.dst]), num_nodes=graph.num_nodes)
-    shuffled_groups = None
-    if groups is not None:
-        shuffled_groups = np.empty(graph.num_nodes, np.int64)
-        shuffled_groups[new_number] = groups
-    with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
-        parts = dgl.metis_partition_assignment(
-            shuffled, num_parts, balance_ntypes=shuffled_groups, objtype=objective
-        )
-    return None if parts is None else parts.numpy()[new_number]
-
-
-def _partition_by_pymetis(
-    graph: GraphData,
-    groups: Assignment | None,
-    num_parts: int,
-    objective: str,
-    rng: np.random.Generator,
-) -> Assignment | None:
-    try:
-        import pymetis
-    except ImportError:
-        raise InputError(
-            "partition_method=metis: needs pymetis (pip install pymetis), or DGL; or use km1"
-        ) from None
-    shape = (graph.num_nodes, graph.num_nodes)
-    one_way = sp.csr_array(
-        (np.ones(graph.num_edges, np.bool_), (graph.dst, graph.src)), shape=shape
-    )
-    both = one_way + one_way.T
-    both.setdiag(False)
-    both.eliminate_zeros()
-    adjacency = pymetis.CSRAdjacency(both.indptr.astype(np.int64), both.indices.astype(np.int64))
-    del one_way, both
-    weights = None
-    if groups is not None:
-        weights = 1 + np.rint(len(groups) / np.maximum(np.bincount(groups), 1)).astype(np.int64)
-        weights[0] = 1
-        weights = weights[groups]
-    options = pymetis.Options()
-    options.seed = int(rng.integers(2**31))
-    options.objtype = pymetis.ObjType.VOL if objective == "vol" else pymetis.ObjType.CUT
-    parts = pymetis.part_graph(
-        num_parts, adjacency, vweights=weights, recursive=False, options=options
-    ).vertex_part
-    assignment = np.array(parts, np.int64)
-    return assignment if np.bincount(assignment, minlength=num_parts).all() else None
 
 
 def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:

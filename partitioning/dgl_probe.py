@@ -3,9 +3,8 @@
     python -P -m partitioning.dgl_probe FILE ...
 
 exits with status 0 if the reader does not crash; exceptions of the reader are ignored, the caller
-gets them itself. The process is a new interpreter, because a fork of a process that used OpenMP can
-wait for its threads forever; or a child of the workers' fork server, where it runs, in a tenth of
-the time.
+gets them itself. The process is a new interpreter, or a child of the workers' fork server, where it
+runs, in a tenth of the time.
 """
 
 import contextlib
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from multiprocessing import forkserver, get_context
 from pathlib import Path
 
+from partitioning.child_process import run_module
 from partitioning.dgl_import import require_dgl
 from partitioning.errors import InputError
 
@@ -44,13 +44,7 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
 
 def _probe_by_program(files: Sequence[Path], seconds: float) -> int:
     """Read the files in a new Python process; return its exit status."""
-    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-P", "-m", "partitioning.dgl_probe", *map(str, files)]
-    nowhere = subprocess.DEVNULL
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run(
-        command, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, timeout=seconds
-    ).returncode
+    return run_module("partitioning.dgl_probe", [*map(str, files)], seconds).returncode
 
 
 def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:

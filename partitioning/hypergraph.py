@@ -132,10 +132,10 @@ def halo_rows(nets: csr_array, parts: Ints, num_parts: int) -> int:
 
     parts: int64 [N].
     """
-    return int((_count_pins(nets, parts, num_parts) > 0).sum()) - nets.shape[0]
+    return int((count_pins(nets, parts, num_parts) > 0).sum()) - nets.shape[0]
 
 
-def _count_pins(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int32]:
+def count_pins(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int32]:
     """Count the pins of each net in each part, int32 [N, P]."""
     return np.asarray(nets @ np.eye(num_parts, dtype=np.int32)[parts])
 
@@ -181,59 +181,57 @@ def balance(
         types: int64 [N], type of each node; None: one type.
     """
     types = np.zeros(len(parts), np.int64) if types is None else types
-    _move_surplus(parts, nets, num_parts, counted=training, movable=training)
+    pins, nets_of = count_pins(nets, parts, num_parts), nets.T.tocsr()
+    _move_surplus(parts, pins, nets_of, counted=training, movable=training)
     for each in range(int(types.max(initial=-1)) + 1):
-        _move_surplus(
-            parts, nets, num_parts, counted=types == each, movable=(types == each) & ~training
-        )
+        of_type = types == each
+        _move_surplus(parts, pins, nets_of, counted=of_type, movable=of_type & ~training)
 
 
 def _move_surplus(
-    parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movable: Mask
+    parts: Ints, pins: NDArray[np.int32], nets_of: csr_array, *, counted: Mask, movable: Mask
 ) -> None:
-    """Move nodes out of parts with too many counted nodes, the cheapest first; changes `parts`.
+    """Move nodes out of parts with too many counted nodes, the cheapest first; changes `parts` and
+    `pins`.
 
     Each pass moves half of the fullest part's surplus to parts with room; then the costs are
     computed again. It ends because each pass reduces a surplus and makes none.
 
     Args:
         parts: int64 [N], the part of each node.
-        nets: [N, N], see make_nets.
-        num_parts: P.
+        pins: int32 [N, P], the pins of each net in each part.
+        nets_of: [N, N], 1 for the nets of which each node is a pin.
         counted: bool [N], the nodes whose number is limited.
         movable: bool [N], the nodes that may move.
     """
+    num_parts = pins.shape[1]
     most = limit(int(counted.sum()), num_parts)
-    nets_of = nets.T.tocsr()
     while True:
         room = most - np.bincount(parts[counted], minlength=num_parts)
         fullest = int(room.argmin())
         if room[fullest] >= 0:
             return
         nodes = np.flatnonzero(movable & (parts == fullest))
-        cost = np.where(
-            room > 0, count_added_rows(nets, nets_of[nodes], parts, fullest, num_parts), np.inf
-        )
+        cost = np.where(room > 0, count_added_rows(pins, nets_of[nodes], fullest), np.inf)
         target = cost.argmin(axis=1)
         first = np.argsort(cost.min(axis=1), kind="stable")[: (1 - room[fullest]) // 2]
         for part in np.unique(target[first]):
-            going = first[target[first] == part]
-            parts[nodes[going[: room[part]]]] = part
+            going = nodes[first[target[first] == part]][: room[part]]
+            parts[going] = part
+            moved = np.asarray(nets_of[going].sum(axis=0))
+            pins[:, fullest] -= moved
+            pins[:, part] += moved
 
 
-def count_added_rows(
-    nets: csr_array, nets_of: csr_array, parts: Ints, source: int, num_parts: int
-) -> NDArray[np.int32]:
-    """Return how many halo rows are added when a node of `source` moves to each part, int32 [M, P].
+def count_added_rows(pins: NDArray[np.int32], nets_of: csr_array, source: int) -> NDArray[np.int32]:
+    """Return the number of halo rows added when a node of part `source` moves to each part, int32
+    [M, P].
 
     Args:
-        nets: [N, N], see make_nets.
+        pins: int32 [N, P], the pins of each net in each part.
         nets_of: int32 [M, N], 1 for the nets of which each candidate node is a pin.
-        parts: int64 [N], the part of each node.
         source: the part of all candidates.
-        num_parts: P.
     """
-    pins = _count_pins(nets, parts, num_parts)
     added = nets_of @ (pins == 0).astype(np.int32)
     saved = nets_of @ (pins[:, source] == 1).astype(np.int32)
     return np.asarray(added - saved[:, None])

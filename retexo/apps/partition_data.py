@@ -15,7 +15,7 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from partitioning import datasets, hypergraph, local_copies, node_split
+from partitioning import datasets, hypergraph, local_copies, metis, node_split
 from partitioning.assign import Assignment, assign, check_memory
 from partitioning.datasets import objects as objects
 from partitioning.dgl_import import has_dgl, require_dgl
@@ -277,7 +277,9 @@ def _provenance(
     settings: PartitionSettings, request: dict[str, Any], split: dict[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of Meta that say how the directory was made."""
-    packages = ("torch", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
+    packages = ["torch", "numpy"]
+    if settings.method in ("metis", "km1"):
+        packages.append("mtkahypar" if settings.method == "km1" else metis.find_library())
     return {
         "request": request,
         "split": split,

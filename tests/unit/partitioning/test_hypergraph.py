@@ -94,7 +94,8 @@ def test_a_move_costs_what_it_is_said_to_cost(
     parts = np.array([random.randrange(num_parts) for _ in range(graph.num_nodes)])  # type: ignore[attr-defined]
     nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
     nodes = np.flatnonzero(parts == parts[0])
-    cost = hypergraph.count_added_rows(nets, nets.T.tocsr()[nodes], parts, int(parts[0]), num_parts)
+    pins = hypergraph.count_pins(nets, parts, num_parts)
+    cost = hypergraph.count_added_rows(pins, nets.T.tocsr()[nodes], int(parts[0]))
     for row, node in enumerate(nodes):
         for part in set(range(num_parts)) - {int(parts[0])}:
             moved = parts.copy()

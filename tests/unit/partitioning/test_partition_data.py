@@ -24,7 +24,7 @@ from support import (
     thirds,
 )
 
-from partitioning import assign, datasets, hypergraph
+from partitioning import datasets, hypergraph, metis
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
@@ -287,7 +287,7 @@ def test_a_method_that_does_not_fit_the_memory_is_refused(
         available = 1000
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    monkeypatch.setattr(assign, "metis", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(metis, "partition", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(hypergraph, "partition", lambda *_: pytest.fail("started"))
     with pytest.raises(
         InputError,
