@@ -29,14 +29,14 @@ from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import MessageTag
 from retexo.launch import fork_server, start_workers
+from retexo.launch.certificates import read_credentials
 from retexo.launch.handshake import RunInfo
+from retexo.launch.tls import StreamTls
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.stage import Architecture, build_stages
 from retexo.rounds.round_message import RoundMessage
 from retexo.settings.compose import compose
-from retexo.sites.certificates import read_credentials
-from retexo.sites.tls import StreamTls
 
 ROUNDS = 200
 WORKERS = 4

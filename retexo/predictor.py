@@ -76,15 +76,9 @@ def load(
         raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
     checkpoint = open_checkpoint(Path(run_dir))
     composed = compose([*settings, f"task={checkpoint.task_name}"])
-    dataset = dataset_like_training(
-        checkpoint, composed.partition.dataset, composed.given | {*_setting_names(settings)}
-    )
+    names = {each.partition("=")[0].lstrip("+~") for each in settings}
+    dataset = dataset_like_training(checkpoint, composed.partition.dataset, composed.given | names)
     return Predictor(checkpoint, checkpoint.stages(), precision, output, dataset)
-
-
-def _setting_names(settings: Sequence[str]) -> list[str]:
-    """Return the names of settings written as NAME=VALUE."""
-    return [each.partition("=")[0].lstrip("+~") for each in settings]
 
 
 def dataset_like_training(

@@ -10,7 +10,7 @@ the members of a run:
     retexo credentials revoke AUTHORITY east                 its certificate is refused from now on
     retexo credentials init FOLDER --sites north east south  all steps in one place, for trials
 
-retexo/sites/certificates.py describes a site's folder. Keys and certificates are PEM files, so an
+retexo/launch/certificates.py describes a site's folder. Keys and certificates are PEM files, so an
 existing authority can sign them.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, read_bytes, reading
-from retexo.sites.certificates import (
+from retexo.launch.certificates import (
     import_serialization,
     import_x509,
     naming_file,
@@ -50,7 +50,9 @@ SHARED = ("authority.pem", "revoked.pem", "members.json", "members.sig")
 def main(arguments: Sequence[str]) -> int:
     """Run the command; exit status 0, or 2 for unusable input."""
     parser = argparse.ArgumentParser(
-        "retexo credentials", description=__doc__, formatter_class=_formatter()
+        "retexo credentials",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("authority", "request", "sign", "members", "revoke", "init"):
@@ -75,11 +77,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _formatter() -> Any:
-    """Return argparse's help formatter that keeps line breaks."""
-    return argparse.RawDescriptionHelpFormatter
 
 
 def _days(given: str) -> int:

@@ -14,10 +14,10 @@ from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
+from retexo.launch.security import make_security
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
-from retexo.sites.tls import make_security
 from retexo.worker.describe import DescribeJob, main
 
 FILE, AGREED_FILE = "spec.json", "columns.json"

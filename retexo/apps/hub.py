@@ -1,16 +1,16 @@
-"""`app=hub`: joins the connections of nodes behind firewalls (retexo.sites.hub). It has no data."""
+"""`app=hub`: joins connections of nodes behind firewalls (retexo.launch.hub). It has no data."""
 
 import logging
 from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from retexo.launch.certificates import read_credentials
 from retexo.launch.control_channel import listen
+from retexo.launch.hub import HubServer
 from retexo.launch.start_workers import terminate_as_exit
+from retexo.launch.tls import Tls
 from retexo.settings.run_settings import Settings
-from retexo.sites.certificates import read_credentials
-from retexo.sites.hub import HubServer
-from retexo.sites.tls import Tls
 
 logger = logging.getLogger(__name__)
 

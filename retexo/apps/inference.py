@@ -23,12 +23,12 @@ from retexo.apps.summary import (
 )
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
+from retexo.launch.security import make_security
 from retexo.predictor import dataset_like_training
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
 from retexo.settings.flatten import nest
 from retexo.settings.run_settings import ModelSettings, Settings
-from retexo.sites.tls import make_security
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import check_machine

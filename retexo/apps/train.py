@@ -34,6 +34,7 @@ from retexo.errors import Interrupted, TrainingError, describe_error
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.launch.rendezvous import Node
+from retexo.launch.security import make_security
 from retexo.results.atomic_write import write_json
 from retexo.results.checkpoint import open_checkpoint
 from retexo.results.conclusion import conclude
@@ -41,7 +42,6 @@ from retexo.results.observers import Observers, observing
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
-from retexo.sites.tls import make_security
 from retexo.trainers.registry import check
 from retexo.worker.compatibility import check_continues
 from retexo.worker.process import check_machine, num_threads

@@ -22,8 +22,8 @@ from retexo.apps.partition_request import directory_of
 from retexo.apps.run_identity import shared_settings
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
+from retexo.launch.security import make_security
 from retexo.settings.run_settings import Settings
-from retexo.sites.tls import make_security
 from retexo.worker.update import UpdateJob, main
 
 logger = logging.getLogger(__name__)

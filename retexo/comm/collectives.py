@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from retexo.comm import message_format
+from retexo.comm.masks import PairwiseMasks
 from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic_meter import KINDS, ROUND_KINDS, MessageTag, TrafficMeter
-from retexo.comm.transport import PeerLost, Pieces, SumMasks, Transport, join_pieces
+from retexo.comm.transport import PeerLost, Pieces, Transport, join_pieces
 
 MAX_ROOT_BYTES = 1 << 16
 """Bytes that one worker may send to add up a whole sum; they take 5 ms at 100 Mbit/s."""
@@ -62,7 +63,7 @@ class Communicator:
         self.replay_log: ReplayLog | None = None
         """Stores the messages outside the rounds. Those it already holds are counted but not sent.
         """
-        self.masks: SumMasks | None = None
+        self.masks: PairwiseMasks | None = None
         """Hides the shares of every sum (gradient.secure)."""
         self._transport, self._sleep_time = transport, sleep_time
 

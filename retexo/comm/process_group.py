@@ -18,7 +18,7 @@ from retexo.comm.socket_transport import SocketTransport, Streams, socket_transp
 from retexo.comm.transport import (
     PeerLost,
     Pieces,
-    StreamSecurity,
+    SecureStream,
     Transport,
     fill_pieces,
     join_pieces,
@@ -49,7 +49,7 @@ class Rendezvous:
     """Several nodes: prefix of the store's keys, which keeps runs apart."""
     parts_per_node: int = 0
     """Several nodes: the number of ranks of each."""
-    security: StreamSecurity | None = None
+    security: SecureStream | None = None
     """Encrypts streams between nodes; None: they are in the clear."""
     identity: str = ""
     """The run id and the certificates of the run; the same for all workers and for no other run."""
@@ -78,8 +78,8 @@ def _over_sockets(
             continue
         _tune_for_network(streams[peer])
         if security is not None:
-            streams[peer] = security.secure(
-                streams[peer], peer // per_node, rendezvous.init_timeout, accepted=rank < peer
+            streams[peer] = security(
+                streams[peer], peer // per_node, rendezvous.init_timeout, rank < peer
             )
     return SocketTransport(rank, streams, rendezvous.timeout)
 

@@ -1,17 +1,20 @@
-"""The interface of a transport, and what retexo.sites can add to it: encryption and hidden sums."""
+"""The interface of a transport."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from retexo.comm.message_format import ByteArray
 
 Pieces = Sequence[ByteArray]
 """A message as it lies in memory, piece by piece; or the memory that receives one."""
+
+
+SecureStream = Callable[[socket.socket, int, float, bool], socket.socket]
+"""Encrypts a stream to a worker of a node within some seconds, as the side that accepted it or that
+opened it; PeerLost if that fails. Picklable. retexo.launch.tls.StreamTls is one."""
 
 
 class PeerLost(RuntimeError):
@@ -36,36 +39,6 @@ class Transport(Protocol):
         Raises:
             PeerLost: a peer died or did not send in time.
         """
-        ...
-
-
-class StreamSecurity(Protocol):
-    """Encrypts streams between workers of different nodes. Instances have to be picklable."""
-
-    def secure(
-        self, stream: socket.socket, node: int, timeout: float, *, accepted: bool
-    ) -> socket.socket:
-        """Encrypt a stream within `timeout` seconds, and check that the other end is `node`.
-
-        Args:
-            accepted: whether the other end opened the connection; this end is then the server.
-
-        Raises:
-            PeerLost: the handshake fails, or the certificate is another node's; the stream is
-                closed.
-        """
-        ...
-
-
-class SumMasks(Protocol):
-    """Hides each worker's share of a sum. The masks cancel in the sum of all shares."""
-
-    def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
-        """Masked copies of the shares of one message, as integers."""
-        ...
-
-    def reveal(self, total: Tensor, dtype: torch.dtype) -> Tensor:
-        """A sum of masked shares, in the type of the shares."""
         ...
 
 

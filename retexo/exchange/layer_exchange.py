@@ -345,7 +345,9 @@ class LayerExchange:
             pieces = [each.pieces(self._num_pieces) for each in known]
             return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
         partial_sums = self._plan.partial_sums
-        header = _header_format(self._num_pieces)
+        header = struct.Struct(
+            f"<B{self._num_pieces}Q"
+        )  # the format code, and the size of each piece
         header_inputs = zip(batch.messages, batch.outgoing, strict=True)
         headers = [_pack_header(header, *each, partial_sums) for each in header_inputs]
         sizes = [_header_size(header, edges, partial_sums) for edges in batch.incoming]
@@ -455,11 +457,6 @@ def pieces_per_message(largest_part: int, row_bytes: int) -> int:
 def _select_missing_rows(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
     """Select every row that the receiver does not hold."""
     return Selection(message_format, ~held, np.zeros(len(edges.targets), bool))
-
-
-def _header_format(num_pieces: int) -> struct.Struct:
-    """Header layout: the format code, then the size of each piece in bytes."""
-    return struct.Struct(f"<B{num_pieces}Q")
 
 
 def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -> int:

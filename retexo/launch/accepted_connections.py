@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
-from retexo.launch.protocols import Listener, Tls
+from retexo.launch.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,18 @@ MAX_WARNINGS = 20
 """Refused connections that are logged one by one."""
 
 Other = TypeVar("Other", Channel, socket.socket)
+
+
+class Listener(Protocol):
+    """A listening socket, or a connection to a hub that announces who wants to connect."""
+
+    def fileno(self) -> int: ...
+
+    def setblocking(self, flag: bool, /) -> None: ...
+
+    def accept(self) -> tuple[socket.socket, Any]: ...
+
+    def close(self) -> None: ...
 
 
 class AcceptedConnections:

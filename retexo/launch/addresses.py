@@ -11,9 +11,10 @@ from ipaddress import ip_address
 from partitioning.errors import InputError
 from retexo.comm.process_group import LauncherStore
 from retexo.errors import TrainingError
+from retexo.launch.accepted_connections import Listener
 from retexo.launch.control_channel import listen
+from retexo.launch.hub import Hub
 from retexo.launch.interfaces import interface_address, loopback, route_interface
-from retexo.launch.protocols import Hub, Listener
 from retexo.settings.cluster_settings import ClusterSettings
 
 logger = logging.getLogger(__name__)

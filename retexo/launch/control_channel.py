@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from typing import Any
 
-from retexo.launch.protocols import CertificateRefused, Tls
+from retexo.launch.tls import CertificateRefused, Tls
 
 MAX_MESSAGE_BYTES = 1 << 18
 """Bytes of the longest message that is accepted."""

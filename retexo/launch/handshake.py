@@ -16,10 +16,10 @@ from typing import Any
 
 from partitioning.file_io import check_types
 from retexo import __version__
-from retexo.launch.accepted_connections import AcceptedConnections
+from retexo.launch.accepted_connections import AcceptedConnections, Listener
 from retexo.launch.addresses import split_address
 from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
-from retexo.launch.protocols import Listener, Tls
+from retexo.launch.tls import Tls
 
 PROTOCOL = 1
 MISMATCH_WAIT = 5.0

@@ -24,7 +24,7 @@ from typing import Any, TypeGuard
 from partitioning.errors import InputError
 from retexo.comm.process_group import Rendezvous, serving_store
 from retexo.errors import Interrupted, TrainingError
-from retexo.launch.accepted_connections import AcceptedConnections
+from retexo.launch.accepted_connections import AcceptedConnections, Listener
 from retexo.launch.addresses import THROUGH_HUB, master_address, open_endpoint, split_address
 from retexo.launch.control_channel import (
     RETRY_INTERVAL,
@@ -45,8 +45,9 @@ from retexo.launch.handshake import (
     code_version,
     describe_node,
 )
+from retexo.launch.hub import Hub
 from retexo.launch.interfaces import loopback
-from retexo.launch.protocols import Hub, Listener, Security
+from retexo.launch.security import Security
 from retexo.launch.worker_streams import StreamsByRank
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.flatten import flatten

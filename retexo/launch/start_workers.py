@@ -14,8 +14,8 @@ from retexo.errors import Interrupted, TrainingError
 from retexo.launch import fork_server, rendezvous
 from retexo.launch.handshake import RunInfo
 from retexo.launch.monitor import STOP_TIMEOUT, Look, NodeMonitor, Worker
-from retexo.launch.protocols import Security
 from retexo.launch.rendezvous import Node
+from retexo.launch.security import Security
 from retexo.launch.worker_streams import add_local_streams
 from retexo.settings.cluster_settings import ClusterSettings
 

@@ -194,6 +194,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         graph = content.get("graph", {})
         is_of_links = bool(getattr(architecture, "scorer", ""))
         check_class_names(names, len(names) if is_of_links else architecture.num_classes)
+        targets = content.get("targets")  # of a regression
         return Checkpoint(
             directory,
             architecture,
@@ -206,7 +207,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
             content.get("trainer"),
             names,
             content.get("features", {}),
-            _read_target_scale(content.get("targets"), architecture.num_classes),
+            targets and TargetScale.from_json(targets, architecture.num_classes),
             graph,
         )
     except KeyError as error:
@@ -228,11 +229,6 @@ def _check_pipelines(directory: Path, states: Any) -> None:
             f" program reads version {VERSION_OF_STATES}; use the retexo that trained it, or train"
             " again"
         )
-
-
-def _read_target_scale(content: dict[str, Any] | None, num_targets: int) -> TargetScale | None:
-    """Return the scale of the targets of a regression from model.json; None for other tasks."""
-    return None if content is None else TargetScale.from_json(content, num_targets)
 
 
 def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:

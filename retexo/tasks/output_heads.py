@@ -113,7 +113,7 @@ def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[fl
             return 1.0, start
     with smoother.counting_apart() if smoother.tries_first else nullcontext():
         powers = list(smoother.all_steps(start, context.settings.smoothing.steps))
-        alpha = _choose_alpha(context, powers)
+        alpha = context.settings.smoothing.alphas[_compare_alphas(context, powers)[0]]
     return alpha, sum_powers(powers, alpha)
 
 
@@ -125,11 +125,6 @@ def first_step_helps(context: TaskContext, powers: Sequence[Tensor]) -> bool:
     alphas = context.settings.smoothing.alphas
     best, values, margin = _compare_alphas(context, powers)
     return alphas[best] < 1 and values[best] - values[alphas.index(1)] + margin >= LEAST_GAIN
-
-
-def _choose_alpha(context: TaskContext, powers: Sequence[Tensor]) -> float:
-    """The best of smoothing.alphas at the validation nodes."""
-    return context.settings.smoothing.alphas[_compare_alphas(context, powers)[0]]
 
 
 def _compare_alphas(

@@ -291,12 +291,8 @@ def _make_exchange(
     plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))
     scale = None if context.is_heterogeneous else context.source_scale(layer.conv)
     precision = layerwise.PRECISIONS[context.settings.exchange.precision[number]]
-    return make_halo_exchange(plan, number, scale, _empty_like_rows(context), sample, precision)
-
-
-def _empty_like_rows(context: Context) -> Tensor:
-    """Return an empty tensor with the dtype of the features on the device of the computation."""
-    return context.features.new_zeros(0, device=context.device)
+    like = context.features.new_zeros(0, device=context.device)
+    return make_halo_exchange(plan, number, scale, like, sample, precision)
 
 
 def first_step(

@@ -31,15 +31,15 @@ from retexo.launch import (
     rendezvous,
 )
 from retexo.launch.accepted_connections import AcceptedConnections
+from retexo.launch.certificates import read_credentials
 from retexo.launch.control_channel import Channel, connect
 from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
-from retexo.launch.protocols import Security
+from retexo.launch.hub import Hub, OwnHub
+from retexo.launch.security import Security, make_security
+from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
-from retexo.sites.certificates import read_credentials
-from retexo.sites.hub import Hub, OwnHub
-from retexo.sites.tls import Tls, make_security
 
 DEFAULT = compose().train.cluster
 SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}

@@ -46,11 +46,11 @@ from support import (
 from retexo.apps import partition_data, train
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
+from retexo.launch.certificates import read_credentials
 from retexo.launch.heartbeat import Progress
+from retexo.launch.tls import StreamTls
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
-from retexo.sites.certificates import read_credentials
-from retexo.sites.tls import StreamTls
 from retexo.worker import train as train_worker
 
 WORLD = 3

@@ -42,19 +42,18 @@ from test_rendezvous import Outcome, attend, cluster, connect_node
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
 from retexo.apps import plan, train
+from retexo.comm.masks import PairwiseMasks
 from retexo.comm.process_group import connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.transport import PeerLost
 from retexo.errors import TrainingError
-from retexo.launch import addresses, handshake
+from retexo.launch import addresses, handshake, hub
+from retexo.launch.certificates import read_credentials
 from retexo.launch.control_channel import Channel, ChannelClosed, connect
 from retexo.launch.handshake import PROTOCOL
+from retexo.launch.hub import Hub, HubListener, HubServer
+from retexo.launch.tls import Tls, secure_stream
 from retexo.settings.compose import compose
-from retexo.sites import hub
-from retexo.sites.certificates import read_credentials
-from retexo.sites.hub import Hub, HubListener, HubServer
-from retexo.sites.masks import PairwiseMasks
-from retexo.sites.tls import Tls, secure_stream
 from retexo.worker import train as train_worker
 
 pytest.importorskip("cryptography")

@@ -25,7 +25,7 @@ from support import make_credentials
 from partitioning.errors import InputError
 from retexo.apps import credentials
 from retexo.apps.credentials import main
-from retexo.sites.certificates import read_credentials
+from retexo.launch.certificates import read_credentials
 
 COMMANDS = {
     "sign": ("sign", "authority", "new/request.pem"),

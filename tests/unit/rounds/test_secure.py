@@ -9,11 +9,12 @@ from torch import Tensor
 
 pytest.importorskip("cryptography")
 
+from retexo.comm import masks
 from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.masks import LARGEST, PairwiseMasks
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
-from retexo.sites import masks
-from retexo.sites.masks import LARGEST, PairwiseMasks, agree_on_masks
+from retexo.sites.masks import agree_on_masks
 from retexo.sites.secure_sums import SecureSum
 
 GRADIENTS = MessageTag("gradients", 0)

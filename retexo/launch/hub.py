@@ -5,7 +5,7 @@ It cannot read them.
 A node without distributed.inbound_port only opens connections. To be reached, it keeps a TLS link
 to the hub open. To reach it, another node asks the hub over such a link. The hub gives both a token
 for one use, each opens a plain connection with it, and the hub joins the two. The nodes run their
-own TLS through them (retexo.sites.tls), so the hub learns who talks to whom, and how much.
+own TLS through them (retexo.launch.tls), so the hub learns who talks to whom, and how much.
 """
 
 import logging
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from retexo.errors import Interrupted
 from retexo.launch.accepted_connections import AcceptedConnections
 from retexo.launch.control_channel import Channel, ChannelClosed, Disconnected, connect
-from retexo.launch.protocols import Tls
+from retexo.launch.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class HubLost(Interrupted):
 
 @dataclass(frozen=True)
 class Hub:
-    """A hub, as a node sees it; a retexo.launch.protocols.Hub."""
+    """A hub, as a node sees it."""
 
     address: str
     port: int
@@ -73,7 +73,7 @@ class Hub:
 
 
 class HubListener:
-    """A retexo.launch.protocols.Listener for the connections that arrive through the hub."""
+    """A Listener for the connections that arrive through the hub."""
 
     def __init__(self, hub: Hub, link: Channel) -> None:
         self._hub, self._link = hub, link

@@ -4,17 +4,17 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from retexo.comm.transport import PeerLost
-from retexo.launch.protocols import CertificateRefused, Security
-from retexo.settings.cluster_settings import ClusterSettings
-from retexo.sites.certificates import Credentials, read_credentials
-from retexo.sites.hub import Hub
+from retexo.launch.certificates import Credentials
+
+
+class CertificateRefused(ConnectionError):
+    """A peer's certificate is not the one that it should have."""
 
 
 class Tls:
-    """A retexo.launch.protocols.Tls with the credentials of a node."""
+    """TLS with certificates on both sides, with the credentials of a node."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -54,12 +54,12 @@ class Tls:
 
 @dataclass(frozen=True)
 class StreamTls:
-    """A retexo.comm.transport.StreamSecurity with the credentials of a node."""
+    """Encrypts streams between workers with the credentials of a node (SecureStream)."""
 
     credentials: Credentials
 
-    def secure(
-        self, stream: socket.socket, node: int, timeout: float, *, accepted: bool
+    def __call__(
+        self, stream: socket.socket, node: int, timeout: float, accepted: bool
     ) -> ssl.SSLSocket:
         """Encrypt a stream to a worker of `node`, see secure_stream."""
         return secure_stream(stream, Tls(self.credentials), node, timeout, accepted=accepted)
@@ -95,21 +95,3 @@ def secure_stream(
         stream.close()
         raise PeerLost(f"no TLS with a worker of node {node}: {error}") from error
     return stream
-
-
-def make_security(cluster: ClusterSettings) -> Security:
-    """Return how a node's connections are encrypted and relayed, from its settings and credentials.
-
-    Raises:
-        InputError: the credentials cannot be used.
-    """
-    if not cluster.encrypted:
-        return Security()
-    assert cluster.credentials is not None
-    credentials = read_credentials(Path(cluster.credentials), cluster.node_rank, cluster.num_nodes)
-    tls = Tls(credentials)
-    hub = None
-    if cluster.hub is not None:
-        is_node_0 = len(credentials.members) == cluster.num_nodes  # no hub is listed
-        hub = Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes)
-    return Security(tls, StreamTls(credentials), hub, credentials.numbers, str(credentials.members))
