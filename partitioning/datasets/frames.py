@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioning.array_checks import MAX_EXACT, Array, Ints, are_whole, check_integers, refuse
 from partitioning.datasets import csv_files, parquet_files
@@ -205,6 +206,19 @@ def numbers(
     return values.to_numpy(
         dtype=np.float64 if values.isna().any() or values.dtype.kind == "f" else np.int64
     )
+
+
+def mask_cells(frame: "pd.DataFrame", column: str, path: Path) -> NDArray[np.bool_]:
+    """Return a column of True and False, or 1 and 0, as bool; a blank cell is False."""
+    expected = "expected True or False, or 1 or 0"
+    cells = frame[column]
+    if cells.dtype.kind not in "biuf":
+        words = {"true": 1, "false": 0}
+        cells = cells.map(lambda cell: words.get(str(cell).strip().lower(), cell))
+    values = numbers(frame.assign(**{column: cells}), column, path, expected)
+    wrong = (values != 0) & (values != 1) & ~np.isnan(values)
+    refuse(values, wrong, f"{path}: column `{column}`", expected, first_row(frame))
+    return np.asarray(values == 1)
 
 
 def _parse_numbers(cells: "pd.Series[Any]") -> "pd.Series[Any]":

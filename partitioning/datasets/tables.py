@@ -446,7 +446,7 @@ def _read_columns(
         if (features := reader.read(frame, as_text)) is not None:
             pieces.setdefault("feat", []).append(features)
         for name in roles.masks:
-            pieces.setdefault(name, []).append(frames.numbers(frame, name, path))
+            pieces.setdefault(name, []).append(frames.mask_cells(frame, name, path))
         if roles.split is not None:
             split_cells = frames.label_cells(frame, roles.split, text=True)
             assert isinstance(split_cells, tuple)

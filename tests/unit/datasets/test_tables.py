@@ -328,6 +328,33 @@ def test_classes_may_be_integers_beyond_int64(tmp_path):
     assert graph.class_names == (7, 2**64 - 1)
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [["1.0", "", "0.0", ""], ["True", "", "", "False"], ["1", "", "", "0"], ["TRUE", "0", "", ""]],
+)
+@pytest.mark.parametrize("table", ["nodes", "labels"])
+def test_blank_cells_of_a_mask_are_in_none(tmp_path, table, mask):
+    """As a join leaves them, which makes whole columns floats."""
+    masks = [[*mask], ["", "1.0", "", ""], ["0", "0", "1", "0"]]
+    rows = "".join(f"{i},{i % 2},{','.join(cells)}\n" for i, cells in enumerate(zip(*masks)))  # noqa: B905
+    nodes = "id,x\n3,1\n2,2\n1,3\n0,4\n"
+    tables = {"features": nodes, table: "id,label,train_mask,val_mask,test_mask\n" + rows}
+    graph = load(write(tmp_path / "toy", edges="src,dst\n0,1\n1,2\n", **tables))
+    order = graph.node_ids.argsort()
+    found = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])[:, order]
+    assert found.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def test_another_word_in_a_mask_is_named_by_its_row(tmp_path):
+    labels = "id,label,train_mask,val_mask,test_mask\n1,0,1,0,0\n0,1,{},1,0\n"
+    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n", nodes="id,x\n0,1\n1,2\n")
+    for cell, shown in (("2", "2"), ("0.5", "0.5"), ("yes", "'yes'")):
+        write(folder, labels=labels.format(cell))
+        expected = rf"labels\.csv: column `train_mask`[,:] row 1 is {shown}; expected True or False"
+        with pytest.raises(InputError, match=expected):
+            load(folder)
+
+
 def test_masks_on_unlabelled_nodes(tmp_path):
     names = "id,label,x,train_mask,val_mask,test_mask"
     nodes = f"{names}\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
