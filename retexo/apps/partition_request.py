@@ -180,6 +180,7 @@ def _list_tables(folder: Path) -> list[Path]:
     groups = [path for path in (folder / "nodes", folder / "edges") if path.is_dir()]
     tables = [path for path in list_visible(folder) if stem_of(path) in known]
     tables += [path for group in groups for path in list_visible(group)]
+    tables = [path for path in tables if kind_of(path) in (*TABLES, "npz")]
     parts = [part for table in tables if table.is_dir() for part in list_visible(table)]
     return sorted({path for path in (*tables, *parts) if path.is_file()})
 

@@ -67,6 +67,18 @@ def test_a_folder_of_tables_with_other_names_is_refused_by_them(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["features.tsv", "Labels.csv", "train.txt", "nodes.xlsx"])
+def test_a_table_in_a_format_that_is_not_read_is_named(tmp_path, caplog, name):
+    folder = write(tmp_path / "toy", nodes=NODES, edges=EDGES)
+    for file in (name, ".nodes.csv.swp", "README.md"):
+        (folder / file).write_text("id\tx\nann\t1\n")
+    load(folder, **NAMED)
+    assert [line for line in caplog.messages if "left out; expected" in line] == [
+        line for line in caplog.messages if f"{folder / name}: left out; expected " in line
+    ]
+    assert f"{folder / name}: left out; expected {name.split('.')[0].lower()}." in caplog.text
+
+
 def test_one_file_of_edges_with_the_others_beside_it(tmp_path):
     folder = write(tmp_path / "toy", nodes=NODES, knows=EDGES.replace(",", "\t"))
     graph = load(folder / "knows.csv", **NAMED)

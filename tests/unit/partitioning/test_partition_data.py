@@ -205,7 +205,8 @@ def test_what_is_not_read_of_a_folder_is_no_change(tmp_path: Path) -> None:
         return requested_settings(compose(data).partition)["dataset_file"]
 
     before = request()
-    for stray in ("README.md", ".DS_Store", "edges/.~lock.cites.csv#", "edges/cites.csv/_SUCCESS"):
+    strays = "README.md", ".DS_Store", "edges/.~lock.cites.csv#", "edges/cites.csv/_SUCCESS"
+    for stray in (*strays, "nodes.csv~", "labels.md", "nodes/user.csv~", "edges/notes.docx"):
         (tmp_path / stray).touch()
     assert request() == before
     (nodes / "user.csv").rename(nodes / "a customer.csv")
