@@ -1,15 +1,15 @@
 """Reads csv and parquet tables in chunks, as data frames.
 
-Rows are counted from 0, without the header.
-
-A table is a file, or a folder of part files as Spark writes it.
+Rows are counted from 0, without the header. A table is a file, or a folder of part files as Spark
+writes it.
 """
 
 import contextlib
 import csv
+import logging
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 CELLS = 1 << 23
 """Cells per chunk; 64 MiB of numbers."""
@@ -88,6 +90,15 @@ def _read_column_names(path: Path, header: bool | None) -> list[str]:
 def list_visible(folder: Path) -> list[Path]:
     """Return the content of a folder, sorted, without hidden files and markers such as _SUCCESS."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+
+
+def warn_unread(folder: Path, formats: Mapping[str, tuple[str, ...]]) -> None:
+    """Log the files that have the name of a table, but none of its formats, by name."""
+    for file in list_visible(folder):
+        stem = stem_of(file).lower()
+        names = [f"{stem}.{suffix}" for suffix in formats.get(stem, ())]
+        if names and file.name not in names:
+            log.warning("%s: left out; expected %s", file, " or ".join(names))
 
 
 def _parts(path: Path) -> list[Path]:

@@ -8,6 +8,7 @@ N nodes, E directed edges, F features, C classes.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def read_folder(
         regression: Whether labels are numbers to predict.
     """
     options = {"unlabelled": unlabelled, "drop_unknown": drop_unknown, "regression": regression}
-    _tell_unread(path if is_folder(path) else path.parent)
+    splits = dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), ("npy", "csv"))
+    frames.warn_unread(path if is_folder(path) else path.parent, {**NODE_TABLES, **splits})
     try:
         return _read_tables(path, columns, text=False, **options)
     except TextIds:
@@ -178,17 +180,6 @@ def _read_tables(
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
         },
     )
-
-
-def _tell_unread(folder: Path) -> None:
-    """Log files with the name of a table of nodes or of a split that are no such table."""
-    splits = [stem for stems in FILE_NAMES.values() for stem in stems]
-    formats = {**NODE_TABLES, **dict.fromkeys(splits, ("npy", "csv"))}
-    for file in frames.list_visible(folder):
-        stem = frames.stem_of(file).lower()
-        names = [f"{stem}.{suffix}" for suffix in formats.get(stem, ())]
-        if names and file.name not in names:
-            log.warning("%s: left out; expected %s", file, " or ".join(names))
 
 
 def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
