@@ -20,7 +20,7 @@ from partitioning.datasets import file, hetero_objects, hetero_tables, objects
 from partitioning.datasets.hetero_objects import as_arrays
 from partitioning.errors import InputError, first_line
 from partitioning.features.build import (
-    STORED_ROLES,
+    FITTED_ROLES,
     States,
     add_kinds,
     encode_tables,
@@ -89,7 +89,7 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
             stored,
         )
     except MissingColumn as error:
-        if stored and error.role in STORED_ROLES:
+        if stored and error.role in FITTED_ROLES:
             raise InputError(
                 f"graph: no column `{error.pattern}`, which the model was trained with;"
                 f" {str(error).partition('column: ')[2]}"

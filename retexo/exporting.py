@@ -12,24 +12,51 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR
 from retexo.results.atomic_write import atomic_write
-from retexo.trainers.graph_module import PlainGraphModule, TypedGraphModule
+from retexo.trainers.graph_module import TypedGraphModule
 
-Module = PlainGraphModule | TypedGraphModule
 TOLERANCE = 1e-4
 """Largest difference of a logit between the module and what onnxruntime computes."""
 
 
-def to_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+class _NamedRelations(nn.Module):
+    """A typed network whose relations are text, SOURCE__RELATION__DESTINATION: a file of
+    torch.export cannot be called with tuples as keys.
+    """
+
+    def __init__(self, module: TypedGraphModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any = None) -> Tensor:
+        """Return the logits; arguments as of TypedGraphModule.forward, with text as keys."""
+        edges, weights = (
+            None if each is None else {tuple(key.split(SEPARATOR)): each[key] for key in each}
+            for each in (edge_index_dict, edge_weight_dict)
+        )
+        return self.module(x_dict, edges, weights)  # type: ignore[no-any-return]
+
+
+def name_relations(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a module as its file takes them, with relations as text."""
+    return tuple(
+        {key if isinstance(key, str) else SEPARATOR.join(key): each[key] for key in each}
+        if isinstance(each, dict)
+        else each
+        for each in inputs
+    )
+
+
+def to_program(module: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
     """The module as a program of torch.export.
 
     Args:
-        module: Without edge gates.
+        module: Predictor.to_module, without edge gates.
         inputs: Example arguments, such as Predictor.network_inputs returns them.
     """
     with torch.no_grad(), _quiet():
@@ -49,7 +76,7 @@ def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(of(each) for each in inputs)
 
 
-def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
+def write(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
     """Write a file of `kind` pt2 or onnx.
 
     Raises InputError if an optional package is missing, or the graph cannot be expressed.
@@ -58,6 +85,8 @@ def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> Non
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
+    if isinstance(module, TypedGraphModule):
+        module, inputs = _NamedRelations(module), name_relations(inputs)
     if kind == "pt2":
         torch.export.save(to_program(module, inputs), content)
     else:
@@ -66,7 +95,7 @@ def write(module: Module, inputs: tuple[Any, ...], path: Path, kind: str) -> Non
         unfinished.write_bytes(content.getvalue())
 
 
-def _write_onnx(module: Module, inputs: tuple[Any, ...], content: io.BytesIO) -> None:
+def _write_onnx(module: nn.Module, inputs: tuple[Any, ...], content: io.BytesIO) -> None:
     """Write a module as ONNX, after onnxruntime has computed the same logits.
 
     Raises InputError if a package is missing.
@@ -121,8 +150,7 @@ def input_names(inputs: tuple[Any, ...]) -> list[str]:
     arguments = ("x", "edge_index", "edge_weight", "edge_attr")
     for argument, each in zip(arguments, inputs, strict=False):
         if isinstance(each, dict):
-            keys = (key if isinstance(key, str) else SEPARATOR.join(key) for key in each)
-            names += [f"{argument}.{key}" for key in keys]
+            names += [f"{argument}.{key}" for key in each]
         elif each is not None:
             names.append(argument)
     return names

@@ -8,8 +8,9 @@ The result is that of the whole grown graph, up to rounding.
 N nodes, n new ones, E edges, F width of rows, C classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,15 @@ from partitioning.graph_addition import Addition
 from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
+    EdgeType,
     GraphData,
     HeteroGraphData,
     NodeTable,
 )
 from partitioning.prediction_graph import PredictionGraph
-from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources
+from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources, make_block
 from retexo.models.conv.gcn import GCN
-from retexo.models.hetero_stage import Schema
+from retexo.models.hetero_stage import PLAIN_EDGE, HeteroArchitecture, Schema
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import to_dense
 from retexo.tasks.output_heads import average_heads, sum_powers
@@ -38,11 +40,13 @@ from retexo.trainers.graph_module import (
     Outputs,
     PlainGraphModule,
     TypedGraphModule,
-    make_block,
     mean_edge_features,
     read_edge_features,
     run_stage,
 )
+from retexo.worker.compatibility import describe_missing_weights
+
+logger = logging.getLogger(__name__)
 
 MAX_CUT = 4
 """A block is cut for at most the MAX_CUT-th part of the nodes."""
@@ -370,6 +374,49 @@ def _typed_inputs(read: PredictionGraph) -> tuple[Any, ...]:
         if relation.edge_weight is not None:
             weights[each] = to_tensor(relation.edge_weight)
     return x_dict, ends, weights
+
+
+def with_weights(
+    read: PredictionGraph, weighted: Collection[EdgeType], model: str
+) -> PredictionGraph:
+    """The graph with a weight of 1 for each edge of `weighted` relations that have none."""
+
+    def relations_of(graph: Any) -> dict[EdgeType, Any]:
+        return {PLAIN_EDGE: graph} if isinstance(graph, GraphData) else dict(graph.relations)
+
+    relations = relations_of(read.graph)
+    missing = [
+        each for each in relations if each in weighted and relations[each].edge_weight is None
+    ]
+    if not missing:
+        return read
+    logger.warning("%s", describe_missing_weights(missing, model))
+
+    def filled(graph: Any) -> Any:
+        held = relations_of(graph)
+        made = {
+            each: replace(held[each], edge_weight=np.ones(held[each].num_edges, np.float32))
+            for each in missing
+        }
+        if isinstance(graph, GraphData):
+            return made[PLAIN_EDGE]
+        return replace(graph, relations=graph.relations | made)
+
+    return replace(read, graph=filled(read.graph), encoded=filled(read.encoded))
+
+
+def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGraph:
+    """The graph with node types and relations in the order of training, further ones last."""
+    schema = trained.schema
+
+    def ordered(graph: Any) -> Any:
+        names = [name for name in schema.widths if name in graph.nodes]
+        edges = [each for each in schema.relations if each in graph.relations]
+        nodes = {name: graph.nodes[name] for name in (*names, *graph.nodes)}
+        relations = {each: graph.relations[each] for each in (*edges, *graph.relations)}
+        return replace(graph, nodes=nodes, relations=relations)
+
+    return replace(read, graph=ordered(read.graph), encoded=ordered(read.encoded))
 
 
 def schema_of(read: PredictionGraph) -> Schema:

@@ -29,7 +29,15 @@ from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.partition_settings import TASKS, DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import check
-from retexo.held_graph import HeldPlainGraph, HeldTypedGraph, ids_of, ids_of_table, schema_of
+from retexo.held_graph import (
+    HeldPlainGraph,
+    HeldTypedGraph,
+    ids_of,
+    ids_of_table,
+    in_order,
+    schema_of,
+    with_weights,
+)
 from retexo.held_links import HeldLinks
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import HeteroArchitecture
@@ -146,7 +154,9 @@ class Predictor:
         self._partitioned = PartitionedRun(
             checkpoint, stages, checkpoint.exchange.at_prediction(precision)
         )
-        self._module = make_module(checkpoint.architecture, stages, checkpoint.heads)
+        self._module = make_module(
+            checkpoint.architecture, stages, checkpoint.heads, checkpoint.weighted
+        )
         self._held: _ReadGraph | None = None
 
     @property
@@ -211,14 +221,14 @@ class Predictor:
             is_typed = isinstance(graph, HeteroGraphData)
             raise InputError(f"graph: {kinds[is_typed]}; {model} is for {kinds[not is_typed]}")
         if isinstance(trained, HeteroArchitecture):
-            read = _in_order(read, trained)
+            read = in_order(read, trained)
             found = schema_of(read)
             if found != trained.schema:
                 raise InputError(
                     f"{model} is for {trained.schema.description}; this graph has "
                     f"{found.description}; give it the same types, features and relations"
                 )
-            return read
+            return with_weights(read, self.checkpoint.weighted, model)
         assert isinstance(graph, GraphData)
         if graph.num_features != trained.num_features:
             raise InputError(
@@ -229,6 +239,9 @@ class Predictor:
         if getattr(read.encoded, "relation", None) is not None and not conv.reads_relations:
             graph = replace(graph, edge_feat=None)  # the relation of each edge
             read = replace(read, graph=graph)
+        read = with_weights(read, self.checkpoint.weighted, model)
+        graph = read.graph
+        assert isinstance(graph, GraphData)
         given = 0 if graph.edge_feat is None else graph.edge_feat.shape[1]
         given += conv.attention_heads > 0 and graph.edge_weight is not None
         if given != trained.num_edge_features and not conv.reads_relations:
@@ -436,9 +449,10 @@ class Predictor:
     # --- export ----------
 
     def to_module(self, *, explainable: bool | None = None) -> PlainGraphModule | TypedGraphModule:
-        """The network as a torch module: forward(x, edge_index, edge_weight=None) to logits.
+        """The network as a torch module: its forward returns logits.
 
-        Of typed graphs forward(x_dict, edge_index_dict).
+        forward(x, edge_index, edge_weight=None, edge_attr=None), of typed graphs (x_dict,
+        edge_index_dict, edge_weight_dict=None). What it was trained on of edges is required.
 
         Features are those after the pipeline: `network_inputs` returns them for a graph.
 
@@ -464,20 +478,6 @@ class Predictor:
         """
         held = self._use(graph).graph
         return held.inputs()
-
-
-def _in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGraph:
-    """The graph with node types and relations in the order of training, further ones last."""
-    schema = trained.schema
-
-    def ordered(graph: Any) -> Any:
-        names = [name for name in schema.widths if name in graph.nodes]
-        edges = [each for each in schema.relations if each in graph.relations]
-        nodes = {name: graph.nodes[name] for name in (*names, *graph.nodes)}
-        relations = {each: graph.relations[each] for each in (*edges, *graph.relations)}
-        return replace(graph, nodes=nodes, relations=relations)
-
-    return replace(read, graph=ordered(read.graph), encoded=ordered(read.encoded))
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:

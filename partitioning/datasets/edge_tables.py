@@ -4,7 +4,7 @@ E directed edges.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,12 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import check_axes, concatenate, narrow_ends, read_arrays, read_npy
 from partitioning.datasets.times import TimeReader
 from partitioning.errors import InputError
-from partitioning.features.roles import find_column, requested_role, without_index
+from partitioning.features.roles import (
+    MissingColumn,
+    find_column,
+    requested_role,
+    without_index,
+)
 from partitioning.features.schema import Schema
 from partitioning.graph_data import EDGE_DATA
 from partitioning.partition_settings import ColumnSettings
@@ -106,6 +111,24 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
     return ends
 
 
+def check_weight_column(columns: ColumnSettings, files: Iterable[Path]) -> None:
+    """MissingColumn where columns.weight names a column that no csv or parquet table of edges has:
+    of several relations some may have weights.
+    """
+    if columns.weight is None:
+        return
+    tables = [file for file in files if frames.kind_of(file) not in ("npy", "npz")]
+    names = [frames.column_names(file) for file in tables]
+    if not names or any(columns.weight in each for each in names):
+        return
+    raise MissingColumn(
+        "weight",
+        columns.weight,
+        f"columns.weight={columns.weight}: no table of edges has such a column: {tables[0]} has"
+        f" the columns {', '.join(names[0])}; set one of them",
+    )
+
+
 class _EdgeColumns:
     """The columns of a csv or parquet table of edges, by role."""
 
@@ -114,11 +137,6 @@ class _EdgeColumns:
         self.path, self.ends = path, find_ends(path, columns)
         self.weight = find_column("weight", names, columns, path)
         self.time = columns.time if columns.time in names else None
-        if columns.weight is not None and self.weight is None:
-            raise InputError(
-                f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set"
-                " one of them"
-            )
         found = zip(ROLES, (*self.ends, self.weight, self.time), strict=True)
         self.names = {role: name for role, name in found if name is not None}
         others = [name for name in names if name not in self.names.values()]

@@ -32,7 +32,7 @@ from partitioning.array_checks import (
     features_among,
     refuse,
 )
-from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.edge_tables import check_weight_column, read_edges
 from partitioning.datasets.find_ids import Ends, find_id_column
 from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels, read_targets
@@ -136,6 +136,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
             " or npy"
         )
+    check_weight_column(settings.columns, files.values())
     columns = settings.columns if settings.links else replace(settings.columns, time=None)
     relations = {}
     for each, file in files.items():

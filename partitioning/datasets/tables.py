@@ -16,7 +16,7 @@ import numpy as np
 
 from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
-from partitioning.datasets.edge_tables import find_ends, read_edges
+from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
 from partitioning.datasets.feature_columns import FeatureReader
 from partitioning.datasets.find_ids import find_id_column
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
@@ -152,6 +152,7 @@ def _read_tables(
         if tables
         else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
     )
+    check_weight_column(columns, edges)
     table = read_edges(
         edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
     )

@@ -27,6 +27,8 @@ Read = TypeVar("Read")
 Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
 """Roles of feature columns that a stored pipeline fixes when a later table is read."""
+FITTED_ROLES = (*STORED_ROLES, "weight")
+"""Roles whose columns a later table needs."""
 NAMED_ROLES = ("id", "src", "dst", "weight")
 """Roles of other columns that it fixes, too."""
 States = dict[str, State]
@@ -207,6 +209,11 @@ def _encode_edges(
         to[name] = fit(learnt, schema, settings)
         return None if features is None else _encode(features, schema, to[name], None)
     state = stored.get(name)
+    if state is not None and state["roles"].get("weight") and not schema.roles.get("weight"):
+        raise InputError(
+            f"{schema.path}: no column `{state['roles']['weight'][0]}` of weights, which the model"
+            " was trained with; add it"
+        )
     if state is not None and (features is not None or not state["columns"]):
         to[name] = state
     if features is None:

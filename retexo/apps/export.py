@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from retexo.apps.resume import check_unused
-from retexo.exporting import input_names, write
+from retexo.exporting import input_names, name_relations, write
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
 from retexo.results.atomic_write import write_json
@@ -39,7 +39,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "model": predictor.version,
         "checkpoint": str(checkpoint.directory),
         "task": checkpoint.task_name,
-        "inputs": input_names(inputs),
+        "inputs": input_names(name_relations(inputs)),
         "output": "embeddings" if checkpoint.scorer else "logits",
         "multilabel": checkpoint.multilabel,
         "class_names": checkpoint.class_names,
@@ -69,10 +69,14 @@ def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
                 )
                 for place, each in enumerate(schema.relations)
             }
-            return x_dict, edges
+            weighted = [each for each in edges if each in predictor.checkpoint.weighted]
+            weights = {each: torch.rand(edges[each].shape[1]) for each in weighted}
+            return (x_dict, edges, weights) if weights else (x_dict, edges)
         x = torch.randn(EXAMPLE_NODES, architecture.num_features)
         ends = torch.randint(EXAMPLE_NODES, (2, EXAMPLE_EDGES))
-        count = architecture.num_edge_features
-        if not count:
-            return x, ends
-        return x, ends, None, torch.randn(EXAMPLE_EDGES, count)
+        weight = torch.rand(EXAMPLE_EDGES) if predictor.checkpoint.weighted else None
+        reads_weight = weight is not None and predictor.stages[0].conv.attention_heads > 0
+        num_features = architecture.num_edge_features - reads_weight
+        if num_features:
+            return x, ends, weight, torch.randn(EXAMPLE_EDGES, num_features)
+        return (x, ends) if weight is None else (x, ends, weight)

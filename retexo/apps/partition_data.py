@@ -25,7 +25,7 @@ from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write, writing
 from partitioning.errors import InputError
 from partitioning.features.build import (
-    STORED_ROLES,
+    FITTED_ROLES,
     States,
     add_kinds,
     encode_tables,
@@ -195,7 +195,7 @@ def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
         )
     except MissingColumn as error:
         spec = dataset.features.spec
-        if stored and error.role in STORED_ROLES:
+        if stored and error.role in FITTED_ROLES:
             raise InputError(
                 f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
                 " this column"

@@ -414,3 +414,75 @@ def gather_source_rows(block: Block, own: Tensor, sources: Sources) -> tuple[Ten
         sources.unprojected.values, 0, nodes[num_own:] - len(own), out=rows[num_own:]
     )
     return rows, sources.projected.values[projected - len(own) - len(sources.unprojected.values)]
+
+
+def make_block(
+    ends: Tensor,
+    num_nodes: tuple[int, int],
+    *,
+    same_type: bool,
+    weight: Tensor | None = None,
+    feat: Tensor | None = None,
+    scale: Tensor | None = None,
+    like: Tensor,
+) -> Block:
+    """The block of all edges of a relation, without self loops.
+
+    Args:
+        ends: int64 [2, E] sources and destinations.
+        num_nodes: of the source type and the destination type.
+        same_type: whether these are the same, so that an edge may be a self loop.
+        weight: [E]
+        feat: [E, K]
+        scale: [E] of an explainer.
+        like: features, whose type degrees get.
+    """
+    if torch.compiler.is_compiling():
+        weight, feat = (
+            None if each is None else _keep_from_broadcast(each, ends) for each in (weight, feat)
+        )
+    if same_type and torch.compiler.is_compiling():  # a mask would make the shape depend on data
+        is_edge = (ends[0] != ends[1]).to(like.dtype)
+        scale = is_edge if scale is None else scale * is_edge
+    elif same_type:
+        is_edge = ends[0] != ends[1]
+        if not bool(is_edge.all()):
+            ends = ends[:, is_edge]
+            weight, feat, scale = (
+                None if each is None else each[is_edge] for each in (weight, feat, scale)
+            )
+    if torch.compiler.is_compiling() and scale is None:
+        scale = like.new_ones(ends.shape[1])
+    if scale is None and not bool((ends[1][1:] >= ends[1][:-1]).all()):  # attention needs the order
+        order = torch.argsort(ends[1], stable=True)
+        ends = ends[:, order]
+        weight, feat = (None if each is None else each[order] for each in (weight, feat))
+    src, dst = ends[0], ends[1]
+    ones = like.new_ones(ends.shape[1]) if weight is None else weight.to(like.dtype)
+    if same_type and torch.compiler.is_compiling():
+        ones = ones * (ends[0] != ends[1]).to(like.dtype)
+    out_degree, in_degree = (
+        like.new_zeros(count).index_add(0, end, ones)
+        for count, end in zip(num_nodes, (src, dst), strict=True)
+    )
+    return Block(
+        nodes=torch.arange(num_nodes[0], device=ends.device),
+        num_dst=num_nodes[1],
+        num_unprojected=num_nodes[0],
+        src=src,
+        dst=dst,
+        out_degree=out_degree,
+        in_degree=in_degree,
+        weight=weight,
+        edge_feat=feat,
+        scale=scale,
+    )
+
+
+def _keep_from_broadcast(values: Tensor, ends: Tensor) -> Tensor:
+    """Return values of edges, [E] or [E, K], so that onnxruntime fails at another number of them:
+    it would broadcast a single one.
+    """
+    rows = values if values.ndim == 2 else values[:, None]
+    joined = torch.cat((rows, ends[1][:, None].to(values.dtype)), dim=1)  # needs equal lengths
+    return joined[:, :-1].reshape(values.shape)

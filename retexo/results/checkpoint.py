@@ -21,6 +21,7 @@ from partitioning.errors import InputError, first_line
 from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
 from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text, reading
+from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import OutputHeads, Stage
@@ -70,6 +71,7 @@ FIELDS: dict[str, dict[str, tuple[Kinds, Kinds]]] = {
         "features": ((list, dict), (str,)),
         "relations.reverse": ((bool,), ()),
         "task.relation": ((str, NONE), ()),
+        "weighted": ((list,), (str,)),
     },
     "targets": {"mean": ((list,), NUMBER), "deviation": ((list,), NUMBER)},
 }
@@ -136,7 +138,14 @@ class Checkpoint:
     targets: TargetScale | None = None
     """Of a regression; None of other tasks. Their names are class_names."""
     graph: dict[str, Any] = field(default_factory=dict)
-    """Settings of these partitions that a graph to predict needs as well, such as symmetrize."""
+    """Settings of these partitions that a graph to predict needs as well, such as symmetrize; and
+    `weighted`, the relations whose edges had weights."""
+
+    @property
+    def weighted(self) -> frozenset[EdgeType]:
+        """The relations that it was trained on with weights; of a plain graph PLAIN_EDGE."""
+        names = (name.split(SEPARATOR) for name in self.graph.get("weighted", []))
+        return frozenset((source, name, to) for source, name, to in names)
 
     @property
     def label_kind(self) -> str:

@@ -7,20 +7,22 @@ messages are scattered (Block.scale).
 N nodes (N_t of a type), E edges, F features, K edge features, C classes, D width of embeddings.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
-from retexo.models.block import Block
+from retexo.models.block import Block, make_block
 from retexo.models.conv.gcn import GCN
 from retexo.models.convolution import Convolution, Inputs
 from retexo.models.hetero_stage import (
     PLAIN_EDGE,
+    AnyArchitecture,
     HeteroArchitecture,
     TypedLayer,
     projected_width,
@@ -28,7 +30,7 @@ from retexo.models.hetero_stage import (
 )
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, matmul, to_dense
-from retexo.models.stage import OutputHeads, Stage
+from retexo.models.stage import Architecture, OutputHeads, Stage
 from retexo.tasks.output_heads import average_heads, sum_powers
 from retexo.trainers.network_pass import block_mean
 from retexo.trainers.relational_propagation import PathRelations, SumOverRelations
@@ -55,10 +57,13 @@ class GraphModule(nn.Module):
     edge_gates: Any
     """By relation, modules that give the factors of messages; see `add_edge_gates`."""
 
-    def __init__(self, stages: Sequence[Any], heads: OutputHeads) -> None:
+    def __init__(
+        self, stages: Sequence[Any], heads: OutputHeads, weighted: Collection[EdgeType]
+    ) -> None:
+        """Make a module; weighted: the relations that it was trained on with weights."""
         super().__init__()
         self.stages = nn.ModuleList(stages)
-        self.heads = heads
+        self.heads, self.weighted = heads, frozenset(weighted)
         self.edge_gates = nn.ModuleDict()
         self.eval()
 
@@ -67,64 +72,19 @@ class GraphModule(nn.Module):
         name = SEPARATOR.join(relation)
         return self.edge_gates[name](num_edges, like) if name in self.edge_gates else None
 
-
-def make_block(
-    ends: Tensor,
-    num_nodes: tuple[int, int],
-    *,
-    same_type: bool,
-    weight: Tensor | None = None,
-    feat: Tensor | None = None,
-    scale: Tensor | None = None,
-    like: Tensor,
-) -> Block:
-    """The block of all edges of a relation, without self loops.
-
-    Args:
-        ends: int64 [2, E] sources and destinations.
-        num_nodes: of the source type and the destination type.
-        same_type: whether these are the same, so that an edge may be a self loop.
-        weight: [E]
-        feat: [E, K]
-        scale: [E] of an explainer.
-        like: features, whose type degrees get.
-    """
-    if same_type and torch.compiler.is_compiling():  # a mask would make the shape depend on data
-        is_edge = (ends[0] != ends[1]).to(like.dtype)
-        scale = is_edge if scale is None else scale * is_edge
-    elif same_type:
-        is_edge = ends[0] != ends[1]
-        if not bool(is_edge.all()):
-            ends = ends[:, is_edge]
-            weight, feat, scale = (
-                None if each is None else each[is_edge] for each in (weight, feat, scale)
+    def check_weight(self, relation: EdgeType, weight: Tensor | None, num_edges: int) -> None:
+        """InputError for weights of a wrong shape, or none where it was trained on weights."""
+        of_relation = "" if relation == PLAIN_EDGE else f"_dict: {SEPARATOR.join(relation)}"
+        if weight is None and relation in self.weighted:
+            raise InputError(
+                f"edge_weight{of_relation}: missing, and the network was trained on weights; give"
+                f" [{num_edges}] weights, ones where each edge counts the same"
             )
-    if torch.compiler.is_compiling() and scale is None:
-        scale = like.new_ones(ends.shape[1])
-    if scale is None and not bool((ends[1][1:] >= ends[1][:-1]).all()):  # attention needs the order
-        order = torch.argsort(ends[1], stable=True)
-        ends = ends[:, order]
-        weight, feat = (None if each is None else each[order] for each in (weight, feat))
-    src, dst = ends[0], ends[1]
-    ones = like.new_ones(ends.shape[1]) if weight is None else weight.to(like.dtype)
-    if same_type and torch.compiler.is_compiling():
-        ones = ones * (ends[0] != ends[1]).to(like.dtype)
-    out_degree, in_degree = (
-        like.new_zeros(count).index_add(0, end, ones)
-        for count, end in zip(num_nodes, (src, dst), strict=True)
-    )
-    return Block(
-        nodes=torch.arange(num_nodes[0], device=ends.device),
-        num_dst=num_nodes[1],
-        num_unprojected=num_nodes[0],
-        src=src,
-        dst=dst,
-        out_degree=out_degree,
-        in_degree=in_degree,
-        weight=weight,
-        edge_feat=feat,
-        scale=scale,
-    )
+        if weight is not None and (weight.ndim != 1 or weight.shape[0] != num_edges):
+            raise InputError(
+                f"edge_weight{of_relation}: has the shape {list(weight.shape)}; expected"
+                f" [{num_edges}], a weight per edge"
+            )
 
 
 # --- plain graphs ----------
@@ -180,6 +140,29 @@ class PlainGraphModule(GraphModule):
     they are the embeddings.
     """
 
+    def __init__(
+        self,
+        stages: Sequence[Any],
+        heads: OutputHeads,
+        weighted: Collection[EdgeType],
+        architecture: Architecture,
+    ) -> None:
+        super().__init__(stages, heads, weighted)
+        self.num_edge_features = architecture.num_edge_features
+
+    def check_edge_data(self, num_edges: int, weight: Tensor | None, feat: Tensor | None) -> None:
+        """InputError for weights or features that are not those of the training graph in form."""
+        self.check_weight(PLAIN_EDGE, weight, num_edges)
+        reads_weight = weight is not None and self.stages[0].conv.attention_heads > 0
+        num_expected = self.num_edge_features - reads_weight
+        shape = [0, 0] if feat is None else list(feat.shape)
+        if shape[1:] != [num_expected] or (feat is not None and feat.shape[0] != num_edges):
+            found = "missing" if feat is None else f"has the shape {shape}"
+            raise InputError(
+                f"edge_attr: {found}; the network was trained on {num_expected} features of an edge"
+                f" and takes [{num_edges}, {num_expected}]"
+            )
+
     def forward(
         self,
         x: Tensor,
@@ -192,7 +175,7 @@ class PlainGraphModule(GraphModule):
         Args:
             x: features [N, F].
             edge_index: int64 [2, E], source and destination.
-            edge_weight: [E]; None for ones.
+            edge_weight: [E]; None where the network was trained without weights.
             edge_attr: edge features [E, K], where the model reads them.
         """
         return self.run(x, edge_index, edge_weight, edge_attr).logits
@@ -205,6 +188,7 @@ class PlainGraphModule(GraphModule):
         edge_attr: Tensor | None = None,
     ) -> Outputs:
         """All outputs; arguments as of `forward`."""
+        self.check_edge_data(edge_index.shape[1], edge_weight, edge_attr)
         block, means = self.make_block(x, edge_index, edge_weight, edge_attr)
         return self.finish(x, block, list(self.layers(x, block, means)))
 
@@ -285,9 +269,13 @@ class TypedGraphModule(GraphModule):
     """A network of a heterogeneous graph: of the logits see PlainGraphModule."""
 
     def __init__(
-        self, stages: Sequence[Any], heads: OutputHeads, architecture: HeteroArchitecture
+        self,
+        stages: Sequence[Any],
+        heads: OutputHeads,
+        weighted: Collection[EdgeType],
+        architecture: HeteroArchitecture,
     ) -> None:
-        super().__init__(stages, heads)
+        super().__init__(stages, heads, weighted)
         self.schema, self.depth = architecture.schema, architecture.model.depth
 
     def forward(
@@ -301,7 +289,7 @@ class TypedGraphModule(GraphModule):
         Args:
             x_dict: features [N_t, F_t] of each type; [N_t, 0] of a type without features.
             edge_index_dict: int64 [2, E] of each relation.
-            edge_weight_dict: [E] of the relations with weights.
+            edge_weight_dict: [E] of the relations that the network was trained on with weights.
         """
         return self.run(x_dict, edge_index_dict, edge_weight_dict).logits
 
@@ -314,12 +302,13 @@ class TypedGraphModule(GraphModule):
         """All outputs; arguments as of `forward`."""
         blocks, target = {}, x_dict[self.schema.target]
         for each in self.schema.relations:
-            ends = edge_index_dict[each]
+            ends, weight = edge_index_dict[each], (edge_weight_dict or {}).get(each)
+            self.check_weight(each, weight, ends.shape[1])
             blocks[each] = make_block(
                 ends,
                 (x_dict[each[0]].shape[0], x_dict[each[2]].shape[0]),
                 same_type=each[0] == each[2],
-                weight=(edge_weight_dict or {}).get(each),
+                weight=weight,
                 scale=self.scale_of(each, ends.shape[1], target),
                 like=target,
             )
@@ -458,12 +447,15 @@ def _sum_relations(
 
 
 def make_module(
-    architecture: Any, stages: Sequence[Any], heads: OutputHeads
+    architecture: AnyArchitecture,
+    stages: Sequence[Any],
+    heads: OutputHeads,
+    weighted: Collection[EdgeType],
 ) -> PlainGraphModule | TypedGraphModule:
-    """The module of a trained network."""
+    """The module of a trained network; weighted: see GraphModule."""
     if isinstance(architecture, HeteroArchitecture):
-        return TypedGraphModule(stages, heads, architecture)
-    return PlainGraphModule(stages, heads)
+        return TypedGraphModule(stages, heads, weighted, architecture)
+    return PlainGraphModule(stages, heads, weighted, architecture)
 
 
 def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:

@@ -11,8 +11,9 @@ import torch
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
-from retexo.models.hetero_stage import AnyArchitecture
+from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.rounds.graph_info import count_classes
 from retexo.worker.make_context import labelled_nodes_of
@@ -96,6 +97,15 @@ def check_fits(
         raise InputError(
             f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
         )
+
+
+def describe_missing_weights(relations: Sequence[EdgeType], model: str) -> str:
+    """Say that edges count as 1 which have no weights, where a model was trained on weights."""
+    typed = "" if relations == [PLAIN_EDGE] else f" of {', '.join(map(SEPARATOR.join, relations))}"
+    return (
+        f"the graph's edges{typed} have no weights, or all are 1, and {model} was trained on"
+        " weights: each edge weighs 1"
+    )
 
 
 def check_continues(checkpoint: Checkpoint, directory: PartitionDirectory, parts: range) -> None:

@@ -1,5 +1,6 @@
 """A worker's part of a graph: reading it, its architecture, and whether a model fits it."""
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -8,10 +9,11 @@ import torch
 from partitioning.directory.partition import HeteroPartition, Partition, PartNodes
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
 from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
-from retexo.models.hetero_stage import AnyArchitecture, HeteroArchitecture
+from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Architecture, Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo
@@ -20,7 +22,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.node_classification import check_objective
 from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
-from retexo.worker.compatibility import renumber_classes
+from retexo.worker.compatibility import describe_missing_weights, renumber_classes
 from retexo.worker.hide_held_out import check_inductive
 from retexo.worker.make_context import (
     NodeTask,
@@ -29,6 +31,8 @@ from retexo.worker.make_context import (
     schema_of,
     task_of_model,
 )
+
+log = logging.getLogger(__name__)
 
 Part = Partition | HeteroPartition
 
@@ -124,6 +128,23 @@ class Graph:
     def partition(self) -> Partition:
         """The nodes that have labels."""
         return self.part if isinstance(self.part, Partition) else labelled_nodes_of(self.part)
+
+    def weighted_relations(self, info: GraphInfo) -> list[EdgeType]:
+        """The relations whose edges have weights; of a plain graph PLAIN_EDGE."""
+        if isinstance(self.part, HeteroPartition):
+            relations = self.part.relations.items()
+            return [each for each, edges in relations if edges.edge_weight is not None]
+        return [PLAIN_EDGE] if info.weighted else []
+
+    def with_weights_of(
+        self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo
+    ) -> GraphInfo:
+        """Return the graph's sizes with what a model that was trained on weights reads: attention
+        reads weights, ones where there are none.
+        """
+        is_attention = check_model(settings.model).attention_heads > 0
+        is_weighted = is_attention and PLAIN_EDGE in checkpoint.weighted
+        return replace(info, weighted=info.weighted or is_weighted)
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         """The network that is trained on it."""
@@ -261,6 +282,12 @@ def make_inference_context(
     """
     heads = checkpoint.heads
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
+    known = graph.weighted_relations(graph_info)
+    missing = [each for each in checkpoint.weighted if each not in known]
+    if missing and comm.rank == 0:
+        model = f"the model of {checkpoint.directory}"
+        log.warning("%s", describe_missing_weights(missing, model))
+    graph_info = graph.with_weights_of(checkpoint, settings, graph_info)
     use = "train" if use == "evaluate" and settings.exchange.rounded else use
     steps = heads.steps if heads.alpha < 1 or use == "train" else 0
     smoothing = replace(settings.smoothing, steps=steps, reach=heads.reach)

@@ -5,14 +5,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
 from retexo.models.stage import OutputHeads
-from retexo.results.checkpoint import remove_layers, save_model
+from retexo.results.checkpoint import open_checkpoint, remove_layers, save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
@@ -70,6 +72,10 @@ def run(
         graph_info = agree_on_graph_info(
             comm, graph.partition, job.directory, task=link_task(settings)
         )
+        if settings.init is not None:
+            initial = open_checkpoint(Path(settings.init), "init")
+            graph_info = graph.with_weights_of(initial, settings, graph_info)
+        weighted = graph.weighted_relations(graph_info)
         architecture = graph.architecture(settings, graph_info)
         stages = build_network(architecture, settings.seed)
         if settings.init is not None:
@@ -137,7 +143,7 @@ def run(
             clock.progress.enter("checkpoint")
             model = replace(settings.model, num_layers=depth)
             architecture = replace(architecture, model=model)
-            _save_model(job, architecture, trainer, heads, context.task.describe())
+            _save_model(job, architecture, trainer, heads, weighted, context.task.describe())
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         for warning in scores.warnings if rank == 0 else ():
             logger.warning("%s", warning)
@@ -242,13 +248,15 @@ def _save_model(
     architecture: AnyArchitecture,
     trainer: Trainer,
     heads: OutputHeads,
+    weighted: Sequence[EdgeType],
     of_task: dict[str, Any],
 ) -> None:
     """Write the checkpoint's description beside the layers, which are already there."""
     about = {"partition_digest": job.directory.digest(), **of_task}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
     about |= {"class_names": job.directory.class_names}
-    about |= {"features": job.directory.feature_pipelines, "graph": job.directory.graph_settings}
+    graph = {**job.directory.graph_settings, "weighted": [*map(SEPARATOR.join, weighted)]}
+    about |= {"features": job.directory.feature_pipelines, "graph": graph}
     num_layers = architecture.model.depth
     precision = job.settings.exchange.precision[:num_layers]
     about |= {"answer": asdict(heads), "exchange_precision": precision}

@@ -23,7 +23,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData, HeteroGraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.exporting import to_program
+from retexo.exporting import name_relations, to_program
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
 from retexo.models.stage import Architecture, OutputHeads
@@ -107,7 +107,9 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     read = num_features + weighted if kind == "gat" else num_features
     shape = Architecture(model, 6, 3, num_edge_features=read)
     scaled = {"slopes": [0.5, 2.0, 1.5], "biases": [-1.0, 0.5, 1.0]} if kind == "gcn" else {}
-    predictor = retexo.load(checkpoint_of(tmp_path / "run", shape, answer=scaled))
+    trained_on = {"weighted": ["node__edge__node"] if weighted else []}
+    run = checkpoint_of(tmp_path / "run", shape, answer=scaled, graph=trained_on)
+    predictor = retexo.load(run)
     parts = write_partitions(tmp_path, graph, thirds(40), scattered(40, 3), 3)
     wanted, data = predictor.predict(parts), as_data(graph)
 
@@ -165,6 +167,10 @@ WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 SCHEMA = Schema("paper", {"paper": 5, "author": 4}, (WRITES, CITES, ("paper", "by", "author")))
 
 
+TRAINED_ON = {"relations.reverse": False, "weighted": ["__".join(CITES)]}
+"""What a checkpoint of `typed_graph` says of it."""
+
+
 def typed_graph() -> HeteroGraphData:
     sizes = {"paper": (30, 5), "author": (20, 4)}
     return random_hetero(sizes, dict.fromkeys(SCHEMA.relations, 70), weighted=[CITES])
@@ -176,7 +182,7 @@ def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
     by_layers = not kind.endswith("end to end")
     answer = {} if by_layers else {"stages": [1], "reach": "computed"}
     shape = HeteroArchitecture(model_of(kind.split()[0], input_skip=by_layers), schema, 3)
-    run = checkpoint_of(tmp_path / "run", shape, answer=answer, graph={"relations.reverse": False})
+    run = checkpoint_of(tmp_path / "run", shape, answer=answer, graph=TRAINED_ON)
     predictor = retexo.load(run)
     no_split = {name: mask & False for name, mask in thirds(30).items()}
     parts = write_hetero(tmp_path, graph, 3, masks=no_split)
@@ -205,6 +211,105 @@ def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
     new_papers = predictor.predict(new=(nodes, edges))
     wanted = found.tail(2).reset_index(drop=True)
     pd.testing.assert_frame_equal(new_papers, wanted, atol=1e-5, rtol=0)
+
+
+def weighted_case(kind: str, folder: Path) -> tuple[Path, Any]:
+    """The run of a network that nobody trained on weights, and a weighted graph."""
+    if kind in PLAIN:
+        model, _, num_features = PLAIN[kind]
+        graph = with_edge_data(random_graph(), True, num_features)
+        shape = Architecture(model, 6, 3, num_edge_features=num_features + (kind == "gat"))
+        trained_on = {"weighted": ["node__edge__node"]}
+        return checkpoint_of(folder / "run", shape, graph=trained_on), as_data(graph)
+    typed = HeteroArchitecture(model_of(kind, input_skip=True), SCHEMA, 3)
+    data = as_hetero_data(typed_graph(), SIZES)
+    return checkpoint_of(folder / "run", typed, graph=TRAINED_ON), data
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat", "rgcn"])
+def test_an_exported_file_takes_the_weights_and_features_of_edges(
+    tmp_path: Path, kind: str
+) -> None:
+    run, data = weighted_case(kind, tmp_path)
+    predictor = retexo.load(run)
+    wanted, inputs = probabilities(predictor.predict(data)), predictor.network_inputs(data)
+    is_typed = kind not in PLAIN
+    files = ["pt2", "onnx"] if kind == "gcn" else ["pt2"]
+    for name in files:
+        common = ("app=export", f"checkpoint_dir={run}", f"export.format={name}")
+        assert run_main(*common, f"hydra.run.dir={name}", cwd=tmp_path).rc == 0
+    described = json.loads((tmp_path / "pt2" / "export.json").read_text())
+    weight = "edge_weight.paper__cites__paper" if is_typed else "edge_weight"
+    assert weight in described["inputs"]
+    assert ("edge_attr" in described["inputs"]) == (kind == "gat")
+
+    module = torch.export.load(tmp_path / "pt2" / "model.pt2").module()
+    found = torch.softmax(module(*name_relations(inputs)), dim=1).detach().numpy()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+    def changed(weights: Any) -> tuple[Any, ...]:
+        given = {CITES: weights} if is_typed else weights
+        return (*inputs[:2], given, *inputs[3:])
+
+    weights = inputs[2][CITES] if is_typed else inputs[2]
+    wrong = (inputs[:2], *(changed(each) for each in (weights[:-1], weights[:1], weights[:, None])))
+    for each in wrong:
+        with pytest.raises((ValueError, AssertionError, RuntimeError)):
+            module(*name_relations(each))
+        with pytest.raises(InputError, match=r"edge_weight.*: (missing, and the network|has the)"):
+            predictor.to_module()(*each)
+    if "onnx" in files:
+        session = pytest.importorskip("onnxruntime").InferenceSession(
+            tmp_path / "onnx" / "model.onnx"
+        )
+        tensors = [
+            each.numpy()
+            for group in inputs
+            for each in (group.values() if isinstance(group, dict) else [group])
+        ]
+        given = dict(zip(described["inputs"], tensors, strict=True))
+        logits = torch.from_numpy(session.run(None, given)[0])
+        np.testing.assert_allclose(torch.softmax(logits, dim=1), wanted, rtol=0, atol=1e-5)
+        with pytest.raises(Exception, match="Non-zero status code"):
+            session.run(None, given | {weight: given[weight][:1]})
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat", "rgat"])
+def test_weights_that_are_all_1_or_missing(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model that was trained on weights takes such a graph, and says so: readers drop ones."""
+    run, data = weighted_case(kind, tmp_path)
+    predictor, held = retexo.load(run), data if kind in PLAIN else data[CITES]
+    before = probabilities(predictor.predict(data))
+    assert "weighs 1" not in caplog.text
+    held.edge_weight = torch.ones(held.edge_index.shape[1])
+    found = probabilities(predictor.predict(data))
+    assert "no weights, or all are 1, and the model of" in caplog.text
+    assert not np.allclose(found, before, atol=1e-4)
+    inputs = predictor.network_inputs(data)
+    assert bool(((inputs[2][CITES] if kind not in PLAIN else inputs[2]) == 1).all())
+    del held.edge_weight
+    np.testing.assert_array_equal(probabilities(predictor.predict(data)), found)
+    if kind in PLAIN:
+        graph = dataclasses.replace(
+            with_edge_data(random_graph(), True, PLAIN[kind][2]), edge_weight=None
+        )
+        parts: Any = write_partitions(tmp_path, graph, thirds(40), scattered(40, 3), 3)
+    else:
+        typed = typed_graph()
+        relations = {
+            each: dataclasses.replace(held, edge_weight=None)
+            for each, held in typed.relations.items()
+        }
+        no_split = {name: mask & False for name, mask in thirds(30).items()}
+        parts = write_hetero(
+            tmp_path, dataclasses.replace(typed, relations=relations), 3, masks=no_split
+        )
+    caplog.clear()
+    of_parts = probabilities(predictor.predict(parts))
+    assert "each edge weighs 1" in caplog.text
+    np.testing.assert_allclose(of_parts, found, rtol=0, atol=1e-5)
 
 
 # --- tables with columns to encode ----------
@@ -335,6 +440,67 @@ def test_a_damaged_or_newer_checkpoint_is_named(trained: Path, tmp_path: Path) -
     edit(other / "checkpoint", newer)
     with pytest.raises(InputError, match="feature pipeline has version 2"):
         retexo.load(other)
+
+
+def write_weighted_tables(folder: Path, *, typed: bool) -> Path:
+    """A folder of tables whose edges have weights; typed: those of one of two relations."""
+    rng = np.random.default_rng(3)
+    ids, label = np.arange(40), np.arange(40) % 2
+    nodes = pd.DataFrame({"id": ids, "x": rng.normal(size=40) + label, "label": label})
+    edges = pd.DataFrame({"src": rng.integers(40, size=150), "dst": rng.integers(40, size=150)})
+    edges["weight"] = rng.uniform(0.5, 2, 150).round(3)
+    tables = {"nodes": nodes, "edges": edges}
+    if typed:
+        shops = nodes.drop(columns="label")[:10]
+        tables = {"nodes/user": nodes, "nodes/shop": shops, "edges/user__knows__user": edges}
+        visits = edges.drop(columns="weight").assign(dst=edges.dst % 10)
+        tables["edges/user__visits__shop"] = visits
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("model", ["gat", "rgcn"])
+def test_tables_of_which_some_have_weights(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    typed = model == "rgcn"
+    weighted = write_weighted_tables(tmp_path / "tables", typed=typed)
+    common = (f"--config-name=node_classification_{model}", *TRAIN, "dropout=0", "split.test=0.3")
+    data = ("dataset_name=file", "num_partitions=1", "num_layers=2")
+    ended = run_main(
+        "app=train", *common, *data, "dataset_file=tables", "hydra.run.dir=run", cwd=tmp_path
+    )
+    assert ended.rc == 0, ended.output
+    graph = json.loads((tmp_path / "run" / "checkpoint" / "model.json").read_text())["graph"]
+    relations = ["user__knows__user", "user__rev_knows__user"] if typed else ["node__edge__node"]
+    assert sorted(graph["weighted"]) == relations
+
+    predictor = retexo.load(tmp_path / "run").attach(weighted)
+    found, file = (
+        probabilities(predictor.predict()),
+        "edges/user__knows__user.csv" if typed else "edges.csv",
+    )
+    edges = pd.read_csv(weighted / file)
+    edges.assign(weight=1).to_csv(weighted / file, index=False)
+    of_ones = probabilities(predictor.predict(weighted))
+    assert "each edge weighs 1" in caplog.text
+    assert not np.allclose(of_ones, found, atol=1e-4)
+    given = ("app=predict", *data[:2], "dataset_file=tables", "checkpoint_dir=run")
+    ended = run_main(*given, "partition_dir=ones", "hydra.run.dir=ones", cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    table = pd.read_parquet(tmp_path / "ones" / "predictions.parquet")
+    np.testing.assert_allclose(probabilities(table), of_ones, rtol=0, atol=1e-5)
+
+    edges.drop(columns="weight").to_csv(weighted / file, index=False)
+    if typed:  # another relation has a column of that name
+        visits = weighted / "edges" / "user__visits__shop.csv"
+        pd.read_csv(visits).assign(weight=2).to_csv(visits, index=False)
+    with pytest.raises(InputError, match=r"no column `weight`.*, which the model was trained with"):
+        predictor.predict(weighted)
+    ended = run_main(*given, "partition_dir=none", "hydra.run.dir=none", cwd=tmp_path)
+    assert (ended.rc, "weight" in ended.stderr.splitlines()[-1]) == (2, True)
 
 
 def test_features_that_depend_on_the_graph(tmp_path: Path) -> None:
