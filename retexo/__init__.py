@@ -55,7 +55,8 @@ def train(
         seeds: train once per seed, and return the content of seeds.json: the mean and the sample
             deviation of each score.
         callbacks: follow the run; a function is called with each round as a dictionary (`layer`,
-            `round`, `train_loss`, `val_metric` ...). An exception ends the run and is raised here.
+            `round`, `train_loss`, `val_metric` ...). An exception ends the run and is raised here;
+            once the run is done and saved, it is logged.
     """
     if seeds is not None:
         given = [int(each) for each in seeds]

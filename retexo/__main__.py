@@ -7,6 +7,7 @@ Exit status: 0 done; 2 invalid input, found before any process is started; 1 fai
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 import hydra
@@ -14,11 +15,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from retexo.apps.job import JobLog, run_job
+from retexo.errors import describe_error
 from retexo.launch.standard_streams import keep_standard_streams
 from retexo.settings.command_line import options_first
 from retexo.settings.compose import BASE, check_sweeper, remove_if_unused
 from retexo.settings.messages import REFUSALS, explain_command
 from retexo.settings.schema import CONFIG_DIR
+
+OWN_PACKAGES = {"retexo", "partitioning", "__main__"}
 
 
 def main() -> int:
@@ -59,14 +63,26 @@ def run_jobs() -> int:
             sys.argv[1:] = options_first(sys.argv[1:])
             job()
         except Exception as error:
-            # Until the first job starts, all that can fail is what the user gave; Hydra has
-            # ValueErrors for it, too. Optuna's sweeper raises one where all jobs failed.
-            if isinstance(error, REFUSALS) or not jobs.read():
+            # Until the first job starts, Hydra and its plugins raise any error for what the user
+            # gave. Optuna's sweeper raises a ValueError where all jobs failed.
+            is_refusal = not jobs.read() and not _is_of_this_program(error)
+            if isinstance(error, REFUSALS) or is_refusal:
                 print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
                 return 2
-            if not all(job.status for job in jobs.read()) or not isinstance(error, ValueError):
-                raise
+            ended = jobs.read()
+            if not (ended and all(job.status for job in ended) and isinstance(error, ValueError)):
+                traceback.print_exception(error)
+                print(f"error: {describe_error(error)}", file=sys.stderr)
+                return 1
         return jobs.report()
+
+
+def _is_of_this_program(error: Exception) -> bool:
+    """Return whether this program raised an error, not Hydra before it called this program."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    first = 1 + [frame.f_code for frame in frames].index(run_jobs.__code__)
+    packages = [frame.f_globals.get("__name__", "").split(".")[0] for frame in frames[first:]]
+    return packages[:1] != ["hydra"] or not OWN_PACKAGES.isdisjoint(packages)
 
 
 if __name__ == "__main__":

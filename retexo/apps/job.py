@@ -31,9 +31,12 @@ def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
         result = apps.run(settings, Path(output_dir))
         return 0, find_objective(result, settings.objective)
     except (InputError, TrainingError, OSError, MemoryError) as error:
-        if isinstance(error, TrainingError) and "Traceback" in str(error):
-            logger.error("%s", error)  # the traceback of a worker
-        print(f"error: {explain(error)}", file=sys.stderr)
+        message, begins, _ = str(error).partition("\nTraceback ")
+        if isinstance(error, TrainingError) and begins:  # of a worker
+            logger.error("%s", error)
+            print(f"error: {message}", file=sys.stderr)
+        else:
+            print(f"error: {explain(error)}", file=sys.stderr)
         return (2 if isinstance(error, InputError) or is_wrong_path(error) else 1), None
     except REFUSALS:
         raise

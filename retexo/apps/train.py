@@ -172,7 +172,7 @@ class Training:
         try:
             self.observers.start(self.settings.resolved)
             summary = self._run_with_restarts()
-            self.observers.look("done", summary["bytes"]["total"])
+            self.observers.finish(summary["bytes"]["total"])
             return summary
         finally:
             self.observers.end(self.summary)

@@ -10,7 +10,10 @@ from typing import Any
 
 
 class Callback:
-    """Follows a run; a subclass overrides what it needs. What it raises ends the run.
+    """Follows a run; a subclass overrides what it needs.
+
+    What it raises ends the run and is raised by `retexo.train`; when the run is done and saved, it
+    is logged with its traceback.
 
     The methods are called by the process that called `retexo.train`, within half a second of what
     they report. They have to return at once: the same process watches the workers.

@@ -59,23 +59,18 @@ class Observers:
                 self._call(lambda each, line=line: each.on_layer(line))  # type: ignore[misc]
         self._call(lambda each: each.on_progress(phase, bytes_sent))
 
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """Tell all that have started that the run has ended.
+    def finish(self, bytes_sent: int) -> None:
+        """Tell all that the run is done and saved; what a callback raises then is logged."""
+        for callback in self._callbacks:
+            with _logging_errors(callback):
+                callback.on_progress("done", bytes_sent)
+        self._call_trackers(lambda each: each.on_progress("done", bytes_sent))
 
-        What a callback raises is raised at the end; of a failed run, that failure is the one to
-        report.
-        """
-        raised: list[Exception] = []
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Tell all that have started that the run has ended; what they raise is logged."""
         for each in self._started:
-            try:
+            with _logging_errors(each):
                 each.on_end(summary)
-            except Exception as error:
-                logger.warning(
-                    "%s: %s at the end of the run", _name_of(each), first_line(error), exc_info=True
-                )
-                raised += [error] if each in self._callbacks else []
-        if raised and summary.get("status") == "done":
-            raise raised[0]
 
     def _call_callback(self, callback: Callback, function: Callable[[Callback], None]) -> None:
         """Call a function of a user's callback.
@@ -89,12 +84,13 @@ class Observers:
             raise
 
     def _call(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all callbacks and trackers.
-
-        A tracker that fails is left out from then on.
-        """
+        """Call a function of all callbacks and trackers."""
         for callback in self._callbacks:
             self._call_callback(callback, function)
+        self._call_trackers(function)
+
+    def _call_trackers(self, function: Callable[[Callback], None]) -> None:
+        """Call a function of all trackers; one that fails is left out from then on."""
         for name, tracker in list(self._trackers.items()):
             try:
                 function(tracker)
@@ -121,6 +117,16 @@ def _as_callback(given: Any) -> Callback:
             " subclass of retexo.Callback; give a list of these"
         )
     return RoundCallback(given)
+
+
+@contextmanager
+def _logging_errors(callback: Callback) -> Iterator[None]:
+    """Log an error of a callback or tracker at the end of a run, with its traceback."""
+    try:
+        yield
+    except Exception as error:
+        message = "%s: %s at the end of the run"
+        logger.warning(message, _name_of(callback), first_line(error), exc_info=True)
 
 
 def _name_of(callback: Callback) -> str:

@@ -138,7 +138,13 @@ def load_job(config: DictConfig) -> Settings:
 def check_sweeper(config: DictConfig) -> None:
     """Raise InputError if a sweeper would minimise what has to be maximised, or the reverse."""
     objective, metric = (OmegaConf.select(config, key) for key in ("objective", "stopping.metric"))
-    names = [objective] if isinstance(objective, str) else objective
+    names = (
+        None
+        if objective is None
+        else [objective]
+        if isinstance(objective, str)
+        else list(map(str, objective))
+    )
     if _is_multirun():
         regression = str(OmegaConf.select(config, "task._target_")).endswith(".NodeRegression")
         sweeper = HydraConfig.get().sweeper

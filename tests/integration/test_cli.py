@@ -33,8 +33,10 @@ from support import (
 )
 
 import retexo
+from retexo import __main__ as retexo_main
 from retexo.apps import partition_data, train
 from retexo.comm.traffic_meter import KINDS
+from retexo.errors import TrainingError
 from retexo.launch.monitor import STOP_TIMEOUT
 from retexo.settings.compose import compose
 
@@ -478,34 +480,64 @@ def test_a_sweeper_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> N
     assert (ended.rc, "pip install -e '.[sweeps]'" in ended.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("where", ["train.check", "main.check_sweeper", "main.options_first"])
 def test_an_unexpected_error_shows_its_traceback(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("no idea")
 
-    monkeypatch.setattr(train, "check", fail)
+    module, name = where.split(".")
+    monkeypatch.setattr(train if module == "train" else retexo_main, name, fail)
     ended = run_main("app=train", *DATA, "hydra.run.dir=unexpected", cwd=place)
     assert ended.rc == 1
     assert ended.stderr.splitlines()[-1] == "error: ZeroDivisionError: no idea"
-    for text in (ended.output, (place / "unexpected" / "main.log").read_text(encoding="utf-8")):
+    log = place / "unexpected" / "main.log"
+    for text in (ended.output, *([log.read_text(encoding="utf-8")] if module == "train" else [])):
         assert 'raise ZeroDivisionError("no idea")' in text
 
 
-def test_a_callback_that_fails_after_the_last_round_leaves_the_run_done(
+def test_what_hydra_refuses_is_one_line(tmp_path: Path) -> None:
+    refused = (("hydra.sweeper.max_batch_size=0",), ("hydra.sweep.dir=/proc/nowhere",))
+    for given in refused:
+        ended = run_main("-m", "seed=1,2", *given, cwd=tmp_path)
+        assert (ended.rc, "Traceback" in ended.output) == (2, False), ended.output
+        assert given[0] in ended.stderr.splitlines()[-1]
+
+
+def test_the_traceback_of_a_worker_is_shown_once(
     place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        cause = "rank 0 (node 0) failed: KeyError: 5; phase: load"
+        raise TrainingError(f"{cause}\nTraceback (most recent call last):\n  a line\nKeyError: 5")
+
+    monkeypatch.setattr(train, "check", fail)
+    ended = run_main("app=train", *DATA, "hydra.run.dir=of-a-worker", cwd=place)
+    assert ended.rc == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "error: rank 0 (node 0) failed: KeyError: 5; phase: load"
+    )
+    assert ended.output.count("a line") == 1
+
+
+def test_a_callback_that_fails_after_the_last_round_is_logged(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(retexo.Callback):
         def on_progress(self, phase: str, bytes_sent: int) -> None:
             if phase == "done":
                 raise KeyError("colour")
 
+        def on_end(self, summary: Mapping[str, Any]) -> None:
+            raise RuntimeError("the database is gone")
+
     monkeypatch.chdir(place)
-    with pytest.raises(KeyError) as error:
-        retexo.train(
-            [*DATA, *SMALL, "progress=none", "hydra.run.dir=finished"], callbacks=[Failing()]
-        )
-    assert error.value.__notes__ == ["raised by the callback Failing, which ended the run"]
+    given = [*DATA, *SMALL, "progress=none", "hydra.run.dir=finished"]
+    result = retexo.train(given, callbacks=[Failing()])
+    assert result["status"] == "done"
+    for said in ("'colour'", 'raise KeyError("colour")', "the database is gone"):
+        assert said in caplog.text
     summary = json.loads((place / "finished" / "summary.json").read_text(encoding="utf-8"))
     assert (summary["status"], "error" in summary) == ("done", False)
 
