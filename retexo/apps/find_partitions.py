@@ -102,7 +102,8 @@ def open_local(settings: Settings) -> PartitionDirectory:
 def open_directory(settings: Settings) -> PartitionDirectory:
     """Find the partitions: in our own layout, then the public Retexo code's, then DGL's.
 
-    Where there are none and this is the only node, they are made, unless data has to be downloaded.
+    Where there are none and this is the only node, they are made, unless data has to be downloaded;
+    with overwrite=true they are made again.
     A job of --multirun downloads them, too, and shares what it makes with other jobs.
 
     Raises:
@@ -113,33 +114,68 @@ def open_directory(settings: Settings) -> PartitionDirectory:
         return open_sites(settings)
     if settings.is_multirun_job and settings.train.cluster.num_nodes == 1:
         return _open_shared(settings)
+    if partition.overwrite:
+        _check_overwrite(settings)
+        return _make(settings, "overwrite=true")
     try:
         directory = find(_candidate_paths(settings), partition.num_partitions)
     except MissingPartitions as error:
         if settings.train.cluster.num_nodes > 1 or not partition_data.is_local(partition):
             raise _missing_error(settings) from error
-        logger.info(
-            "no partition directory at %s: making it, as app=partition_data would",
-            directory_of(partition),
-        )
-        partition_data.run(partition)
-        directory = find(_candidate_paths(settings), partition.num_partitions)
+        return _make(settings, f"no partition directory at {directory_of(partition)}")
     if directory.meta is not None:
         _check_request(settings, directory)
     return directory
 
 
+def _make(settings: Settings, reason: str) -> PartitionDirectory:
+    """Make the partitions, and open them."""
+    path = directory_of(settings.partition)
+    logger.info("%s: making %s, as app=partition_data would", reason, path)
+    partition_data.run(settings.partition)
+    return find([path], settings.partition.num_partitions)
+
+
+def _check_overwrite(settings: Settings) -> None:
+    """InputError for overwrite=true where this command cannot make the partitions again."""
+    partition = settings.partition
+    named = directory_of(partition)
+    if settings.train.cluster.num_nodes > 1:
+        raise InputError(
+            "overwrite=true: partitions are made on one node, by app=partition_data, and copied to"
+            " the others; leave it out here"
+        )
+    if "partition_dir" in settings.given and not named.exists():
+        with suppress(MissingPartitions):
+            found = find([path for path in _candidate_paths(settings) if path != named], None)
+            raise InputError(
+                f"overwrite=true: partition_dir={partition.dir} has partitions that this command"
+                f" did not make ({found.path}; it would make {named}); leave overwrite out to use"
+                " them"
+            )
+    if not settings.is_multirun_job and not partition_data.is_local(partition):
+        raise InputError(
+            f"overwrite=true: {partition.dataset.name} is not in {partition.dataset.dir}, so"
+            f" {named} cannot be made again; app=partition_data downloads it, or leave overwrite"
+            " out"
+        )
+
+
 def _open_shared(settings: Settings) -> PartitionDirectory:
     """Open the partitions of a --multirun job; jobs with equal partition settings share them.
 
-    Existing partitions are used if they fit the command line, including the seeds.
+    Existing partitions are used if they fit the command line, including the seeds; with
+    overwrite=true each job makes its own again.
     """
     partition = settings.partition
     request = requested_settings(partition)
-    with suppress(MissingPartitions):
-        directory = find(_candidate_paths(settings), partition.num_partitions)
-        if directory.meta is None or not _find_differences(settings, directory, request):
-            return directory
+    if partition.overwrite:
+        _check_overwrite(settings)
+    else:
+        with suppress(MissingPartitions):
+            directory = find(_candidate_paths(settings), partition.num_partitions)
+            if directory.meta is None or not _find_differences(settings, directory, request):
+                return directory
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     shared = replace(partition, dir=str(Path(partition.dir) / digest[:12]))
     partition_data.run(shared)

@@ -56,7 +56,8 @@ def prepare(
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings, predict=predict)
     settings = with_found_parts(settings)
-    if predict and settings.partition.dataset.name == "file" and not has_partitions(settings):
+    makes_partitions = settings.partition.overwrite or not has_partitions(settings)
+    if predict and settings.partition.dataset.name == "file" and makes_partitions:
         settings = with_training_graph(checkpoint, settings)
     if settings.partition.dataset.name == "parts":
         settings = _with_site_pipeline(checkpoint, settings)

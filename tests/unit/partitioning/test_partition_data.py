@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,6 +27,7 @@ from support import (
 
 from partitioning import datasets, hypergraph, metis
 from partitioning.directory.meta import Meta
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
@@ -410,6 +412,35 @@ def test_the_published_place_is_read_unless_another_is_given() -> None:
     assert open_directory(settings("partition_dir=data/partitions")).path.parent == Path(
         "data/partitions"
     )
+
+
+@pytest.mark.parametrize("is_job", [False, True])
+def test_overwrite_makes_them_again(is_job: bool) -> None:
+    """Also where they were made with other settings; a job of --multirun makes its own again."""
+    make(4, "split.seed=4")
+
+    def open_again(*given: str) -> PartitionDirectory:
+        composed = settings("overwrite=true", "num_partitions=4", *given)
+        return open_directory(replace(composed, is_multirun_job=is_job))
+
+    made = open_again()
+    assert made.meta is not None
+    assert made.meta.request["split.seed"] == 3
+    assert (made.path == Path("data/partitions/synthetic-random-vol-4")) != is_job
+    (made.path / "part1" / "feat.npy").write_bytes(b"damaged")
+    open_again().verify(range(4))
+
+
+def test_overwrite_of_what_the_command_did_not_make_is_refused() -> None:
+    make(4)
+    Path("data/partitions/synthetic-random-vol-4").rename("elsewhere")
+    with pytest.raises(InputError, match=r"overwrite=true: partition_dir=elsewhere has partitions"):
+        open_directory(settings("partition_dir=elsewhere", "overwrite=true"))
+    assert Path("elsewhere/meta.json").is_file()
+    with pytest.raises(InputError, match=r"overwrite=true: .* on one node"):
+        open_directory(settings("parts_per_node=2", "overwrite=true"))
+    with pytest.raises(InputError, match=r"overwrite=true: reddit is not in .*partition_data"):
+        open_directory(with_found_parts(compose(["dataset_name=reddit", "overwrite=true"])))
 
 
 def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
