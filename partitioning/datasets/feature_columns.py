@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array
-from partitioning.datasets import frames
+from partitioning.datasets import csv_files, frames
 from partitioning.datasets.frames import ReadAgain, first_row
 from partitioning.datasets.times import TimeReader, is_date
 from partitioning.errors import InputError
@@ -32,6 +32,8 @@ TOO_MANY_TEXTS = 1 << 20
 """Different texts after which a column of mostly different texts is refused without reading on."""
 BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 TRUE = {"true", "yes", "y", "t"}
+IN_GROUPS = r"[+-]?\d{1,3}(?:[., '\u2019\u00a0\u202f]\d{3})+(?:[.,]\d+)?"
+"""A number whose thousands are set apart, such as 1,234.5 or 1 234,5."""
 REMEDY = (
     "expected a number; columns.categorical={name} takes texts as categories, columns.ignore={name}"
     " leaves it out"
@@ -105,9 +107,20 @@ class _ColumnReader:
         elif kind == "b" or isinstance(first, bool | np.bool_):
             self.role = "boolean"
         elif frames.is_text(known):
+            self._refuse_notation(known)
             self.role = "date" if known.map(is_date).all() else "categorical"
         else:
             self.role = "numeric"
+
+    def _refuse_notation(self, known: "pd.Series[Any]") -> None:
+        """InputError for texts that are all numbers with decimal commas or grouped thousands."""
+        written = known.astype("str").str.strip()
+        if written.str.fullmatch(f"{csv_files.DECIMAL_COMMA}|{IN_GROUPS}").all():
+            raise InputError(
+                f"{self.path}: column `{self.name}`, row {known.index[0]} is {known.iloc[0]!r}, a"
+                " number with a decimal comma or grouped thousands; write it as 1234.5, or set"
+                f" columns.categorical={self.name} if the texts are categories"
+            )
 
     def _read_codes(self, cells: "pd.Series[Any]") -> NDArray[np.float32]:
         """Return texts as positions in the list of known categories, [rows, 1], NaN where blank."""

@@ -6,6 +6,7 @@ Each mistake with file, row and value.
 import datetime
 import gzip
 import logging
+import re
 
 import numpy as np
 import pandas as pd
@@ -746,6 +747,31 @@ def test_decimal_points_beside_commas_are_refused(tmp_path, cells):
     )
     with pytest.raises(InputError, match=r"nodes\.csv: column `x`.*(decimal|thousands|number)"):
         load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["2,5", "1,2e-05", "-0,5"],
+        ["1 234,5", "12 000", "1 500,25"],
+        ["1'234.50", "12'000.00", "1'500.25"],
+        ["1,234.5", "12,000", "1,500.25"],
+        ["1\u202f234", "12\u202f000", "1\u202f500"],
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_numbers_in_another_notation_are_no_categories(tmp_path, cells, suffix):
+    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
+    table = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 0], "x": cells})
+    if suffix == "csv":
+        table.to_csv(folder / "nodes.csv", index=False)
+    else:
+        table.to_parquet(folder / "nodes.parquet")
+    expected = re.escape(f"nodes.{suffix}: column `x`, row 0 is {cells[0]!r}, a ")
+    with pytest.raises(InputError, match=expected):
+        load(folder)
+    graph = load(folder, columns={"categorical": ("x",)})
+    assert graph.features.tolist() == np.eye(3)[np.argsort(np.argsort(cells))].tolist()
 
 
 def test_a_row_of_decimal_commas_is_no_header(tmp_path):
