@@ -1,6 +1,6 @@
 """Names of nodes: strings of any length, stored in one array of bytes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -38,19 +38,17 @@ class Names:
             self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends
         )
 
-    def concatenate(self, other: "Names") -> "Names":
-        """Return these names, then those of `other`."""
-        text = np.concatenate((self.text, other.text))
-        return Names(text, np.concatenate((self.ends, other.ends + len(self.text))))
+    @classmethod
+    def join(cls, pieces: Sequence["Names"]) -> Self:
+        """Return the names of all pieces, one after the other."""
+        first = np.cumsum([0, *(len(each.text) for each in pieces)])
+        ends = [each.ends + begin for each, begin in zip(pieces, first, strict=False)]
+        return cls(np.concatenate([each.text for each in pieces]), np.concatenate(ends))
 
     def tolist(self) -> list[str]:
         text = self.text.tobytes()
         starts = [0, *self.ends.tolist()]
         return [text[first:end].decode() for first, end in pairwise(starts)]
-
-    def save(self, folder: Path) -> None:
-        np.save(folder / FILES[0], self.text)
-        np.save(folder / FILES[1], self.ends)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:

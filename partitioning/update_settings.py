@@ -18,42 +18,36 @@ class UpdateSettings(Checked):
         "update.new_nodes",
         None,
         "table of new nodes",
-        per_node=True,
         compared=False,
     )
     changed_nodes: str | None = setting(
         "update.changed_nodes",
         None,
         "table of changed nodes",
-        per_node=True,
         compared=False,
     )
     deleted_nodes: str | None = setting(
         "update.deleted_nodes",
         None,
         "table of deleted nodes",
-        per_node=True,
         compared=False,
     )
     new_edges: str | None = setting(
         "update.new_edges",
         None,
         "table of new edges",
-        per_node=True,
         compared=False,
     )
     changed_edges: str | None = setting(
         "update.changed_edges",
         None,
         "table of changed edges",
-        per_node=True,
         compared=False,
     )
     deleted_edges: str | None = setting(
         "update.deleted_edges",
         None,
         "table of deleted edges",
-        per_node=True,
         compared=False,
     )
     max_imbalance: float = setting(
@@ -75,7 +69,6 @@ class UpdateSettings(Checked):
         "partition.source",
         None,
         "app=partition_data: partition directory to rebalance in place, moving few nodes",
-        per_node=True,
         compared=False,
     )
     max_moved: float = setting(

@@ -58,8 +58,8 @@ BREAKS = (
     Break(
         "partition array",
         file="partitioning/directory/write_directory.py",
-        old='np.save(folder / "out_deg.npy", out_degree)',
-        new='np.save(folder / "out_deg.npy", out_degree[::-1])',
+        old='self._save(folder / "out_deg.npy", out_degree)',
+        new='self._save(folder / "out_deg.npy", out_degree[::-1])',
         chain="gcn-1-part",
         seen_in="parts.*.out_deg",
     ),

@@ -18,6 +18,7 @@ from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
 from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, path_below, read_json
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 
 VERSION = 2
 """Format version: npy files."""
@@ -104,6 +105,23 @@ class Meta:
     """The updates since the directory was partitioned (partitioning/update/), oldest first: time,
     checksum of the change, counts."""
 
+    @property
+    def target_type(self) -> str:
+        """The node type with labels; that of a plain graph is PLAIN_TYPE."""
+        return PLAIN_TYPE
+
+    @property
+    def node_counts(self) -> dict[str, dict[str, Any]]:
+        """By node type, of which a plain graph has one: number of `features`; `nodes`, one count
+        for each partition."""
+        nodes = [part.nodes for part in self.parts]
+        return {PLAIN_TYPE: {"features": self.num_features, "nodes": nodes}}
+
+    @property
+    def edge_counts(self) -> dict[EdgeType, list[int] | None]:
+        """Edges of each relation by partition, without self loops; None where it is not stated."""
+        return {PLAIN_RELATION: None}
+
     def digest(self) -> str:
         """Return the sha256 (hex) of all that decides the partitions; equal only if they are."""
         content = {
@@ -182,6 +200,22 @@ class HeteroMeta(Meta):
     """By type: `features`, their number; `nodes` and `halo`, one count for each partition."""
     relations: dict[str, Any] = field(default_factory=dict)
     """By relation, for each partition: `edges` without self loops; `cut`, edges between two."""
+
+    @property
+    def target_type(self) -> str:
+        return self.target
+
+    @property
+    def node_counts(self) -> dict[str, dict[str, Any]]:
+        return self.types
+
+    @property
+    def edge_counts(self) -> dict[EdgeType, list[int] | None]:
+        counts: dict[EdgeType, list[int] | None] = {}
+        for joined, each in self.relations.items():
+            source, name, destination = joined.split(SEPARATOR)
+            counts[source, name, destination] = each["edges"]
+        return counts
 
     def check(self) -> None:
         for name, fields in (

@@ -122,7 +122,7 @@ def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int, num_features:
 
 
 def read_edges(folder: Path, source: PartNodes, destination: PartNodes) -> dict[str, Tensor]:
-    """Read src and dst of one relation and, where edges have weights, edge_weight.
+    """Read src and dst of one relation and, where edges have them, edge_weight and edge_feat.
 
     Raises:
         InputError: an array is damaged, has a wrong length, or names a node outside the partition.
@@ -142,15 +142,11 @@ def read_edges(folder: Path, source: PartNodes, destination: PartNodes) -> dict[
     if path.exists():
         weight = check_edge_weight(load_array(path), num_edges, str(path))
         edges["edge_weight"] = torch.ones(num_edges) if weight is None else torch.from_numpy(weight)
-    return edges
-
-
-def read_edge_features(folder: Path, num_edges: int) -> Tensor | None:
-    """Read the features of edges; None if the partition has none."""
     path = folder / "edge_feat.npy"
-    if not path.exists():
-        return None
-    return torch.from_numpy(check_edge_feat(load_array(path), num_edges, str(path)))
+    if path.exists():
+        feat = check_edge_feat(load_array(path), num_edges, str(path))
+        edges["edge_feat"] = torch.from_numpy(feat)
+    return edges
 
 
 def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:

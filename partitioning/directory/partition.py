@@ -204,6 +204,9 @@ class PartEdges:
     """int32 [E] local id within the destination type: inner nodes, with all their in-edges."""
     edge_weight: Tensor | None = None
     """float32 [E] from 0 on; None for ones."""
+    edge_feat: Tensor | None = None
+    """float32 [E, K]; None: no edge features. Those of a heterogeneous graph became features of
+    nodes."""
 
 
 @dataclass(frozen=True, eq=False)

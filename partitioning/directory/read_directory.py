@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.array_checks import check_integers, check_length, check_unique
@@ -30,7 +29,6 @@ from partitioning.directory.npy_files import (
     edge_folder,
     load_array,
     node_folder,
-    read_edge_features,
     read_edges,
     read_links,
     read_nodes,
@@ -45,7 +43,7 @@ from partitioning.directory.partition import (
 from partitioning.directory.sorted_rows import degrees
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum, load_npy, reading
-from partitioning.graph_data import PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
 from partitioning.node_names import Names
 from partitioning.random_rows import random_rows
 
@@ -180,8 +178,8 @@ class PartitionDirectory:
             InputError: names what is wrong with it, or that the graph is heterogeneous.
         """
         self.refuse_if_hetero()
-        if self.config is None:
-            return _read_npy_part(self, part)
+        if self.meta is not None:
+            return _read_plain(self.path, self.meta, part)
         where = f"{self.path}: part {part}"
         found = dgl_files.read_part(self.files_of(part), where)
         return to_partition(found, self.bounds, part, where)
@@ -200,8 +198,8 @@ class PartitionDirectory:
 
         InputError names what is wrong with it.
         """
-        if isinstance(self.meta, HeteroMeta):
-            return _read_hetero_npy_part(self, self.meta, part)
+        if self.meta is not None:
+            return read_typed(self.path, self.meta, part)
         assert self.config is not None
         return hetero_dgl_part.read_part(self.path, self.config, part)
 
@@ -214,7 +212,7 @@ class PartitionDirectory:
 
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
-        target = self.meta.target if isinstance(self.meta, HeteroMeta) else PLAIN_TYPE
+        target = PLAIN_TYPE if self.meta is None else self.meta.target_type
         return Names.read(node_folder(self.path / f"part{part}", target))
 
 
@@ -275,13 +273,37 @@ def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
             )
 
 
-def _read_npy_part(directory: PartitionDirectory, part: int) -> Partition:
-    meta, folder = directory.meta, directory.path / f"part{part}"
-    assert meta is not None
-    bounds = np.array(directory.bounds)
-    nodes = read_nodes(folder, bounds, part, meta.num_features)
-    edges = read_edges(folder, nodes, nodes)
-    weight = edges.get("edge_weight")
+def read_typed(path: Path, meta: Meta, part: int) -> HeteroPartition:
+    """Read a partition from our own files; that of a plain graph has one type and one relation."""
+    folder, nodes = path / f"part{part}", {}
+    for name, counts in meta.node_counts.items():
+        bounds = np.cumsum([0, *counts["nodes"]])
+        nodes[name] = read_nodes(node_folder(folder, name), bounds, part, counts["features"])
+    relations: dict[EdgeType, PartEdges] = {}
+    for edge_type, num_edges in meta.edge_counts.items():
+        place = edge_folder(folder, edge_type)
+        edges = PartEdges(**read_edges(place, nodes[edge_type[0]], nodes[edge_type[2]]))
+        if num_edges is not None and len(edges.src) != num_edges[part]:
+            raise InputError(
+                f"{place}: has {len(edges.src)} edges, meta.json says {num_edges[part]}; {REMEDY}"
+            )
+        relations[edge_type] = edges
+    return HeteroPartition(
+        rank=part,
+        num_parts=len(meta.parts),
+        target=meta.target_type,
+        nodes=nodes,
+        relations=relations,
+        self_loops=meta.parts[part].edges - sum(len(edges.src) for edges in relations.values()),
+        **read_target(folder, nodes[meta.target_type].num_inner, meta),
+    )
+
+
+def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
+    """Read a partition of a plain graph from our own files."""
+    folder, typed = path / f"part{part}", read_typed(path, meta, part)
+    nodes, edges = typed.nodes[PLAIN_TYPE], typed.relations[PLAIN_RELATION]
+    weight = edges.edge_weight
     if weight is not None and bool((weight == 1).all()):
         weight = None
     out_degree = torch.from_numpy(load_array(folder / "out_deg.npy"))
@@ -292,24 +314,27 @@ def _read_npy_part(directory: PartitionDirectory, part: int) -> Partition:
         )
     partition = Partition(
         rank=part,
-        num_parts=directory.num_parts,
+        num_parts=typed.num_parts,
         num_inner=nodes.num_inner,
         num_halo=nodes.num_halo,
-        src=edges["src"],
-        dst=edges["dst"],
+        src=edges.src,
+        dst=edges.dst,
         features=nodes.features,
+        labels=typed.labels,
+        train_mask=typed.train_mask,
+        val_mask=typed.val_mask,
+        test_mask=typed.test_mask,
         node_ids=nodes.node_ids,
         halo_owner=nodes.halo_owner,
         halo_index=nodes.halo_index,
-        in_degree=degrees(edges["dst"], weight, nodes.num_inner),
+        in_degree=degrees(edges.dst, weight, nodes.num_inner),
         out_degree=out_degree,
-        self_loops=meta.parts[part].edges - len(edges["src"]),
+        self_loops=typed.self_loops,
         edge_weight=weight,
-        edge_feat=read_edge_features(folder, len(edges["src"])),
+        edge_feat=edges.edge_feat,
         halo_features=_make_halo_features(folder, nodes.num_halo, meta.num_features),
-        **read_target(folder, nodes.num_inner, meta),
     )
-    return _add_links(partition, folder, bounds, meta) if meta.links else partition
+    return _add_links(partition, folder, meta) if meta.links else partition
 
 
 def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tensor | None:
@@ -326,10 +351,9 @@ def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tenso
     return torch.from_numpy(random_rows(ids, num_features))
 
 
-def _add_links(
-    partition: Partition, folder: Path, bounds: NDArray[np.int64], meta: Meta
-) -> Partition:
+def _add_links(partition: Partition, folder: Path, meta: Meta) -> Partition:
     """Return the partition with the pairs of link prediction, and the relations' numbers."""
+    bounds = np.cumsum([0, *(counts.nodes for counts in meta.parts)])
     first, end = bounds[partition.rank : partition.rank + 2].tolist()
     links = read_links(folder, range(first, end), int(bounds[-1]), meta.links.get("spectral", 0))
     halo = bounds[partition.halo_owner.numpy()] + partition.halo_index.numpy()
@@ -349,35 +373,4 @@ def _add_links(
         edge_feat=None,
         edge_relation=torch.from_numpy(relations),
         num_relations=num_relations,
-    )
-
-
-def _read_hetero_npy_part(
-    directory: PartitionDirectory, meta: HeteroMeta, part: int
-) -> HeteroPartition:
-    folder = directory.path / f"part{part}"
-    nodes = {}
-    for name, counts in meta.types.items():
-        bounds = np.cumsum([0, *counts["nodes"]])
-        nodes[name] = read_nodes(node_folder(folder, name), bounds, part, counts["features"])
-    relations: dict[EdgeType, PartEdges] = {}
-    for joined, counts in meta.relations.items():
-        source, name, destination = joined.split(SEPARATOR)
-        place = edge_folder(folder, (source, name, destination))
-        edges = PartEdges(**read_edges(place, nodes[source], nodes[destination]))
-        if len(edges.src) != counts["edges"][part]:
-            raise InputError(
-                f"{place}: has {len(edges.src)} edges, meta.json says {counts['edges'][part]};"
-                f" {REMEDY}"
-            )
-        relations[source, name, destination] = edges
-    num_edges = sum(len(edges.src) for edges in relations.values())
-    return HeteroPartition(
-        rank=part,
-        num_parts=directory.num_parts,
-        target=meta.target,
-        nodes=nodes,
-        relations=relations,
-        self_loops=meta.parts[part].edges - num_edges,
-        **read_target(folder, nodes[meta.target].num_inner, meta),
     )

@@ -7,15 +7,12 @@ of one partition.
 """
 
 import contextlib
-import errno
-import glob
 import json
 import logging
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,17 +25,18 @@ from numpy.typing import NDArray
 from partitioning.array_checks import Array
 from partitioning.directory import dgl_config, dgl_files
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta
-from partitioning.directory.npy_files import content_of, edge_folder, node_folder, write_links
+from partitioning.directory.npy_files import (
+    content_of,
+    edge_folder,
+    load_array,
+    node_folder,
+    write_links,
+)
 from partitioning.directory.partition import HALO_IDS, EdgeStatistics, PartCounts
+from partitioning.directory.replace_directory import replaced_when_written
 from partitioning.directory.sort_edges import Layout, SortedEdges, make_layout, sort_by_part
 from partitioning.errors import InputError
-from partitioning.file_io import (
-    exchange_durably,
-    exclusive,
-    file_checksum,
-    rename_durably,
-    why_unwritten,
-)
+from partitioning.file_io import file_checksum
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
@@ -49,12 +47,9 @@ from partitioning.graph_data import (
     GraphData,
     NodeTable,
 )
+from partitioning.node_names import FILES as NAME_FILES
 
 log = logging.getLogger(__name__)
-
-UNFINISHED, OLD = ".unfinished-", ".old-"
-"""Prefixes of the hidden folders beside a directory: the one being written, the one being replaced.
-"""
 
 
 def write(
@@ -68,6 +63,8 @@ def write(
     overwrite: bool,
     with_dgl_files: bool = False,
     links: Mapping[str, NDArray[Any]] | None = None,
+    before: Meta | None = None,
+    self_loops: Sequence[int] | None = None,
 ) -> tuple[Meta, EdgeStatistics]:
     """Write the partition directory into a hidden folder beside it, which is then renamed.
 
@@ -77,10 +74,13 @@ def write(
     Args:
         masks: train_mask, val_mask and test_mask of the target's nodes, bool [N] each.
         assignment: int64 [N] in [0, num_parts) by node type.
-        provenance: the fields request, split, versions, notes, cover_rows and links of Meta.
+        provenance: further fields of Meta: request, split, versions, notes, cover_rows, links ...
         overwrite: whether to replace an existing directory.
         with_dgl_files: whether to write DGL's files, too; for plain graphs only.
         links: LinkSplit.arrays, by positions of nodes.
+        before: description of the directory that is replaced, if its files are known to be intact:
+            a file with the same content becomes a hard link to the former one.
+        self_loops: [P] edges from a node to itself that the graph lacks and that are counted.
 
     Raises:
         InputError: the directory exists and overwrite is false; or DGL, which its files need, is
@@ -100,7 +100,17 @@ def write(
         }
         num_cut = sum(each.num_cut for each in edges.values())
         log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{num_cut:,}")
-        writer = _PartWriter(unfinished, graph, masks, layouts, edges, with_dgl_files, links)
+        writer = _PartWriter(
+            unfinished,
+            graph,
+            masks,
+            layouts,
+            edges,
+            with_dgl_files,
+            links,
+            None if before is None else directory,
+            self_loops or [0] * num_parts,
+        )
         parts = [writer.write(part) for part in range(num_parts)]
         shutil.rmtree(sorting)
         if with_dgl_files:
@@ -111,9 +121,9 @@ def write(
                 edges[PLAIN_RELATION].edge_bounds,
             )
             _write_json(unfinished / f"{directory.name}.json", config, indent=4)
-        meta = _make_meta(
-            unfinished, directory.name, graph, parts, {"cut_edges": num_cut, **provenance}, edges
-        )
+        checksums = checksums_of(unfinished, {} if before is None else before.checksums)
+        described = {"name": directory.name, "cut_edges": num_cut, **provenance}
+        meta = _make_meta(graph, parts, edges, checksums, described)
         write_meta(unfinished, meta)
     totals = [sum(getattr(part.statistics, name) for part in parts) for name in STATISTICS]
     return meta, EdgeStatistics(*totals)
@@ -128,66 +138,6 @@ def write_meta(directory: Path, meta: Meta) -> None:
 
 def _write_json(path: Path, content: Any, indent: int) -> None:
     path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a hidden folder that takes the directory's place at the end.
-
-    It is removed on failure.
-    """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(
-        tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent)
-    )
-    try:
-        unfinished.chmod(0o755)
-        yield unfinished
-        _move_into_place(unfinished, directory, overwrite)
-    except OSError as error:
-        raise OSError(error.errno or errno.EIO, why_unwritten(error), str(directory)) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
-    """Rename the folder.
-
-    An existing directory changes places with it, so that one of them can always be read; where the
-    system cannot do that, it is moved aside first.
-    """
-    if not os.path.lexists(directory):
-        rename_durably(unfinished, directory)
-        return
-    if not overwrite:
-        raise InputError(
-            f"{directory}: appeared while it was made anew; set overwrite=true to replace it"
-        )
-    if exchange_durably(unfinished, directory):
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}{OLD}", dir=directory.parent))
-    directory.rename(old / "old")
-    rename_durably(unfinished, directory)
-    shutil.rmtree(old)
-
-
-@contextlib.contextmanager
-def writing(directory: Path) -> Iterator[None]:
-    """Lock a partition directory, and remove the hidden folders that a killed run left beside it.
-
-    Raises:
-        InputError: another process is writing it; the message names that process.
-    """
-    with exclusive(directory.with_name(f".{directory.name}.lock"), str(directory)):
-        name = glob.escape(f".{directory.name}")
-        for old in directory.parent.glob(f"{name}{OLD}*"):
-            if (old / "old").exists() and not directory.exists():
-                (old / "old").rename(directory)  # killed between two renames
-            shutil.rmtree(old, ignore_errors=True)
-        for unfinished in directory.parent.glob(f"{name}{UNFINISHED}*"):
-            log.info("removing %s, left by a killed run", unfinished)
-            shutil.rmtree(unfinished, ignore_errors=True)
-        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +186,10 @@ class _PartWriter:
     edges: Mapping[EdgeType, SortedEdges]
     with_dgl_files: bool
     links: Mapping[str, NDArray[Any]] | None
+    old: Path | None
+    """The directory with files to link to; None: all files are written."""
+    self_loops: Sequence[int]
+    """[P] self loops that the graph lacks."""
 
     def write(self, part: int) -> _WrittenPart:
         """Write the folder of one partition; return its counts."""
@@ -258,7 +212,7 @@ class _PartWriter:
             same = (src[1:] == src[:-1]) & (held.dst[1:] == held.dst[:-1])
             num_duplicates += int(same.sum())
             if edge_type == PLAIN_RELATION:
-                np.save(folder / "out_deg.npy", out_degree)
+                self._save(folder / "out_deg.npy", out_degree)
                 if self.with_dgl_files:
                     self._write_dgl_files(folder, part, src, held, nodes[PLAIN_TYPE], out_degree)
         for name, held_nodes in nodes.items():
@@ -266,7 +220,7 @@ class _PartWriter:
         split = self._write_target(folder, part)
         counts = PartCounts(
             nodes=sum(each.num_inner for each in nodes.values()),
-            edges=sum(num_edges.values()) + num_loops,
+            edges=sum(num_edges.values()) + num_loops + self.self_loops[part],
             halo=sum(len(each.new_ids) - each.num_inner for each in nodes.values()),
             **split,
             content="",
@@ -338,7 +292,7 @@ class _PartWriter:
         place = edge_folder(folder, edge_type)
         place.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
-            np.save(place / f"{name}.npy", array)
+            self._save(place / f"{name}.npy", array)
         return arrays["dst"]
 
     def _write_nodes(self, folder: Path, name: str, part: int, held: _LocalNodes) -> None:
@@ -347,21 +301,23 @@ class _PartWriter:
         inner = self.layouts[name].inner_nodes(part)
         place.mkdir(parents=True, exist_ok=True)
         halo = held.new_ids[held.num_inner :]
-        np.save(place / "feat.npy", _take_features(table, inner))
-        np.save(place / "orig_id.npy", table.node_ids[inner])
-        np.save(place / "halo.npy", halo)
+        self._save(place / "feat.npy", _take_features(table, inner))
+        self._save(place / "orig_id.npy", table.node_ids[inner])
+        self._save(place / "halo.npy", halo)
         if table.node_names is not None:
-            table.node_names.take(inner).save(place)
+            names = table.node_names.take(inner)
+            self._save(place / NAME_FILES[0], names.text)
+            self._save(place / NAME_FILES[1], names.ends)
         if isinstance(self.graph, GraphData) and self.graph.features_of_ids:
-            np.save(place / HALO_IDS, table.node_ids[self.layouts[name].node_order[halo]])
+            self._save(place / HALO_IDS, table.node_ids[self.layouts[name].node_order[halo]])
 
     def _write_target(self, folder: Path, part: int) -> dict[str, int]:
         """Write labels, masks and pairs; return the size of each set of the split."""
         layout = self.layouts[self.graph.target]
         inner = layout.inner_nodes(part)
-        np.save(folder / "label.npy", self.graph.labels[inner])
+        self._save(folder / "label.npy", self.graph.labels[inner])
         for name in MASKS:
-            np.save(folder / f"{name}.npy", self.masks[name][inner])
+            self._save(folder / f"{name}.npy", self.masks[name][inner])
         if self.links is None:
             return {
                 name.removesuffix("_mask"): int(self.masks[name][inner].sum()) for name in MASKS
@@ -369,6 +325,15 @@ class _PartWriter:
         pairs = _take_pairs(self.links, layout, part)
         write_links(folder, pairs)
         return {name: len(pairs[name]) for name in ("train", "val", "test")}
+
+    def _save(self, path: Path, array: Array) -> None:
+        """Write an array, or a hard link to the file of the old directory that has it."""
+        old = self.old and self.old / path.relative_to(self.directory)
+        if old and old.is_file() and _are_same(load_array(old), array):
+            with contextlib.suppress(OSError):  # a file system without hard links
+                os.link(old, path)
+                return
+        np.save(path, array)
 
     def _write_dgl_files(
         self,
@@ -426,27 +391,39 @@ def _take_pairs(links: Mapping[str, NDArray[Any]], layout: Layout, part: int) ->
     return taken
 
 
-def checksums_of(directory: Path) -> dict[str, str]:
-    """Return the sha256 of every file, by its path in the directory."""
+def _are_same(one: Array, other: Array) -> bool:
+    """Whether two arrays have the same bytes."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    as_integers = f"u{one.itemsize}"  # floats compare -0 and 0 as equal
+    return np.array_equal(one.view(as_integers), np.ascontiguousarray(other).view(as_integers))
+
+
+def checksums_of(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the sha256 of every file, by its path in the directory.
+
+    Args:
+        known: checksums of the files that are hard links.
+    """
     files = sorted(path for path in directory.rglob("*") if path.is_file())
+    names = [path.relative_to(directory).as_posix() for path in files]
+
+    def checksum(path: Path, name: str) -> str:
+        is_link = path.stat().st_nlink > 1
+        return known[name] if is_link else file_checksum(path)
+
     with ThreadPoolExecutor(2) as pool:  # hashing releases Python's lock
-        sums = pool.map(file_checksum, files)
-        return {
-            path.relative_to(directory).as_posix(): each
-            for path, each in zip(files, sums, strict=True)
-        }
+        return dict(zip(names, pool.map(checksum, files, names), strict=True))
 
 
 def _make_meta(
-    directory: Path,
-    name: str,
     graph: AnyGraph,
     parts: list[_WrittenPart],
-    provenance: dict[str, Any],
     edges: Mapping[EdgeType, SortedEdges],
+    checksums: dict[str, str],
+    provenance: dict[str, Any],
 ) -> Meta:
     """Make the description of the directory from the written partitions."""
-    checksums = checksums_of(directory)
     kind: Callable[..., Meta] = Meta
     types: dict[str, Any] = {}
     if not isinstance(graph, GraphData):
@@ -469,11 +446,10 @@ def _make_meta(
         }
     return kind(
         version=VERSION,
-        name=name,
         dataset=graph.name,
         task=graph.label_kind,
         num_nodes=graph.num_nodes,
-        num_edges=graph.num_edges,
+        num_edges=sum(part.counts.edges for part in parts),
         num_features=graph.num_features,
         num_classes=graph.num_classes,
         class_names=list(graph.class_names or ()),

@@ -1,10 +1,9 @@
-"""A change of a partition directory, by numbers of nodes, and where its tables are.
+"""A change of a stored graph: its tables, and what they hold by positions of nodes.
 
-Nodes have their ids in the partitioned graph; new node k of a type with N nodes has the number
-N + k. n nodes or edges of a table.
+New node k of a type with N nodes has the number N + k. n nodes or edges of a table.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array
-from partitioning.datasets.frames import stem_of
+from partitioning.array_checks import Array, Ints
+from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.tables import files_named, is_table
-from partitioning.directory.npy_files import node_folder
+from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.file_io import check_path
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType, NodeTable
 from partitioning.node_names import Names
-from partitioning.update.held_graph import HeldDirectory
 from partitioning.update_settings import UpdateSettings
 
-Ints = NDArray[np.int64]
+Tables = dict[tuple[str, str | EdgeType], Path]
+"""By setting (new_nodes ...), and node type or relation."""
 SUFFIXES = ("csv", "csv.gz", "parquet")
 NONE = np.zeros(0, np.int64)
 
@@ -32,8 +31,11 @@ NONE = np.zeros(0, np.int64)
 class NodeChange:
     """The changes of the nodes of one type."""
 
+    known: Nodes
+    """The nodes before, to look up ids."""
+    grown: Nodes
+    """The same and the new ones."""
     deleted: Ints = field(default_factory=lambda: NONE)
-    """Ascending."""
     changed: Ints = field(default_factory=lambda: NONE)
     """[n]"""
     changed_values: Mapping[str, Array] = field(default_factory=dict)
@@ -43,8 +45,13 @@ class NodeChange:
     new_names: Names | None = None
     new_values: Mapping[str, Array] = field(default_factory=dict)
     """[n, ...] by the name of the file that they go into."""
-    first_new: int = 0
-    """Number among all new nodes of the first of these."""
+
+    def show(self, table: NodeTable, node: int) -> str:
+        """Return the id of a node, of the table or a new one, as the data set has it."""
+        ids, names = table.node_ids, table.node_names
+        if node >= table.num_nodes:
+            ids, names, node = self.new_ids, self.new_names, node - table.num_nodes
+        return str(ids[node]) if names is None else names.take(np.array([node])).tolist()[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +79,6 @@ class EdgeChange:
     deleted: Edges = field(default_factory=Edges)
     changed: Edges = field(default_factory=Edges)
     new: Edges = field(default_factory=Edges)
-    """Without self loops."""
-    self_loops: Ints = field(default_factory=lambda: NONE)
-    """Nodes of new self loops, which are counted and left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,26 +93,26 @@ class Change:
     """What was decided about the data."""
 
 
-def table_files(
-    types: Collection[str], relations: Collection[EdgeType], settings: UpdateSettings
-) -> dict[str, list[Path]]:
-    """Return the files of each given setting; InputError for a missing or an odd one."""
-    found = {}
+def find_tables(settings: UpdateSettings, meta: Meta) -> Tables:
+    """Return the tables that the settings name; InputError for a missing or an unknown one."""
+    tables: Tables = {}
     for kind in ("new", "changed", "deleted"):
-        for what, names in (("nodes", types), ("edges", relations)):
+        for what, names in (("nodes", meta.node_counts), ("edges", meta.edge_counts)):
             setting = f"{kind}_{what}"
-            if getattr(settings, setting) is not None:
-                found[f"update.{setting}"] = _list_tables(settings, setting, names)
-    return found
+            value = getattr(settings, setting)
+            if value is not None:
+                found = _find_by_name(setting, str(value), list(names))
+                tables |= {(setting, name): path for name, path in found.items()}
+    return tables
 
 
-def _list_tables(settings: UpdateSettings, setting: str, names: Any) -> list[Path]:
-    value = str(getattr(settings, setting))
+def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, Path]:
+    """Return the tables of a setting by type or relation."""
     path = check_path(f"update.{setting}", value)
     if not path.exists():
         raise InputError(f"update.{setting}={value}: there is no such file or folder; correct it")
-    if PLAIN_TYPE in names or PLAIN_RELATION in names:
-        return [path]
+    if names[0] in (PLAIN_TYPE, PLAIN_RELATION):
+        return {names[0]: path}
     stems = [name if isinstance(name, str) else SEPARATOR.join(name) for name in names]
     if is_table(path):
         raise InputError(
@@ -116,48 +120,15 @@ def _list_tables(settings: UpdateSettings, setting: str, names: Any) -> list[Pat
             f" table for each type or relation: {', '.join(f'{stem}.csv' for stem in stems)}"
         )
     suffixes = (*SUFFIXES, "npy") if setting == "deleted_nodes" else SUFFIXES
-    found = [file for stem in stems for file in files_named(path, stem, suffixes)]
-    others = sorted(file.name for file in path.iterdir() if file not in found)
+    found = {
+        name: file
+        for name, stem in zip(names, stems, strict=True)
+        for file in files_named(path, stem, suffixes)
+    }
+    others = sorted(file.name for file in path.iterdir() if file not in found.values())
     if others or not found:
         raise InputError(
             f"update.{setting}={value}: {others[0] if others else 'an empty folder'}: expected"
             f" tables of {', '.join(stems)}, .csv, .csv.gz or .parquet"
         )
     return found
-
-
-def find_table(
-    held: HeldDirectory, settings: UpdateSettings, setting: str, name: str | EdgeType
-) -> Path | None:
-    """Return the table of a setting for a type or relation; None where there is none."""
-    if getattr(settings, setting) is None:
-        return None
-    names = held.types if isinstance(name, str) else held.relations
-    found = _list_tables(settings, setting, names)
-    if name in (PLAIN_TYPE, PLAIN_RELATION):
-        return found[0]
-    stem = name if isinstance(name, str) else SEPARATOR.join(name)
-    return next((file for file in found if stem_of(file) == stem), None)
-
-
-def show_edge(held: HeldDirectory, name: EdgeType, src: int, dst: int) -> str:
-    """An edge between nodes of the directory, for messages."""
-    ends = [show_node(held, *end) for end in ((name[0], src), (name[2], dst))]
-    if held.meta.request.get("symmetrize"):  # the table may have the other direction
-        return f"edge between {ends[0]} and {ends[1]}"
-    return f"edge {ends[0]} -> {ends[1]}"
-
-
-def show_node(held: HeldDirectory, of_type: str, node: int) -> str:
-    """The id of a node as the data set has it."""
-    each = held.types[of_type]
-    place = node - each.first
-    if not 0 <= place < len(each.ids):
-        return "a node of another machine"
-    if not each.named:
-        return str(each.ids[place])
-    part = int(np.searchsorted(each.bounds, place, side="right") - 1)
-    folder = held.path / f"part{each.first_part + part}"
-    names = Names.read(node_folder(folder, of_type))
-    assert names is not None
-    return names.take(np.array([place - each.bounds[part]])).tolist()[0]

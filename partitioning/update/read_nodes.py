@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import (
     Array,
+    Ints,
     check_integers,
     check_mask,
     check_multilabel,
@@ -23,128 +24,106 @@ from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import read_npy
 from partitioning.datasets.tables import Table, read_table
+from partitioning.directory.meta import Meta
+from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError
 from partitioning.features.build import read_as_fitted
+from partitioning.features.kinds import WIDTH
 from partitioning.graph_addition import encode_node_rows
 from partitioning.graph_data import MASKS
 from partitioning.node_names import Names
 from partitioning.random_rows import random_rows
-from partitioning.update.change import NONE, NodeChange, find_table
-from partitioning.update.held_graph import HeldDirectory, HeldType
-from partitioning.update_settings import UpdateSettings
-
-Ints = NDArray[np.int64]
+from partitioning.update.change import NodeChange, Tables
+from partitioning.update.stored_columns import columns_of, given_width, kinds_by_type, state_of
 
 
-def read_nodes(
-    held: HeldDirectory, each: HeldType, settings: UpdateSettings, notes: list[str]
-) -> NodeChange:
+def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]) -> NodeChange:
     """Read the tables of deleted, changed and new nodes of a type."""
-    deleted = NONE
-    paths = {
-        kind: find_table(held, settings, f"{kind}_nodes", each.name)
-        for kind in ("new", "changed", "deleted")
-    }
-    if paths["deleted"] is not None:
-        ids, where = _read_ids(held, each, paths["deleted"])
-        deleted = each.nodes.find_rows(ids, where)
-        check_unique(deleted, where, ids)
-        deleted = np.sort(deleted)
-    change = NodeChange(deleted)
-    if paths["changed"] is not None:
-        table = _read_table(held, each, paths["changed"])
-        ids, where = _ids_of(table)
-        rows = each.nodes.find_rows(ids, where, remedy="; a new node goes into update.new_nodes")
+    held = stored.nodes[name]
+    known = Nodes.of_keys(held.node_ids, named=held.node_names is not None)
+    change = NodeChange(known, known)
+    if path := tables.get(("deleted_nodes", name)):
+        ids, where = _read_deleted(stored, name, path)
+        change = replace(change, deleted=known.find_rows(ids, where))
+        check_unique(change.deleted, where, ids)
+    if path := tables.get(("changed_nodes", name)):
+        table, ids, where = _read_table(stored, name, path)
+        rows = known.find_rows(ids, where, remedy="; a new node goes into update.new_nodes")
         check_unique(rows, where, ids)
-        refuse(ids, np.isin(rows, deleted), where, "deleted by update.deleted_nodes; leave one out")
-        values = _read_values(held, each, table, each.ids[rows], notes, is_new=False)
+        is_deleted = np.isin(rows, change.deleted)
+        refuse(ids, is_deleted, where, "deleted by update.deleted_nodes; leave one out")
+        values = _read_values(stored, name, table, held.node_ids[rows], notes, is_new=False)
         if not values:
-            raise InputError(f"{table.path}: has nothing but ids; add the columns that change")
+            raise InputError(f"{path}: has nothing but ids; add the columns that change")
         change = replace(change, changed=rows, changed_values=values)
-    if paths["new"] is not None:
-        table = _read_table(held, each, paths["new"])
-        ids, where = _ids_of(table)
-        known = each.nodes.find_rows(ids, where, keep_unknown=True) >= 0
-        refuse(
-            ids, known, where, "in the graph already; a changed node goes into update.changed_nodes"
-        )
-        keys = each.nodes.extended(ids).ids
-        assert keys is not None
-        keys = keys[each.nodes.num_nodes :]
+    if path := tables.get(("new_nodes", name)):
+        table, ids, where = _read_table(stored, name, path)
+        is_known = known.find_rows(ids, where, keep_unknown=True) >= 0
+        expected = "in the graph already; a changed node goes into update.changed_nodes"
+        refuse(ids, is_known, where, expected)
+        grown = known.extended(ids)
+        assert grown.ids is not None
+        keys = grown.ids[held.num_nodes :]
         check_unique(keys, where, ids)
-        names = Names.of(map(str, ids)) if each.named else None
-        values = _read_values(held, each, table, keys, notes, is_new=True)
-        change = replace(change, new_ids=keys, new_names=names, new_values=values)
+        values = _read_values(stored, name, table, keys, notes, is_new=True)
+        names = Names.of(map(str, ids)) if known.named else None
+        change = replace(change, grown=grown, new_ids=keys, new_names=names, new_values=values)
     return change
 
 
-def grow(known: Nodes, change: NodeChange) -> Nodes:
-    """The nodes of a type and the new ones."""
-    if not len(change.new_ids):
-        return known
-    assert known.ids is not None
-    keys = np.concatenate((known.ids, change.new_ids))
-    return Nodes.of_keys(keys, named=known.named)
-
-
-def _read_ids(held: HeldDirectory, each: HeldType, path: Path) -> tuple[Array, str]:
+def _read_deleted(stored: StoredGraph, name: str, path: Path) -> tuple[Array, str]:
     """Read the ids of a table of deleted nodes, and what messages call them."""
-    if path.suffix == ".npy":
-        array = read_npy(path)
-        if array.ndim != 1:
-            raise InputError(f"{path} has shape {array.shape}; expected the ids of nodes, [n]")
-        return check_integers(array, str(path)), str(path)
-    return _ids_of(_read_table(held, each, path))
+    if path.suffix != ".npy":
+        return _read_table(stored, name, path)[1:]
+    array = read_npy(path)
+    if array.ndim != 1:
+        raise InputError(f"{path} has shape {array.shape}; expected the ids of nodes, [n]")
+    return check_integers(array, str(path)), str(path)
 
 
-def _ids_of(table: Table) -> tuple[Array, str]:
-    """Return a table's ids and what messages call them; InputError if it has none."""
-    if table.ids is None:
-        raise InputError(
-            f"{table.path}: there is no column of ids; name it as in the graph's, `id`"
-        )
-    return table.ids, table.ids_where
-
-
-def _read_table(held: HeldDirectory, each: HeldType, path: Path) -> Table:
-    state = held.state(each.name)
+def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Array, str]:
+    """Read a table, its ids, and what messages call them."""
+    state, meta = state_of(stored.meta, name), stored.meta
+    named = stored.nodes[name].node_names is not None
     try:
-        return read_as_fitted(
+        table = read_as_fitted(
             lambda columns: read_table(
-                path, columns, text=each.named, regression=held.meta.task == "regression"
+                path, columns, text=named, regression=meta.task == "regression"
             ),
-            held.columns,
+            columns_of(meta),
             {} if state is None else {"nodes": state},
         )
     except TextIds:
         raise InputError(
-            f"{path}: its ids are names; those of {held.path} are integers; use the same ids"
+            f"{path}: its ids are names; those of the directory are integers; use the same ids"
         ) from None
+    if table.ids is None:
+        raise InputError(f"{path}: there is no column of ids; name it as in the graph's, `id`")
+    return table, table.ids, table.ids_where
 
 
 def _read_values(
-    held: HeldDirectory, each: HeldType, table: Table, ids: Ints, notes: list[str], *, is_new: bool
+    stored: StoredGraph, name: str, table: Table, ids: Ints, notes: list[str], *, is_new: bool
 ) -> dict[str, Array]:
     """Return features, labels and masks of a table's rows, by the name of their file."""
+    meta = stored.meta
     made: dict[str, Array] = {}
-    given: dict[str, Any] = {name: array for name, (array, _) in table.values.items()}
-    if is_new or "feat" in table.values:
-        made["feat"] = _encode_features(held, each, table, ids, notes)
-    if each.name != held.target:
+    given: dict[str, Any] = {each: array for each, (array, _) in table.values.items()}
+    if is_new or "feat" in given:
+        made["feat"] = _encode_features(meta, name, table, ids, notes)
+    if name != meta.target_type or meta.request.get("split") == "none":
         return made
-    is_read = held.meta.request.get("split") != "none"
-    if is_read and "label" in table.values:
-        made["label"] = _convert_labels(held, given["label"], table.values["label"][1])
-    masks = [name for name in MASKS if name in table.values] if is_read else []
-    for name in masks:
-        made[name] = check_mask(given[name], len(ids), f"{table.path}: {name}")
-    if masks:
-        made |= {name: np.zeros(len(ids), np.bool_) for name in MASKS if name not in masks}
+    if "label" in given:
+        made["label"] = _convert_labels(meta, given["label"], table.values["label"][1])
+    masks = {each: given[each] for each in MASKS if each in given}
+    for each in MASKS if masks else ():
+        mask = masks.get(each, np.zeros(len(ids), np.bool_))
+        made[each] = check_mask(mask, len(ids), f"{table.path}: {each}")
     return made
 
 
 def _encode_features(
-    held: HeldDirectory, each: HeldType, table: Table, ids: Ints, notes: list[str]
+    meta: Meta, name: str, table: Table, ids: Ints, notes: list[str]
 ) -> NDArray[np.float32]:
     """Encode the features of a table of nodes, [n, F], as the directory's.
 
@@ -152,13 +131,12 @@ def _encode_features(
     """
     unusual: dict[str, int] = {}
     blocks = [np.zeros((len(ids), 0), np.float32)]
-    for kind in each.kinds:
+    width, what = given_width(meta, name), str(table.path)
+    for kind in kinds_by_type(meta)[name]:
         if kind == "random":
-            blocks.append(random_rows(ids, each.width - each.given_width))
-        elif each.given_width:
-            state = held.state(each.name)
-            what = str(table.path)
-            blocks.append(encode_node_rows(table, each.given_width, state, what, unusual))
+            blocks.append(random_rows(ids, WIDTH))
+        elif width:
+            blocks.append(encode_node_rows(table, width, state_of(meta, name), what, unusual))
     for column, count in unusual.items():
         notes.append(
             f"{table.path}: column `{column}`: {count} of {len(ids)} rows are unlike those that the"
@@ -167,29 +145,28 @@ def _encode_features(
     return np.hstack(blocks)
 
 
-def _convert_labels(held: HeldDirectory, array: Array, where: str) -> Array:
+def _convert_labels(meta: Meta, array: Array, where: str) -> Array:
     """Return labels in the form of the directory; InputError for a class that it does not know."""
-    meta = held.meta
     if meta.task == "regression":
         labels: Array = check_targets(array, where)
     elif meta.task == "multilabel":
         labels = check_multilabel(array, where)
     else:
-        return _number_classes(
-            array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array, held, where
-        )
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        return _number_classes(array, meta, where)
     if labels.shape[1] != meta.num_classes:
         raise InputError(
-            f"{where}: {labels.shape[1]} columns of labels; {held.path} has {meta.num_classes}"
+            f"{where}: {labels.shape[1]} columns of labels; the directory has {meta.num_classes}"
         )
     return labels
 
 
-def _number_classes(array: Array, held: HeldDirectory, where: str) -> Ints:
+def _number_classes(array: Array, meta: Meta, where: str) -> Ints:
     """Return classes by their numbers in the directory, int64 [n], -1 where blank."""
     if array.ndim != 1:
         raise InputError(f"{where}: {array.shape[1]} columns; expected one, with classes")
-    names = held.meta.class_names or list(range(held.meta.num_classes))
+    names = meta.class_names or list(range(meta.num_classes))
     number = {str(name): place for place, name in enumerate(names)}
     for word, digit in (("False", "0"), ("True", "1")):  # partitioning stores them as integers
         if digit in number:

@@ -7,127 +7,30 @@ all types, P partitions.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.directory.meta import HeteroMeta
-from partitioning.directory.npy_files import edge_folder, load_array, node_folder
-from partitioning.directory.partition import HALO_IDS
-from partitioning.graph_data import (
-    EDGE_DATA,
-    MASKS,
-    PLAIN_RELATION,
-    PLAIN_TYPE,
-    AnyGraph,
-    EdgeType,
-    GraphData,
-    HeteroGraphData,
-    NodeTable,
-    Relation,
-    first_nodes,
-)
-from partitioning.node_names import Names
-from partitioning.update.held_graph import HeldDirectory
+from partitioning.array_checks import Ints
+from partitioning.directory.stored_graph import StoredGraph
+from partitioning.graph_data import HeteroGraphData
 
-Ints = NDArray[np.int64]
 PASSES = 3
 """Most passes over the nodes that gain by a move: later ones move few."""
 
 
-@dataclass(frozen=True, eq=False)
-class HeldGraph:
-    """The graph of a directory, nodes in the order of its partitions."""
-
-    graph: AnyGraph
-    masks: dict[str, NDArray[np.bool_]]
-    assignment: dict[str, Ints]
-    """[N_t] partition of each node, by type."""
-
-
-def read_graph(held: HeldDirectory) -> HeldGraph:
-    """Read all partitions of a directory as one graph, without self loops."""
-    folders = [held.folder(part) for part in range(held.num_parts)]
-
-    def join(name: str, of_type: str | None = None) -> Any:
-        places = [each if of_type is None else node_folder(each, of_type) for each in folders]
-        return np.concatenate([load_array(each / f"{name}.npy") for each in places])
-
-    tables = {}
-    for name, each in held.types.items():
-        names = None
-        if each.named:
-            names = Names.of([])
-            for folder in folders:
-                of_part = Names.read(node_folder(folder, name))
-                assert of_part is not None
-                names = names.concatenate(of_part)
-        tables[name] = NodeTable(join("feat", name), each.ids, names)
-    relations = {name: _read_relation(held, name) for name in held.relations}
-    masks = {name: join(name) for name in MASKS}
-    meta, target = held.meta, held.target
-    common = (join("label"), meta.num_classes)
-    classes = tuple(meta.class_names) or None
-    graph: AnyGraph
-    if isinstance(meta, HeteroMeta):
-        graph = HeteroGraphData(
-            meta.dataset, tables, relations, target, *common, class_names=classes
-        )
-    else:
-        table, relation = tables[PLAIN_TYPE], relations[PLAIN_RELATION]
-        graph = GraphData(
-            meta.dataset,
-            relation.src,
-            relation.dst,
-            table.features,
-            *common,
-            table.node_ids,
-            edge_weight=relation.edge_weight,
-            edge_feat=relation.edge_feat,
-            node_names=table.node_names,
-            class_names=classes,
-            features_of_ids=(folders[0] / HALO_IDS).is_file(),
-        )
-    parts = np.arange(held.num_parts)
-    assignment = {name: np.repeat(parts, np.diff(each.bounds)) for name, each in held.types.items()}
-    return HeldGraph(graph, masks, assignment)
-
-
-def _read_relation(held: HeldDirectory, name: EdgeType) -> Relation:
-    """Read the edges of a relation from all partitions, nodes numbered together."""
-    arrays: dict[str, list[Any]] = {}
-    for part in range(held.num_parts):
-        folder = edge_folder(held.folder(part), name)
-        source, destination = held.types[name[0]], held.types[name[2]]
-        halo = load_array(node_folder(held.folder(part), name[0]) / "halo.npy")
-        ids = np.concatenate((np.arange(*source.bounds[part : part + 2]), halo))
-        arrays.setdefault("src", []).append(ids[load_array(folder / "src.npy")])
-        dst = load_array(folder / "dst.npy").astype(np.int64) + destination.bounds[part]
-        arrays.setdefault("dst", []).append(dst)
-        for data in EDGE_DATA:
-            if (folder / f"{data}.npy").is_file():
-                arrays.setdefault(data, []).append(load_array(folder / f"{data}.npy"))
-    joined: dict[str, Any] = {each: np.concatenate(pieces) for each, pieces in arrays.items()}
-    return Relation(**joined)
-
-
-def rebalance(
-    found: HeldGraph, num_parts: int, max_imbalance: float, max_moved: float
-) -> dict[str, Ints]:
+def rebalance(stored: StoredGraph, max_imbalance: float, max_moved: float) -> dict[str, Ints]:
     """Return a better assignment by type.
 
     Args:
-        found: The graph and its assignment.
-        num_parts: P.
+        stored: The graph and its assignment.
         max_imbalance: A partition may have (1 + max_imbalance) times the mean number of nodes of
             each type.
         max_moved: Share of the nodes that may move to cut fewer edges, besides those that leave
             partitions that are too large.
     """
-    moves = _Moves(found, num_parts, max_imbalance)
+    moves = _Moves(stored, max_imbalance)
     moves.empty_large()
     budget = int(max_moved * len(moves.part))
     for _ in range(PASSES):
@@ -135,24 +38,21 @@ def rebalance(
         budget -= moved
         if not moved or budget <= 0:
             break
-    first = first_nodes(found.graph)
-    return {
-        name: moves.part[first[name] : first[name] + len(each)]
-        for name, each in found.assignment.items()
-    }
+    ends = np.cumsum([len(each) for each in stored.assignment.values()])
+    return dict(zip(stored.assignment, np.split(moves.part, ends[:-1]), strict=True))
 
 
 class _Moves:
     """An assignment while nodes move."""
 
-    def __init__(self, found: HeldGraph, num_parts: int, max_imbalance: float) -> None:
-        graph = found.graph
-        self.part = np.concatenate([found.assignment[name] for name in graph.nodes])
-        counts = [table.num_nodes for table in graph.nodes.values()]
+    def __init__(self, stored: StoredGraph, max_imbalance: float) -> None:
+        num_parts, counts = stored.num_parts, [len(each) for each in stored.assignment.values()]
+        self.part = np.concatenate(list(stored.assignment.values()))
         self.type = np.repeat(np.arange(len(counts)), counts)
         self.sizes = np.zeros((len(counts), num_parts), np.int64)
         np.add.at(self.sizes, (self.type, self.part), 1)
         self.limits = [math.ceil((1 + max_imbalance) * count / num_parts) for count in counts]
+        graph = stored.to_graph()
         whole = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
         shape = (len(self.part), len(self.part))
         ones = np.ones(whole.num_edges, np.float32)

@@ -1,4 +1,5 @@
-"""Applies a change to a partition directory: the new one is written beside it and takes its place.
+"""Applies tables of changes to a partition directory: a change is applied to the graph, which is
+written in the place of the former one.
 
 A change is known by the checksum of its tables. meta.json keeps the history of changes, so that one
 is not applied twice.
@@ -6,40 +7,28 @@ is not applied twice.
 
 import hashlib
 import json
-import logging
-import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partitioning.directory.meta import HeteroMeta, Meta
-from partitioning.directory.npy_files import content_of, edge_folder, load_array
-from partitioning.directory.write_directory import replaced_when_written, write_meta, writing
+from partitioning.array_checks import check_split
+from partitioning.directory.meta import Meta
+from partitioning.directory.replace_directory import writing
+from partitioning.directory.stored_graph import StoredGraph, read_graph, read_meta
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
-from partitioning.update.change import Change, table_files
-from partitioning.update.held_graph import (
-    HeldDirectory,
-    all_bounds,
-    open_directory,
-    read_meta,
-    relations_of,
-)
-from partitioning.update.place import place
-from partitioning.update.read_change import read_change
-from partitioning.update.renumbering import Renumbering
-from partitioning.update.update_part import PartUpdater, UpdatedPart, update_degrees
+from partitioning.graph_data import MASKS, is_labelled
+from partitioning.update.apply_change import apply_change
+from partitioning.update.change import Change, NodeChange, Tables, find_tables
+from partitioning.update.place import place_new
+from partitioning.update.read_edges import read_edge_changes
+from partitioning.update.read_nodes import read_nodes
+from partitioning.update.stored_columns import check_features
 from partitioning.update_settings import UpdateSettings
-
-log = logging.getLogger(__name__)
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,69 +56,73 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
             process writes the directory. The directory is as before.
     """
     with writing(path):
-        held = open_directory(path)
-        files = table_files(held.types, held.relations, settings)
-        if not files:
+        meta = read_meta(path)
+        check_features(path, meta)
+        tables = find_tables(settings, meta)
+        if not tables:
             raise InputError(
                 "app=update: nothing to change; give tables by update.new_nodes, changed_nodes,"
                 " deleted_nodes, new_edges, changed_edges or deleted_edges"
             )
-        digest, described = _describe_files(files)
-        _refuse_again(path, held.meta, digest, again=settings.again)
-        change = read_change(held, settings)
-        numbers = _renumber(held, change, settings)
-        with replaced_when_written(path, overwrite=True) as unfinished:
-            parts = _write_parts(held, change, numbers, unfinished)
-            rows = [
-                describe_part(held, change, numbers, made, part, unfinished)
-                for part, made in enumerate(parts)
-            ]
-            entry = make_entry(rows, digest, described, change.notes, version)
-            meta = make_meta(held.meta, rows, entry)
-            write_meta(unfinished, meta)
-    return Update(meta, entry, [*change.notes, *_note_dgl_files(held)])
+        files = _describe_files(tables)
+        digest = _make_digest(files)
+        _refuse_again(path, meta, digest, again=settings.again)
+        stored = read_graph(path, meta)
+        change = read_change(stored, tables)
+        changed, num_edges = apply_change(stored, change)
+        _check_split(stored, changed)
+        placed = place_new(changed, settings.max_imbalance)
+        entry = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "change": digest,
+            "files": files,
+            "nodes": _count_nodes(change.nodes),
+            "edges": num_edges,
+            "placed": _count_placed(change.nodes, placed, len(meta.parts)),
+            "notes": change.notes,
+            "version": version,
+        }
+        made = replace(changed, assignment=placed).write(path, entry)
+    return Update(made, entry, [*change.notes, *_note_dgl_files(path, meta)])
 
 
-def check_tables(path: Path, settings: UpdateSettings) -> tuple[str, dict[str, Any]]:
-    """Return the checksum of a machine's tables, which may be none, and their files by setting.
+def read_change(stored: StoredGraph, tables: Tables) -> Change:
+    """Read the tables of a change.
 
     Raises:
-        InputError: a table is missing, or its change was applied before.
+        InputError: names setting, file, row and value of what does not fit the graph.
     """
-    meta = read_meta(path)
-    files = table_files(list(all_bounds(meta)), relations_of(meta), settings)
-    digest, described = _describe_files(files)
-    _refuse_again(path, meta, digest, again=settings.again or not files)
-    return digest, described
+    notes: list[str] = []
+    nodes = {name: read_nodes(stored, name, tables, notes) for name in stored.nodes}
+    target = nodes[stored.meta.target_type]
+    if len(target.deleted) == target.grown.num_nodes:
+        raise InputError(
+            "update.deleted_nodes: no node would be left; remove the directory instead"
+        )
+    edges = read_edge_changes(stored, tables, nodes)
+    new = f"the {len(target.new_ids)} new nodes"
+    if len(target.new_ids) and MASKS[0] not in target.new_values:
+        notes.append(
+            f"{new} are in no set of the split: a column split (train, val, test) puts them into"
+            " one"
+        )
+    if len(target.new_ids) and "label" not in target.new_values:
+        notes.append(f"{new} have no label: there is no such column")
+    return Change(nodes, edges, notes)
 
 
-def make_entry(
-    rows: list[dict[str, Any]],
-    digest: str,
-    files: dict[str, Any],
-    notes: list[str],
-    version: str,
-) -> dict[str, Any]:
-    """Return the entry of a change in the history, from the rows of all partitions."""
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "change": digest,
-        "files": files,
-        **count_changes(rows),
-        "notes": notes,
-        "version": version,
-    }
+def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
+    """Return name and checksum of the files of a change, by setting."""
+    described: dict[str, dict[str, str]] = {}
+    for (setting, _), path in tables.items():
+        described.setdefault(f"update.{setting}", {})[path.name] = _checksum_of(path)
+    return described
 
 
-def _describe_files(files: Mapping[str, list[Path]]) -> tuple[str, dict[str, Any]]:
-    """Return the checksum of a change, and name and checksum of its files by setting."""
-    described = {
-        setting: {file.name: _checksum_of(file) for file in found}
-        for setting, found in files.items()
-    }
-    sums = {setting: sorted(found.values()) for setting, found in described.items()}
-    digest = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
-    return digest, described
+def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the checksum of a change, which does not depend on the names of its files."""
+    sums = {setting: sorted(found.values()) for setting, found in files.items()}
+    return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum_of(path: Path) -> str:
@@ -151,185 +144,43 @@ def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
             )
 
 
-def _renumber(
-    held: HeldDirectory, change: Change, settings: UpdateSettings
-) -> dict[str, Renumbering]:
-    """Place the new nodes in partitions and number all nodes anew, by type."""
-    parts = place_new(held, change, settings)
-    return {
-        name: Renumbering.of(held.types[name].bounds, nodes.deleted, parts[name])
-        for name, nodes in change.nodes.items()
-    }
-
-
-def place_new(held: HeldDirectory, change: Change, settings: UpdateSettings) -> dict[str, Ints]:
-    """Return the partition of each new node, by type; sources on other machines do not count."""
-    bounds = {name: each.bounds for name, each in held.types.items()}
-    num_new = {name: len(nodes.new_ids) for name, nodes in change.nodes.items()}
-    sizes = {}
-    for name, nodes in change.nodes.items():
-        gone = np.searchsorted(bounds[name], nodes.deleted, side="right") - 1
-        sizes[name] = np.diff(bounds[name]) - np.bincount(gone, minlength=held.num_parts)
-    edges = []
-    for (source, _, destination), each in change.edges.items():
-        here = each.new.take(each.new.src < bounds[source][-1] + num_new[source])
-        edges.append(((source, here.src), (destination, here.dst)))
-    return place(bounds, sizes, num_new, edges, settings.max_imbalance)
-
-
-def _write_parts(
-    held: HeldDirectory, change: Change, numbers: dict[str, Renumbering], folder: Path
-) -> list[UpdatedPart]:
-    """Write all changed partitions in threads."""
-    updater = PartUpdater(held, change, numbers, folder)
-    with ThreadPoolExecutor(min(held.num_parts, os.cpu_count() or 1, 4)) as pool:
-        parts = list(pool.map(updater.update, range(held.num_parts)))
-    if PLAIN_RELATION in held.relations:
-        update_degrees(held, folder, PLAIN_RELATION, numbers[PLAIN_TYPE], parts)
-    return parts
-
-
-def describe_part(
-    held: HeldDirectory,
-    change: Change,
-    numbers: Mapping[str, Renumbering],
-    made: UpdatedPart,
-    part: int,
-    folder: Path,
-) -> dict[str, Any]:
-    """Return what an updated partition has, and what changed in it, as JSON values."""
-    edges = {SEPARATOR.join(name): count for name, count in made.num_edges.items()}
-    loops = {
-        name: int((numbers[name[2]].part_of(each.self_loops) == part).sum())
-        for name, each in change.edges.items()
-    }
-    new_nodes = {name: int((each.parts_of_new == part).sum()) for name, each in numbers.items()}
-    kinds: dict[str, dict[str, int]] = {"changed": {}, "deleted": {}}
-    for name, nodes in change.nodes.items():
-        for kind, found in kinds.items():
-            owner = numbers[name].part_of(getattr(nodes, kind))
-            found[name] = int((owner == part).sum())
-    changed_edges = [
-        int((numbers[name[2]].part_of(each.changed.dst) == part).sum())
-        for name, each in change.edges.items()
-    ]
-    before = sum(_count_edges(held, name, part) for name in held.relations)
-    return {
-        "inner": made.num_inner,
-        "halo": {name: len(halo) for name, halo in made.halo.items()},
-        "edges": edges,
-        "cut": {SEPARATOR.join(name): count for name, count in made.num_cut.items()},
-        "split": made.split,
-        "self_loops": held.meta.parts[part].edges - before + sum(loops.values()),
-        "changes": {
-            "nodes": {
-                "new": sum(new_nodes.values()),
-                **{kind: sum(found.values()) for kind, found in kinds.items()},
-            },
-            "edges": {
-                "new": sum(map(len, made.added.values())) + sum(loops.values()),
-                "changed": sum(changed_edges),
-                "deleted": sum(map(len, made.removed.values())),
-            },
-        },
-        "checksums": _checksums(held, folder, part),
-    }
-
-
-def count_changes(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The counts of a change for the history, from the rows of all partitions."""
-    counts: dict[str, Any] = {
-        what: {
-            kind: sum(row["changes"][what][kind] for row in rows)
-            for kind in ("new", "changed", "deleted")
-        }
-        for what in ("nodes", "edges")
-    }
-    return counts | {"placed": [row["changes"]["nodes"]["new"] for row in rows]}
-
-
-def make_meta(meta: Meta, rows: list[dict[str, Any]], entry: dict[str, Any]) -> Meta:
-    """Return the description of an updated directory, from `describe_part` of all partitions.
-
-    Raises:
-        InputError: no training node is left of those that there were.
+def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
+    """InputError for a node without label in a set of the split, or where no training node is left
+    of those that there were.
     """
-    if any(part.train for part in meta.parts) and not any(row["split"]["train"] for row in rows):
+    masks = {name: changed.target_rows[name] for name in MASKS}
+    ids = changed.nodes[changed.meta.target_type].node_ids
+    check_split(masks, is_labelled(changed.target_rows["label"]), "the changed graph", ids)
+    if stored.target_rows[MASKS[0]].any() and not masks[MASKS[0]].any():
         raise InputError(
             "app=update: no training node would be left, so nothing could be trained; keep some"
             " (update.deleted_nodes, or the column split)"
         )
-    checksums = {name: each for row in rows for name, each in row["checksums"].items()}
-    counts = [
-        replace(
-            before,
-            nodes=sum(row["inner"].values()),
-            edges=sum(row["edges"].values()) + row["self_loops"],
-            halo=sum(row["halo"].values()),
-            **row["split"],
-            content=content_of(checksums, part),
-        )
-        for part, (before, row) in enumerate(zip(meta.parts, rows, strict=True))
-    ]
-    by_type: dict[str, Any] = {}
-    if isinstance(meta, HeteroMeta):
-        by_type["types"] = {
-            name: {
-                "features": each["features"],
-                "nodes": [row["inner"][name] for row in rows],
-                "halo": [row["halo"][name] for row in rows],
-            }
-            for name, each in meta.types.items()
-        }
-        by_type["relations"] = {
-            name: {
-                "edges": [row["edges"][name] for row in rows],
-                "cut": sum(row["cut"][name] for row in rows),
-            }
-            for name in meta.relations
-        }
-    return replace(
-        meta,
-        num_nodes=sum(each.nodes for each in counts),
-        num_edges=sum(each.edges for each in counts),
-        cut_edges=sum(sum(row["cut"].values()) for row in rows),
-        parts=counts,
-        checksums=dict(sorted(checksums.items())),
-        cover_rows=None,
-        history=[*meta.history, entry],
-        **by_type,
-    )
 
 
-def _count_edges(held: HeldDirectory, name: EdgeType, part: int) -> int:
-    """Return the number of edges of a relation into a partition, before the change."""
-    return len(load_array(edge_folder(held.folder(part), name) / "dst.npy"))
+def _count_nodes(nodes: Mapping[str, NodeChange]) -> dict[str, int]:
+    """Return the number of new, changed and deleted nodes of all types."""
+    counted = {"new": "new_ids", "changed": "changed", "deleted": "deleted"}
+    return {
+        kind: sum(len(getattr(each, field)) for each in nodes.values())
+        for kind, field in counted.items()
+    }
 
 
-def _checksums(held: HeldDirectory, folder: Path, part: int) -> dict[str, str]:
-    """The sha256 of every file of a partition, by its path in the directory.
-
-    A file that stayed keeps the one it had.
-    """
-    files = sorted(path for path in (folder / f"part{part}").rglob("*") if path.is_file())
-    names = [path.relative_to(folder).as_posix() for path in files]
-
-    def checksum(place: int) -> str:
-        old = held.path / names[place]
-        stated = held.meta.checksums.get(names[place])
-        if stated is not None and old.is_file() and old.samefile(files[place]):
-            return stated
-        return file_checksum(files[place])
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases Python's lock
-        return dict(zip(names, pool.map(checksum, range(len(files))), strict=True))
+def _count_placed(
+    nodes: Mapping[str, NodeChange], placed: Mapping[str, Any], num_parts: int
+) -> list[int]:
+    """Return the number of new nodes of each partition; the new ones of a type are its last."""
+    new = [placed[name][len(placed[name]) - len(each.new_ids) :] for name, each in nodes.items()]
+    counts: list[int] = np.bincount(np.concatenate(new), minlength=num_parts).tolist()
+    return counts
 
 
-def _note_dgl_files(held: HeldDirectory) -> list[str]:
+def _note_dgl_files(path: Path, meta: Meta) -> list[str]:
     """Return a note that DGL's files are not written again, if the directory has some."""
-    if not any(name.endswith((".dgl", ".json")) for name in held.meta.checksums):
+    if not any(name.endswith((".dgl", ".json")) for name in meta.checksums):
         return []
     return [
         "DGL's files are left out, because they are not updated; app=partition_data"
-        f" partition.from={held.path} writes them again where DGL is installed"
+        f" partition.from={path} writes them again where DGL is installed"
     ]

@@ -30,8 +30,7 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
         from retexo.apps import remote_files
 
         return remote_files.run_with_copies(settings, run_dir, callbacks)
-    is_alone = settings.train.cluster.num_nodes == 1
-    if name in DISTRIBUTED_APPS and not (name == "update" and is_alone):
+    if name in DISTRIBUTED_APPS:
         fork_server.warm_up()  # it imports torch while this process does
     app = import_module(f"retexo.apps.{name}")
     with contextlib.nullcontext() if name == "serve" else ticker.running():

@@ -20,9 +20,10 @@ from partitioning.assign import Assignment, assign, check_memory
 from partitioning.datasets import objects as objects
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import Meta
+from partitioning.directory.replace_directory import writing
 from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.verify import verify_directory
-from partitioning.directory.write_directory import write, writing
+from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
 from partitioning.features.build import (
     FITTED_ROLES,

@@ -1,14 +1,14 @@
 """`app=partition_data partition.from=DIR`: rebalance an updated partition directory in place."""
 
 import time
+from dataclasses import replace
 
 from partitioning.dgl_import import has_dgl
-from partitioning.directory.meta import Meta
-from partitioning.directory.write_directory import write, writing
+from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.replace_directory import writing
+from partitioning.directory.stored_graph import read_graph, read_meta
 from partitioning.file_io import check_path
-from partitioning.graph_data import GraphData
-from partitioning.update.held_graph import open_directory
-from partitioning.update.rebalance import read_graph, rebalance
+from partitioning.update.rebalance import rebalance
 from partitioning.update_settings import UpdateSettings
 from retexo import __version__
 from retexo.apps.partition_report import print_report
@@ -22,39 +22,19 @@ def rebalance_directory(settings: UpdateSettings) -> Meta:
     """
     path = check_path("partition.from", str(settings.source)).resolve()  # of a link its target
     with writing(path):
-        held = open_directory(path)
-        found, meta = read_graph(held), held.meta
-        num_parts = held.num_parts
-        better = rebalance(found, num_parts, settings.max_imbalance, settings.max_moved)
-        moved = sum(int((better[name] != found.assignment[name]).sum()) for name in better)
+        meta = read_meta(path)
+        stored = read_graph(path, meta)
+        better = rebalance(stored, settings.max_imbalance, settings.max_moved)
+        moved = sum(int((better[name] != stored.assignment[name]).sum()) for name in better)
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "moved": moved,
             "cut": {"before": meta.cut_edges},
             "version": __version__,
         }
-        provenance = {
-            "request": meta.request,
-            "split": meta.split,
-            "versions": meta.versions,
-            "notes": meta.notes,
-            "features": meta.features,
-            "history": [*meta.history, entry],
-        }
-        made, _ = write(
-            path,
-            found.graph,
-            found.masks,
-            better,
-            num_parts=num_parts,
-            provenance=provenance,
-            overwrite=True,
-            with_dgl_files=has_dgl() and isinstance(found.graph, GraphData),
-        )
+        with_dgl_files = has_dgl() and not isinstance(meta, HeteroMeta)
+        made = replace(stored, assignment=better).write(path, entry, with_dgl_files=with_dgl_files)
     print_report(made, path)
-    lost = meta.num_edges - made.num_edges
-    if lost:
-        print(f"note: {lost:,} self loops, which partitions leave out, are no longer counted")
     print(
         f"{path}: {moved:,} of {made.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"
         f" {made.cut_edges:,} now; largest part {_measure_imbalance(meta):.3f} times the mean"

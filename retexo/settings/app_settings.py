@@ -24,7 +24,7 @@ APPS = (
     "report",
     "hub",
 )
-DISTRIBUTED_APPS = ("train", "evaluate", "predict", "update")
+DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 
 

@@ -25,6 +25,7 @@ from support import (
 from partitioning.directory import sort_edges, write_directory
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.replace_directory import writing
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE
@@ -336,7 +337,7 @@ def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 HOLD = """
 import sys, time
 from pathlib import Path
-from partitioning.directory.write_directory import writing
+from partitioning.directory.replace_directory import writing
 with writing(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(100)
@@ -360,12 +361,12 @@ def test_a_second_writer_is_told_who_is_the_first(
 ) -> None:
     owner = f"made: in use by process {holder.pid} on '{socket.gethostname()}', which began at '20"
     with pytest.raises(InputError, match=owner):
-        write_directory.writing(tmp_path / "made").__enter__()
+        writing(tmp_path / "made").__enter__()
     holder.kill()
     holder.wait()
     (tmp_path / ".made.unfinished-x").mkdir()
     (tmp_path / ".made.old-x" / "old").mkdir(parents=True)
-    with write_directory.writing(tmp_path / "made"):
+    with writing(tmp_path / "made"):
         assert sorted(path.name for path in tmp_path.iterdir()) == [".made.lock", "made"]
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 

@@ -19,11 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import snapshot
 
-from partitioning.directory import write_directory
+from partitioning import file_io
+from partitioning.directory import replace_directory, stored_graph, write_directory
 from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import node_folder
+from partitioning.directory.replace_directory import writing
 from partitioning.directory.verify import verify_directory
-from partitioning.directory.write_directory import write, writing
+from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
 from partitioning.graph_data import (
     MASKS,
@@ -37,16 +39,12 @@ from partitioning.graph_data import (
 )
 from partitioning.node_names import Names, hash_names
 from partitioning.random_rows import random_rows
-from partitioning.update.change import find_table
-from partitioning.update.own_part import OwnPart
-from partitioning.update.update_directory import make_meta, update_directory
+from partitioning.update.change import find_tables
+from partitioning.update.update_directory import update_directory
 from partitioning.update_settings import UpdateSettings
 from retexo import apps
-from retexo.comm.collectives import Communicator
-from retexo.comm.thread_transport import run_threads
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
-from retexo.worker.update import update_own
 
 CLASSES = 3
 ONCE = [HealthCheck.function_scoped_fixture]
@@ -351,111 +349,6 @@ def test_updates_equal_partitioning_from_scratch(
         assert verify_directory(path) == {}
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=ONCE)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.sampled_from(["plain", "named", "edge_data", "hetero"]),
-    st.sampled_from([(1, 1), (1, 1, 1), (2, 1)]),
-)
-def test_machines_update_their_parts_as_one_does(
-    tmp_path: Path, seed: int, kind: str, machines: tuple[int, ...]
-) -> None:
-    for each in tmp_path.iterdir():
-        shutil.rmtree(each)
-    num_parts = sum(machines)
-    model = make(seed, kind, num_parts)
-    whole = tmp_path / "graph"
-    of_parts = {
-        name: model.rng.integers(num_parts, size=len(rows)) for name, rows in model.nodes.items()
-    }
-    model.write(whole, of_parts)
-    owner = {
-        (name, node): int(part)
-        for name, rows in model.nodes.items()
-        for node, part in zip(rows, of_parts[name], strict=True)
-    }
-    machine_of = np.repeat(np.arange(len(machines)), machines)
-    at_machine = {key: int(machine_of[part]) for key, part in owner.items()}
-    change = model.mutate()
-    for (setting, name), rows in change.items():
-        if setting == "new_nodes":
-            at_machine |= {
-                (name, row["id"]): int(model.rng.integers(len(machines))) for row in rows
-            }
-
-    def settings_of(machine: int) -> UpdateSettings:
-        own = {
-            (setting, name): [
-                row
-                for row in rows
-                if at_machine[(name, row["id"]) if "id" in row else (name[2], row["dst"])]
-                == machine
-            ]
-            for (setting, name), rows in change.items()
-        }
-        return model.write_tables(tmp_path / f"tables{machine}", own)
-
-    given_at = [settings_of(machine) for machine in range(len(machines))]
-    for machine in range(len(machines)):
-        own = tmp_path / f"machine{machine}"
-        own.mkdir()
-        shutil.copy(whole / "meta.json", own)
-        for part in np.flatnonzero(machine_of == machine):
-            shutil.copytree(whole / f"part{part}", own / f"part{part}")
-    made = tmp_path / "made"
-    made.mkdir()
-
-    def work(comm: Communicator) -> Any:
-        machine = int(machine_of[comm.rank])
-        first = sum(machines[:machine])
-        ranks = range(first, first + machines[machine])
-        own = OwnPart.read(tmp_path / f"machine{machine}", ranks, comm.rank, given_at[machine])
-        return update_own(own, comm, made)
-
-    if not any(map(len, change.values())):
-        return
-    results = run_threads(num_parts, work)
-    assert all(each["parts"] == results[0]["parts"] for each in results)
-    before = Meta.read(whole)
-    assert before is not None
-    meta = make_meta(before, results[0]["parts"], {})
-    write_directory.write_meta(made, meta)
-    assert verify_directory(made) == {}
-    wanted = model.write(tmp_path / "scratch", assignment_of(made, model))
-    assert contents(made) == contents(tmp_path / "scratch")
-    for field_name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):
-        assert getattr(meta, field_name, None) == getattr(wanted, field_name, None), field_name
-
-
-def test_machines_name_rows_that_do_not_fit_the_others(tmp_path: Path) -> None:
-    model = make(3, "plain", 2)
-    ids = [*model.nodes[""]]
-    model.write(tmp_path / "graph", {"": np.arange(len(ids)) % 2})
-    (tmp_path / "made").mkdir()
-    row = dict(model.nodes[""][ids[1]])
-    for rows, message in (
-        ([("new_edges", {"src": 7, "dst": ids[0]})], "7 for instance: no machine has it"),
-        ([("new_nodes", row)], f"node {ids[1]} is in another partition already"),
-        (
-            [("new_edges", {"src": ids[1], "dst": ids[0]}), ("deleted_nodes", {"id": ids[1]})],
-            "another machine deletes it",
-        ),
-    ):
-        given_at = [UpdateSettings(**NO_CHANGE)] * 2
-        for machine, (setting, each) in enumerate(rows):
-            folder = tmp_path / str(machine)
-            given_at[machine] = model.write_tables(folder, {(setting, ""): [each]})
-
-        def work(comm: Communicator, given_at: list[UpdateSettings] = given_at) -> Any:
-            ranks = range(comm.rank, comm.rank + 1)
-            own = OwnPart.read(tmp_path / "graph", ranks, comm.rank, given_at[comm.rank])
-            return update_own(own, comm, tmp_path / "made")
-
-        with pytest.raises(InputError) as refused:
-            run_threads(2, work)
-        assert message in str(refused.value)
-
-
 @pytest.mark.parametrize("kind", ["edge_data", "hetero"])
 def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: str) -> None:
     model = make(5, kind, 3)
@@ -475,6 +368,8 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
     parts[target] = np.repeat([0, 1, 2], [len(group) for group in groups])
     parts[target][[0, 25, 26, 50, 51, 52]] = [1, 0, 0, 0, 0, 0]  # six strayed; part 0 is too large
     path = tmp_path / "graph"
+    loop = {"src": int(groups[0][0]), "dst": int(groups[0][0]), **model.edge_values()}
+    model.edges[model.relations[0]].append(loop)
     before = model.write(path, parts)
     for name, rows in model.nodes.items():  # in the order of the directory
         ordered = np.array([*rows])[np.argsort(parts[name], kind="stable")]
@@ -484,6 +379,7 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
     moved = made.history[-1]["moved"]
     assert 0 < moved <= 12
     assert made.cut_edges < before.cut_edges / 2
+    assert made.num_edges == before.num_edges  # with the self loop
     assert max(part.nodes for part in made.parts) <= max(part.nodes for part in before.parts)
     model.write(tmp_path / "scratch", assignment_of(path, model))
     assert contents(path) == contents(tmp_path / "scratch")
@@ -650,11 +546,11 @@ def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
 def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path) -> None:
     write_csv(tmp_path / "user.vip.csv", "id 1")
     table = write_csv(tmp_path / "user.csv.gz", "id 1")
-    held: Any = SimpleNamespace(types=["user", "user.vip"], relations=[])
-    given: Any = SimpleNamespace(new_nodes=str(tmp_path))
-    assert find_table(held, given, "new_nodes", "user") == table
+    meta: Any = SimpleNamespace(node_counts=["user", "user.vip"], edge_counts=[])
+    given = UpdateSettings(**(NO_CHANGE | {"new_nodes": str(tmp_path)}))
+    assert find_tables(given, meta)["new_nodes", "user"] == table
     table.unlink()
-    assert find_table(held, given, "new_nodes", "user") is None
+    assert ("new_nodes", "user") not in find_tables(given, meta)
 
 
 def write_change(folder: Path, change: dict[str, str]) -> dict[str, Any]:
@@ -678,28 +574,86 @@ def test_wrong_changes_are_named_and_lose_nothing(
         assert not [*path.parent.glob(".*")], name
 
 
-def test_a_change_is_applied_once_by_one_process_to_an_intact_directory(
-    tables: tuple[Path, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_change_is_applied_once_by_one_process(
+    tables: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:
     path, _ = tables
-    change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1"})
+    before = Meta.read(path)
+    assert before is not None
+    change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1 bob,bob,1"})
     with writing(path), pytest.raises(InputError, match="in use by process"):
         update(path, **change)
-    with monkeypatch.context() as patched:  # as if killed before the end
-        patched.setattr(write_directory, "exchange_durably", lambda new, old: os._exit(9))
+    made = update(path, **change)
+    assert made.num_edges == before.num_edges + 3
+    with pytest.raises(InputError, match="this change was applied at"):
+        update(path, **change)
+    again = update(path, **change, again=True)
+    assert len(again.history) == 2
+    assert again.num_edges == made.num_edges + 3  # self loops are counted, and not stored
+
+
+def write_half_a_file(path: Path, array: np.ndarray) -> None:
+    path.write_bytes(array.tobytes()[:-1])
+    os._exit(9)
+
+
+def exchange_and_die(new: Path, old: Path) -> None:
+    file_io.exchange_durably(new, old)
+    os._exit(9)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "die", "is_new"),
+    [
+        (stored_graph, "write", lambda *args, **more: os._exit(9), False),
+        (np, "save", write_half_a_file, False),
+        (write_directory, "write_meta", lambda *args: os._exit(9), False),
+        (replace_directory, "exchange_durably", lambda *args: os._exit(9), False),
+        (replace_directory, "exchange_durably", exchange_and_die, True),
+    ],
+    ids=["read", "file", "description", "written", "exchanged"],
+)
+def test_a_killed_update_leaves_the_old_directory_or_the_new_one(
+    tables: tuple[Path, pd.DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+    die: Any,
+    is_new: bool,
+) -> None:
+    path, _ = tables
+    before = contents(path)
+    change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1"})
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, die)
         process = multiprocessing.get_context("fork").Process(
             target=update, args=(path,), kwargs=change
         )
         process.start()
         process.join()
         assert process.exitcode == 9
-    assert [*path.parent.glob(f".{path.name}.unfinished-*")]
     assert verify_directory(path) == {}
-    update(path, **change)
+    assert (contents(path) != before) == is_new
+    update(path, **change, again=True)
     assert not [*path.parent.glob(".*")]
-    with pytest.raises(InputError, match="this change was applied at"):
+
+
+def test_files_that_stay_are_links_and_a_change_needs_all_parts(
+    tables: tuple[Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    path, _ = tables
+    numbers = {file: (path / file).stat().st_ino for file in contents(path)}
+    update(path, **write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1"}))
+    kept = {file for file, number in numbers.items() if (path / file).stat().st_ino == number}
+    assert {"part0/feat.npy", "part1/label.npy", "part0/name_text.npy"} <= kept
+    assert not {"part0/src.npy", "part1/src.npy"} <= kept
+    shutil.rmtree(path / "part1")
+    before = snapshot(path)
+    change = write_change(tmp_path, {"deleted_edges": "src,dst ann,eve"})
+    with pytest.raises(InputError, match="part1 is not on this machine, and a change needs all"):
         update(path, **change)
-    assert len(update(path, **change, again=True).history) == 2
+    assert snapshot(path) == before
 
 
 @pytest.mark.parametrize("name", ["src", "feat", "label", "val_mask", "edge_weight", "name_text"])

@@ -1,0 +1,78 @@
+"""Puts a directory in its place when it is complete: at any time it is the old one or the new one.
+A lock keeps other processes from writing it.
+"""
+
+import contextlib
+import errno
+import glob
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from partitioning.errors import InputError
+from partitioning.file_io import exchange_durably, exclusive, rename_durably, why_unwritten
+
+log = logging.getLogger(__name__)
+
+UNFINISHED, OLD = ".unfinished-", ".old-"
+"""Prefixes of the hidden folders beside a directory: the one being written, the one being replaced.
+"""
+
+
+@contextlib.contextmanager
+def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a hidden folder that takes the place of the directory at the end; it is removed on
+    failure.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(
+        tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent)
+    )
+    try:
+        unfinished.chmod(0o755)
+        yield unfinished
+        _move_into_place(unfinished, directory, overwrite)
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, why_unwritten(error), str(directory)) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
+    """Rename the folder. An existing directory changes places with it, so that one of them can
+    always be read; where the system cannot do that, it is moved aside first."""
+    if not os.path.lexists(directory):
+        rename_durably(unfinished, directory)
+        return
+    if not overwrite:
+        raise InputError(
+            f"{directory}: appeared while it was made anew; set overwrite=true to replace it"
+        )
+    if exchange_durably(unfinished, directory):
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}{OLD}", dir=directory.parent))
+    directory.rename(old / "old")
+    rename_durably(unfinished, directory)
+    shutil.rmtree(old)
+
+
+@contextlib.contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Lock a partition directory, and remove the hidden folders that a killed run left beside it.
+
+    Raises:
+        InputError: another process is writing it; the message names that process.
+    """
+    with exclusive(directory.with_name(f".{directory.name}.lock"), str(directory)):
+        name = glob.escape(f".{directory.name}")
+        for old in directory.parent.glob(f"{name}{OLD}*"):
+            if (old / "old").exists() and not directory.exists():
+                (old / "old").rename(directory)  # killed between two renames
+            shutil.rmtree(old, ignore_errors=True)
+        for unfinished in directory.parent.glob(f"{name}{UNFINISHED}*"):
+            log.info("removing %s, left by a killed run", unfinished)
+            shutil.rmtree(unfinished, ignore_errors=True)
+        yield

@@ -1,0 +1,200 @@
+"""The graph of a partition directory: read from its partitions, and written in their place after a
+change.
+
+Nodes are in the order of the partitions, edges sorted by destination, then source. N nodes of a
+type, E edges of a relation, P partitions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from partitioning.array_checks import Array, Ints
+from partitioning.directory.feature_rows import FeatureRows
+from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.npy_files import node_folder
+from partitioning.directory.partition import HALO_IDS, HeteroPartition
+from partitioning.directory.read_directory import find, read_typed
+from partitioning.directory.write_directory import write
+from partitioning.errors import InputError
+from partitioning.graph_data import (
+    EDGE_DATA,
+    MASKS,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    AnyGraph,
+    EdgeType,
+    GraphData,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+    endpoint_dtype,
+)
+from partitioning.node_names import Names
+
+
+@dataclass(frozen=True, eq=False)
+class StoredGraph:
+    """The graph of a partition directory; a plain graph has one type and one relation."""
+
+    meta: Meta
+    nodes: dict[str, NodeTable]
+    """Their features are FeatureRows."""
+    relations: dict[EdgeType, Relation]
+    """Without self loops."""
+    target_rows: dict[str, Array]
+    """[N, ...] label and the masks of the target's nodes, by the names of their files."""
+    assignment: dict[str, Ints]
+    """[N] partition of each node, by type."""
+    self_loops: list[int]
+    """[P] edges from a node to itself, which are counted and not stored."""
+    features_of_ids: bool
+    """See GraphData."""
+
+    @property
+    def num_parts(self) -> int:
+        return len(self.meta.parts)
+
+    def to_graph(self) -> AnyGraph:
+        """Return the graph as partitioning takes it."""
+        meta = self.meta
+        common: dict[str, Any] = {
+            "name": meta.dataset,
+            "labels": self.target_rows["label"],
+            "num_classes": meta.num_classes,
+            "class_names": tuple(meta.class_names) or None,
+        }
+        if isinstance(meta, HeteroMeta):
+            return HeteroGraphData(
+                nodes=self.nodes, relations=self.relations, target=meta.target, **common
+            )
+        table, relation = self.nodes[PLAIN_TYPE], self.relations[PLAIN_RELATION]
+        return GraphData(
+            src=relation.src,
+            dst=relation.dst,
+            edge_weight=relation.edge_weight,
+            edge_feat=relation.edge_feat,
+            features=table.features,
+            node_ids=table.node_ids,
+            node_names=table.node_names,
+            features_of_ids=self.features_of_ids,
+            **common,
+        )
+
+    def write(self, path: Path, entry: dict[str, Any], *, with_dgl_files: bool = False) -> Meta:
+        """Write the graph in the place of its directory; return the new description.
+
+        The settings, the split, the fitted pipelines and the notes stay. A file whose content
+        stays is a hard link to the former one.
+
+        Args:
+            path: The directory. The files of its partitions are intact (`read_graph`).
+            entry: What changed, for the history.
+            with_dgl_files: Whether to write DGL's files, too; for plain graphs only.
+        """
+        kept = ("name", "request", "split", "versions", "notes", "features")
+        provenance = {name: getattr(self.meta, name) for name in kept}
+        return write(
+            path,
+            self.to_graph(),
+            {name: self.target_rows[name] for name in MASKS},
+            self.assignment,
+            num_parts=self.num_parts,
+            provenance=provenance | {"history": [*self.meta.history, entry]},
+            overwrite=True,
+            with_dgl_files=with_dgl_files,
+            before=self.meta,
+            self_loops=self.self_loops,
+        )[0]
+
+
+def read_meta(path: Path) -> Meta:
+    """Read the description of a directory that is to be changed.
+
+    Raises:
+        InputError: it is of another program, or for link prediction.
+    """
+    meta = Meta.read(path)
+    if meta is None:
+        raise InputError(
+            f"{path}: has no meta.json of this program, so it cannot be changed; make a directory"
+            " by app=partition_data"
+        )
+    if meta.links:
+        raise InputError(
+            f"{path}: made with task=link_prediction, whose pairs and spectral embedding depend on"
+            " the whole graph; partition the changed tables again (app=partition_data"
+            " overwrite=true)"
+        )
+    return meta
+
+
+def read_graph(path: Path, meta: Meta) -> StoredGraph:
+    """Read all partitions of a directory.
+
+    Raises:
+        InputError: a partition is on another machine only, or damaged.
+    """
+    num_parts = len(meta.parts)
+    missing = [part for part in range(num_parts) if not (path / f"part{part}").is_dir()]
+    if missing:
+        raise InputError(
+            f"{path}: part{missing[0]} is not on this machine, and a change needs all partitions:"
+            " make it (app=update, partition.from=DIR) in a complete copy of the directory, or"
+            " partition the changed graph again, and copy to each machine what it needs"
+        )
+    # What is made from a damaged file would get a new checksum.
+    find([path], None).verify(range(num_parts))
+    parts = [read_typed(path, meta, part) for part in range(num_parts)]
+    bounds = {name: np.cumsum([0, *each["nodes"]]) for name, each in meta.node_counts.items()}
+    target_rows = {"label": _join([part.labels for part in parts])}
+    target_rows |= {name: _join([getattr(part, name) for part in parts]) for name in MASKS}
+    return StoredGraph(
+        meta,
+        {name: _join_nodes(path, name, parts) for name in bounds},
+        {name: _join_edges(name, parts, bounds) for name in meta.edge_counts},
+        target_rows,
+        {name: np.repeat(np.arange(num_parts), np.diff(each)) for name, each in bounds.items()},
+        [part.self_loops for part in parts],
+        (path / "part0" / HALO_IDS).is_file(),
+    )
+
+
+def _join(tensors: Sequence[Tensor]) -> Array:
+    return np.concatenate([tensor.numpy() for tensor in tensors])
+
+
+def _join_nodes(path: Path, name: str, parts: Sequence[HeteroPartition]) -> NodeTable:
+    """Return the inner nodes of a type of all partitions."""
+    folders = [node_folder(path / f"part{part.rank}", name) for part in parts]
+    names = [each for folder in folders if (each := Names.read(folder)) is not None]
+    nodes = [part.nodes[name] for part in parts]
+    features: Any = FeatureRows.of([each.features.numpy() for each in nodes])
+    ids = _join([each.node_ids for each in nodes])
+    return NodeTable(features, ids, Names.join(names) if names else None)
+
+
+def _join_edges(
+    name: EdgeType, parts: Sequence[HeteroPartition], bounds: dict[str, Ints]
+) -> Relation:
+    """Return the edges of a relation of all partitions, with the positions of their ends."""
+    source, _, destination = name
+    edges = [part.relations[name] for part in parts]
+    src, dst = [], []
+    for part, held in zip(parts, edges, strict=True):
+        nodes, first = part.nodes[source], bounds[source][part.rank]
+        halo = bounds[source][nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
+        sources = np.concatenate((np.arange(first, first + nodes.num_inner), halo))
+        src.append(sources.astype(endpoint_dtype(bounds[source][-1]))[held.src.numpy()])
+        destinations = np.arange(*bounds[destination][part.rank : part.rank + 2])
+        dst.append(destinations.astype(endpoint_dtype(bounds[destination][-1]))[held.dst.numpy()])
+    data: dict[str, Any] = {
+        each: _join([getattr(held, each) for held in edges])
+        for each in EDGE_DATA
+        if getattr(edges[0], each) is not None
+    }
+    return Relation(np.concatenate(src), np.concatenate(dst), **data)
