@@ -6,9 +6,9 @@
 Graphs: coauthor_cs, and a synthetic one with 25 undirected edges per two nodes, each in four
 partitions. A share of the directed edges changes: half of them go, as many new ones come between
 random nodes. Seconds, of the clock and of CPU time, are of the command's work in one process with
-NumPy and pandas loaded: `anew` reads, splits, assigns and writes the graph, `update` applies the
-tables. tests/unit/partitioning/test_directory_update.py compares the arrays with those made from
-scratch.
+NumPy and pandas loaded: `anew` reads, splits, assigns and writes the graph, `update` reads it from
+its directory, applies the tables and writes it. tests/unit/partitioning/test_directory_update.py
+compares the arrays with those made from scratch.
 """
 
 import argparse
@@ -74,6 +74,7 @@ def measure(name: str, overrides: Sequence[str], shares: Sequence[float], folder
         copy = folder / "copy" / path.name
         shutil.copytree(path, copy)
         rows = write_change(copy, share, folder, rng)
+        os.sync()  # an update waits until its files are on the disk, also those that stay
         _, seconds, cpu = run("app=update", f"partition_dir={copy}", *tables)
         figures = (seconds, anew, anew / seconds, cpu, cpu_anew, cpu_anew / cpu)
         print(f"|{name}|{share:.2%}|{rows:,}|", "|".join(f"{each:.2f}" for each in figures), "|")

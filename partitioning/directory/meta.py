@@ -112,8 +112,7 @@ class Meta:
 
     @property
     def node_counts(self) -> dict[str, dict[str, Any]]:
-        """By node type, of which a plain graph has one: number of `features`; `nodes`, one count
-        for each partition."""
+        """By node type: number of `features`; `nodes`, one count for each partition."""
         nodes = [part.nodes for part in self.parts]
         return {PLAIN_TYPE: {"features": self.num_features, "nodes": nodes}}
 

@@ -24,8 +24,9 @@ UNFINISHED, OLD = ".unfinished-", ".old-"
 
 @contextlib.contextmanager
 def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a hidden folder that takes the place of the directory at the end; it is removed on
-    failure.
+    """Yield a hidden folder that takes the directory's place at the end.
+
+    It is removed on failure.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(
@@ -42,8 +43,11 @@ def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
-    """Rename the folder. An existing directory changes places with it, so that one of them can
-    always be read; where the system cannot do that, it is moved aside first."""
+    """Rename the folder.
+
+    An existing directory changes places with it, so that one of them can always be read; where the
+    system cannot do that, it is moved aside first.
+    """
     if not os.path.lexists(directory):
         rename_durably(unfinished, directory)
         return

@@ -95,8 +95,9 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
 
 
 def _change_rows(file: str, array: Array, stays: NDArray[np.bool_], change: NodeChange) -> Array:
-    """Change an array with a row for each node: [N, ...] before, [N + n, ...] without deleted rows
-    afterwards. Without a value a new node has no label and is in no set of the split.
+    """Change an array with a row for each node, [N, ...]; new rows follow the ones that stay.
+
+    A new node without a value has no label and is in no set of the split.
     """
     if file in change.changed_values:
         array = array.copy()

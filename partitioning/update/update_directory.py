@@ -145,9 +145,7 @@ def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
 
 
 def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
-    """InputError for a node without label in a set of the split, or where no training node is left
-    of those that there were.
-    """
+    """InputError for an unlabelled node in a set of the split, or if no training node is left."""
     masks = {name: changed.target_rows[name] for name in MASKS}
     ids = changed.nodes[changed.meta.target_type].node_ids
     check_split(masks, is_labelled(changed.target_rows["label"]), "the changed graph", ids)
