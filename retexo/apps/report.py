@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
-from retexo.results import figures, run_figures, run_page, tables
+from retexo.results import figures, run_page, tables
 from retexo.results.conclusion import conclude
 from retexo.results.groups import DataSet, group
 from retexo.results.page import Picture, Section, page
@@ -74,7 +74,7 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         Section(
             data.name,
             _tables(data),
-            _pictures(data, f"{index}-{_as_file_name(data.name)}", out),
+            _pictures(data, f"{index}-{_as_file_name(data.name)}-", out),
         )
         for index, data in enumerate(data_sets)
     ]
@@ -103,18 +103,8 @@ def _write_run(out: Path, run: Run, data: DataSet) -> None:
     (out / "figures").mkdir()
     path = tables.format_path(run.path)
     introduction = " ".join(conclude(run.summary, path)[:-1])
-    wide, narrow = (
-        run_figures.draw_run(run, width) | figures.draw(data, width, ("layers", "pairs"))
-        for width in (figures.WIDE, figures.NARROW)
-    )
-    captions = run_figures.CAPTIONS | {
-        name: caption for name, (caption, _) in figures.FIGURES.items()
-    }
-    pictures = {
-        name: _picture(name, captions[name], figure, narrow[name], out)
-        for name, figure in wide.items()
-    }
-    sections = run_page.sections_of(run, pictures)
+    pictures = {each.title: each for each in _pictures(run, "", out)}
+    sections = run_page.sections_of(run, data, pictures)
     title = f"{data.methods[0].name} on {data.name}: {path}"
     (out / "report.html").write_text(
         page(title, introduction, sections, _describe_versions([run])), encoding="utf-8"
@@ -137,12 +127,12 @@ def _as_file_name(name: str) -> str:
     return re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
 
 
-def _pictures(data: DataSet, name: str, out: Path) -> list[Picture]:
-    """Draw the figures of a data set, and save each."""
-    narrow = figures.draw(data, figures.NARROW)
+def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
+    """Draw the figures of a data set or of a run, and save each."""
+    narrow = figures.draw(content, figures.NARROW)
     return [
-        _picture(f"{name}-{kind}", figures.FIGURES[kind][0], figure, narrow[kind], out)
-        for kind, figure in figures.draw(data).items()
+        _picture(f"{prefix}{kind}", figures.CAPTIONS[kind], figure, narrow[kind], out)
+        for kind, figure in figures.draw(content).items()
     ]
 
 

@@ -1,18 +1,17 @@
-"""Figures of one data set by matplotlib, in the colours of Okabe and Ito (2008)."""
+"""Figures of one data set or one run by matplotlib, in the colours of Okabe and Ito (2008)."""
 
 import importlib.util
-import math
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from partitioning.errors import InputError
 from retexo.results.groups import DataSet
 from retexo.results.runs import Run
-from retexo.results.statistics import Sample
-from retexo.results.tables import format_bytes, summarize_measure
+from retexo.results.tables import format_bytes, sample_measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,15 +30,14 @@ NAME_WIDTH = 34
 """Characters per line of a method's name."""
 WIDE, NARROW = 11.8, 3.9
 """Width of the page in inches, in windows of 1,200 px and 400 px."""
-MAX_TICKS = 6
-STEPS = [digit * 10.0**power for power in (-4, -3, -2, -1) for digit in (1, 2, 5)]
-"""Candidate distances between ticks of accuracy."""
-UNKNOWN_ERROR = 0.01
-"""Standard error to assume if the runs do not determine one."""
 LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
 """Height of a line and width of a column of a legend, in inches."""
 MAX_NUMBERS = 8
-"""Largest number of partitions for which the heat map shows numbers."""
+"""Largest number of partitions or classes for which a heat map shows numbers."""
+MAX_LABEL = 14
+"""Characters of a class name at an axis."""
+DARK = 0.6
+"""Share of the scale from which on a cell of a heat map has the other colour of text."""
 
 
 def check_installed() -> None:
@@ -56,50 +54,49 @@ def check_installed() -> None:
         )
 
 
-def draw(
-    data: DataSet, width: float = WIDE, names: Collection[str] | None = None
-) -> dict[str, "Figure"]:
-    """Draw the figures that have data, by name; all of FIGURES if `names` is None.
+def draw(content: DataSet | Run, width: float = WIDE) -> dict[str, "Figure"]:
+    """Draw the figures of a data set, or of one run, that have data, by name.
 
     `width` is the page width in inches.
     """
     import matplotlib as mpl
 
+    kinds: Mapping[str, tuple[str, Callable[[Any, float], Figure | None]]] = (
+        OF_DATA_SET if isinstance(content, DataSet) else OF_RUN
+    )
     with mpl.rc_context(STYLE):
-        figures = {
-            name: make(data, width)
-            for name, (_, make) in FIGURES.items()
-            if names is None or name in names
-        }
+        figures = {name: make(content, width) for name, (_, make) in kinds.items()}
     return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+# --- of a data set ----------
 
 
 def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
     """Plot mean accuracy of each method with standard deviations, and a dot per run."""
+    from matplotlib.ticker import EngFormatter, LogLocator
+
     figure, (axes,) = make_axes(1, width, 3.6)
     by_bytes = measure == "bytes total"
     drawn: dict[int, str] = {}
     without_bytes = []
     for index, method in enumerate(data.methods):
-        across, up = summarize_measure(method, measure), summarize_measure(method, data.headline)
-        if across.mean is None or up.mean is None:
+        across, up = sample_measure(method, measure), sample_measure(method, data.headline)
+        if not len(across) or not len(up):
             continue
-        if by_bytes and across.mean <= 0:
+        if by_bytes and across.mean() <= 0:
             without_bytes.append(method.name)
             continue
         colour, marker = _style(index)
-        pairs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
-        dots = [
-            (a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)
-        ]
-        axes.scatter(
-            [x for x, _ in dots], [y for _, y in dots], s=12, color=colour, alpha=0.6, linewidths=0
-        )
+        runs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
+        dots = [(x, y) for x, y in runs if x is not None and y is not None]
+        x, y = zip(*dots, strict=True)
+        axes.scatter(x, y, s=12, color=colour, alpha=0.6, linewidths=0)
         axes.errorbar(
-            across.mean,
-            up.mean,
-            xerr=_error_bars(across.mean, across.spread, by_bytes),
-            yerr=up.spread,
+            across.mean(),
+            up.mean(),
+            xerr=across.std() if len(across) > 1 else None,
+            yerr=up.std() if len(up) > 1 else None,
             color=colour,
             marker=marker,
             markersize=7,
@@ -107,60 +104,20 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
             linewidth=1,
             linestyle="none",
         )
-        drawn[index] = f"{method.name} (n = {up.n})"
+        drawn[index] = f"{method.name} (n = {len(up)})"
     if not drawn:
         return None
     remark = f"\nnot on this axis (0 bytes): {', '.join(without_bytes)}" if without_bytes else ""
     axes.set(xlabel=label + remark, ylabel=data.headline, title=_wrap(data.name))
     if by_bytes:
-        _set_log_bytes_axis(axes)
+        axes.set_xscale("log", nonpositive="clip")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(EngFormatter("B"))
+        axes.xaxis.set_minor_formatter("")
     else:
         axes.set_xlim(left=0)
-    _set_accuracy_ticks(
-        axes, [summarize_measure(data.methods[index], data.headline) for index in drawn]
-    )
-    _add_legend(figure, _make_legend_handles(drawn))
+    _add_legend(figure, drawn)
     return figure
-
-
-def _set_accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
-    """Set ticks no finer than the largest standard error, and at least four steps."""
-    errors = [values.spread / values.n**0.5 for values in samples if values.spread is not None]
-    low, high = axes.dataLim.intervaly
-    least = max(max(errors, default=0) or UNKNOWN_ERROR, (high - low) / MAX_TICKS)
-    step = next((step for step in STEPS if step >= least), STEPS[-1])
-    first, last = math.floor(low / step - 0.1), math.ceil(high / step + 0.1)  # no mark on the frame
-    spare = max(0, 4 - (last - first))
-    first, last = first - spare // 2, last + spare - spare // 2
-    axes.set_ylim(first * step, last * step)
-    axes.set_yticks(
-        [tick * step for tick in range(first, last + 1) if 0 <= round(tick * step, 6) <= 1]
-    )
-
-
-def _error_bars(mean: float, spread: float | None, log: bool) -> Any:
-    """Return the error bars to the left and right; on a log axis the left one stays above 0."""
-    if spread is None:
-        return None
-    return [[min(spread, 0.9 * mean) if log else spread], [spread]]
-
-
-def _set_log_bytes_axis(axes: "Axes") -> None:
-    """Set a log axis between round numbers, with few ticks."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    ticks = [digit * 10.0**power for power in range(16) for digit in (1, 2, 5)]
-    left = max((tick for tick in ticks if tick <= low), default=low)
-    right = min((tick for tick in ticks if tick >= high), default=high)
-    axes.set_xlim(left, right)
-    shown = [tick for tick in ticks if left <= tick <= right]
-    if len(shown) > MAX_TICKS:
-        shown = [tick for tick in shown if f"{tick:.0f}".startswith("1")]
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
 
 
 def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
@@ -177,138 +134,157 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     figure, all_axes = make_axes(len(layers), width, 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
         for index, run in curves:
-            points = [point for point in run.curve if point.layer == layer]
-            dashes = "-" if run.status == "done" else ":"
-            axes.plot(
-                [point.round for point in points],
-                [point.val_metric for point in points],
-                color=_style(index)[0],
-                linewidth=0.9,
-                alpha=0.7,
-                linestyle=dashes,
-            )
-            if points:
-                axes.plot(
-                    points[-1].round,
-                    points[-1].val_metric,
-                    _style(index)[1],
-                    color=_style(index)[0],
-                    markersize=4,
-                )
-        axes.set(xlabel="round", title=f"layer {layer}")
-    all_axes[0].set_ylabel("validation metric")
-    _add_title(figure, data.name)
-    names = {index: data.methods[index].name for index, _ in curves}
-    _add_legend(figure, _make_legend_handles(names, "-"))
-    return figure
-
-
-def plot_bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
-    """Plot mean bytes: a dot per kind, a line per layer, axes per method.
-
-    Kinds differ by orders of magnitude, so the axis is logarithmic.
-    """
-    methods = [(method, _mean_bytes_by_layer(method.done)) for method in data.methods]
-    shown = [(method, by_layer) for method, by_layer in methods if by_layer]
-    entries = [entry for _, by_layer in shown for entry in by_layer]
-    kinds = dict.fromkeys(kind for entry in entries for kind in entry)
-    names = [kind for kind in kinds if any(entry.get(kind) for entry in entries)]
-    if not names:
-        return None
-    lines = max(len(by_layer) for _, by_layer in shown)
-    figure, all_axes = make_axes(len(shown), width, 0.9 + 0.3 * lines, share=True)
-    for axes, (method, by_layer) in zip(all_axes, shown, strict=False):
-        for index, kind in enumerate(names):
-            sent = [(line, entry[kind]) for line, entry in enumerate(by_layer) if entry.get(kind)]
-            shifted = [
-                line + 0.6 * ((index + 0.5) / len(names) - 0.5) for line, _ in sent
-            ]  # dots of a line lie apart
+            points = [(each.round, each.val_metric) for each in run.curve if each.layer == layer]
             colour, marker = _style(index)
             axes.plot(
-                [count for _, count in sent],
-                shifted,
+                *zip(*points, strict=True) if points else ([], []),
                 color=colour,
+                linewidth=0.9,
+                alpha=0.7,
+                linestyle="-" if run.status == "done" else ":",
                 marker=marker,
-                markersize=5,
-                linestyle="none",
+                markersize=4,
+                markevery=[-1] if points else [],
             )
-        axes.set_yticks(
-            range(len(by_layer)),
-            [*(f"layer {layer}" for layer in range(len(by_layer) - 1)), "whole run"],
-        )
-        axes.set_title(_wrap(method.name), fontsize=9)
-    all_axes[0].set_ylim(lines - 0.5, -0.5)
-    _set_log_bytes_axis(all_axes[0])
-    for axes in all_axes:
-        axes.tick_params(axis="x", labelsize=7, labelbottom=True)
-    _add_title(figure, f"{data.name}: bytes by layer and kind (log)")
-    _add_legend(figure, _make_legend_handles(names))
+        axes.set(xlabel="round", title=f"layer {layer}")
+    all_axes[0].set_ylabel("validation metric")
+    figure.suptitle(_wrap(data.name, int(13 * figure.get_figwidth())))
+    _add_legend(figure, {index: data.methods[index].name for index, _ in curves}, "-")
     return figure
-
-
-def _mean_bytes_by_layer(runs: list[Run]) -> list[dict[str, float]]:
-    """Return mean bytes by kind, per layer and for the whole run; empty without data."""
-    tables = [run.bytes_by_layer_and_kind for run in runs if run.bytes_by_layer_and_kind]
-    if not tables:
-        return []
-    return [
-        {kind: fmean(table[layer].get(kind, 0) for table in tables) for kind in tables[0][layer]}
-        for layer in range(min(map(len, tables)))
-    ]
 
 
 def plot_bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
     """Plot mean bytes by sender and receiver: one heat map per method."""
-    import numpy as np
-
     tables = [
         (method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer])
         for method in data.methods
     ]
-    shown = [(method, np.mean(found, axis=0)) for method, found in tables if found]
+    shown = [(method.name, np.mean(found, axis=0)) for method, found in tables if found]
+    return _plot_pairs(shown, width)
+
+
+def _plot_pairs(shown: list[tuple[str, np.ndarray[Any, Any]]], width: float) -> "Figure | None":
+    """Plot heat maps of bytes by sender and receiver [W, W], with their titles, on one scale."""
     parts = max((len(table) for _, table in shown), default=0)
     if parts < 2:
         return None
     figure, all_axes = make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
-    for axes, (method, table) in zip(all_axes, shown, strict=False):
+    most = max(float(table.max()) for _, table in shown) or 1.0
+    for axes, (name, table) in zip(all_axes, shown, strict=False):
         own = np.eye(len(table), dtype=bool)
-        pairs = table[~own]
-        least, most = float(pairs.min()), float(pairs.max())
-        low, high = (least, most) if least < most else (0.0, most or 1.0)
-        image = axes.imshow(
-            np.ma.masked_array(table, mask=own), cmap="cividis", vmin=low, vmax=high
-        )
-        axes.grid(False)
+        image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="Blues", vmin=0, vmax=most)
         axes.set_facecolor("0.9")
         axes.set(xlabel="receiver", ylabel="sender")
-        axes.set_title(_wrap(method.name), fontsize=9)
-        if len(table) <= MAX_NUMBERS:
-            axes.set_xticks(range(len(table)))
-            axes.set_yticks(range(len(table)))
-            _write_numbers(axes, table, (low + high) / 2)
-        above = f"\n+{high / low - 1:.2%}" if low else ""
-        bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[low, high])
-        bar.ax.set_yticklabels([format_bytes(low, 4), format_bytes(high, 4) + above], fontsize=7)
-    _add_title(figure, f"{data.name}: bytes by pair of partitions, each with its own scale")
+        axes.set_title(_wrap(name), fontsize=9)
+        _write_numbers(axes, np.where(own, 0, table), most, lambda count: format_bytes(count))
+        bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda x, _: format_bytes(x))
+        bar.set_label("bytes", fontsize=8)
     return figure
 
 
-def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
-    """Write the bytes of each pair into its cell, in black on bright cells."""
-    size = 7 if len(table) <= 4 else 5
-    for sender, row in enumerate(table):
-        for receiver, count in enumerate(row):
-            if sender != receiver:
-                text, ink = (
-                    format_bytes(count).replace(" ", "\n"),
-                    "black" if count > middle else "white",
-                )
-                axes.text(
-                    receiver, sender, text, ha="center", va="center", color=ink, fontsize=size
-                )
+def _write_numbers(
+    axes: "Axes", table: "np.ndarray[Any, Any]", most: float, text: Callable[[float], str]
+) -> None:
+    """Write what is not 0 into the cells of a heat map [n, n], white on dark ones."""
+    axes.grid(False)
+    if len(table) > MAX_NUMBERS:
+        return
+    axes.set_xticks(range(len(table)))
+    axes.set_yticks(range(len(table)))
+    for row, column in zip(*np.nonzero(table), strict=True):
+        value = table[row, column]
+        ink, size = "white" if value > DARK * most else "black", 7 if len(table) <= 4 else 5
+        words = text(value).replace(" ", "\n")
+        axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=size)
 
 
-FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
+# --- of one run ----------
+
+
+def plot_pairs_of_run(run: Run, width: float) -> "Figure | None":
+    """Plot bytes by sender and receiver."""
+    return _plot_pairs([("", np.array(run.bytes_by_peer, float))], width)
+
+
+def plot_learning(run: Run, width: float) -> "Figure | None":
+    """Plot losses and the validation metric by round, two axes per layer; None without rounds.
+
+    width: inches.
+    """
+    layers = sorted({each.layer for each in run.rounds})
+    if not layers:
+        return None
+    figure, all_axes = make_axes(2 * len(layers), width, 2.4)
+    for number, layer in enumerate(layers):
+        points = [each for each in run.rounds if each.layer == layer]
+        losses, metric = all_axes[2 * number : 2 * number + 2]
+        series = (
+            (losses, "train_loss", "training", COLOURS[0]),
+            (losses, "val_loss", "validation", COLOURS[1]),
+            (metric, "val_metric", "validation", COLOURS[1]),
+        )
+        for axes, name, label, colour in series:
+            values = [(each.round, getattr(each, name)) for each in points]
+            known = [(at, value) for at, value in values if value is not None and value == value]
+            if known:
+                axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.2, label=label)
+            if known and axes is metric:
+                axes.plot(*max(known, key=lambda each: each[1]), "o", color=colour, markersize=5)
+        losses.set(title=f"layer {layer}: loss", xlabel="round", ylabel="loss")
+        if losses.lines:
+            losses.legend(frameon=False, fontsize=8)
+        name = run.metric or "metric"
+        metric.set(title=f"layer {layer}: {name}", xlabel="round", ylabel=name)
+    return figure
+
+
+def plot_confusion(run: Run, width: float) -> "Figure | None":
+    """Plot the confusion matrix of the test nodes as a heat map; None if the run has none.
+
+    width: inches.
+    """
+    table = np.array(run.confusion)
+    if not table.any():
+        return None
+    figure, (axes,) = make_axes(1, width, 3.6)
+    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    _write_numbers(axes, table, table.sum(axis=1).max(), lambda count: f"{count:,}")
+    names = [_shorten(str(name)) for name in run.class_names]
+    axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel="predicted", ylabel="class")
+    figure.colorbar(image, ax=axes, shrink=0.8).set_label("share of the class", fontsize=8)
+    return figure
+
+
+def plot_calibration(run: Run, width: float) -> "Figure | None":
+    """Plot the share of correct predictions against their confidence; None without bins.
+
+    width: inches.
+    """
+    shown = {name: rows for name, rows in run.calibration.items() if rows}
+    if not shown:
+        return None
+    figure, (axes,) = make_axes(1, width, 3.6)
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+    for name, label, colour in (("val", "validation", COLOURS[1]), ("test", "test", COLOURS[0])):
+        rows = shown.get(name, [])
+        largest = max((row["count"] for row in rows), default=1)
+        across, up = ([row[key] for row in rows] for key in ("confidence", "accuracy"))
+        axes.plot(across, up, color=colour, linewidth=1, label=label if rows else None)
+        areas = [6 + 80 * row["count"] / largest for row in rows]
+        axes.scatter(across, up, s=areas, color=colour, alpha=0.6, linewidths=0)
+    low = min(row["confidence"] for rows in shown.values() for row in rows)
+    axes.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02))
+    axes.set(xlabel="confidence", ylabel="correct")
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+Kinds = dict[str, tuple[str, Callable[[Any, float], "Figure | None"]]]
+"""Name -> caption and drawing function."""
+OF_DATA_SET: Kinds = {
     "accuracy-bytes": (
         "Score against bytes sent. Mark: mean; bars: standard deviations; dots: runs.",
         partial(plot_accuracy, measure="bytes total", label="bytes sent by all workers (log)"),
@@ -321,19 +297,31 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
         "Validation metric after each round; a mark is the last round. Dotted: unfinished runs.",
         plot_validation_curves,
     ),
-    "layers": (
-        "Mean bytes by layer and kind.",
-        plot_bytes_by_layer_and_kind,
-    ),
     "pairs": (
-        (
-            "Mean bytes from each partition (row) to each other one (column). The colour scale ends"
-            " at the pairs with the fewest and the most bytes."
-        ),
+        "Mean bytes from each partition (row) to each other one (column).",
         plot_bytes_by_pair,
     ),
 }
-"""Name -> caption and drawing function."""
+OF_RUN: Kinds = {
+    "learning": (
+        "Loss and validation metric of each round, by layer. The dot is the best round.",
+        plot_learning,
+    ),
+    "confusion": (
+        "Test nodes by class (row) and predicted class (column). Colour: share of the row.",
+        plot_confusion,
+    ),
+    "calibration": (
+        "Share of correct predictions by confidence; on the diagonal both agree. Areas: number of"
+        " predictions.",
+        plot_calibration,
+    ),
+    "pairs": (
+        "Bytes from each partition (row) to each other one (column).",
+        plot_pairs_of_run,
+    ),
+}
+CAPTIONS = {name: caption for name, (caption, _) in {**OF_DATA_SET, **OF_RUN}.items()}
 
 
 # --- what several figures need ----------
@@ -366,40 +354,29 @@ def _style(index: int) -> tuple[str, str]:
     return COLOURS[index % len(COLOURS)], MARKERS[(index + turn) % len(MARKERS)]
 
 
-def _make_legend_handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> list[Any]:
-    """Return legend handles with the look of each method or kind."""
+def _add_legend(figure: "Figure", names: Mapping[int, str], line: str = "none") -> None:
+    """Add a legend below the axes, with the look of each number; the figure grows by its height."""
     from matplotlib.lines import Line2D
 
-    names_by_index = names if isinstance(names, Mapping) else dict(enumerate(names))
-    styles = {index: _style(index) for index in names_by_index}
-    return [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            linestyle=line,
-            label=_wrap(names_by_index[index]),
-        )
-        for index, (colour, marker) in styles.items()
-    ]
-
-
-def _add_legend(figure: "Figure", handles: list[Any]) -> None:
-    """Add a legend below the axes; the figure grows by its height."""
+    handles = []
+    for index, name in names.items():
+        colour, marker = _style(index)
+        look = Line2D([], [], color=colour, marker=marker, markersize=5, linestyle=line)
+        look.set_label(_wrap(name))
+        handles.append(look)
     columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
-    lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(
-        -len(handles) // columns
-    )
+    most = max(str(handle.get_label()).count("\n") + 1 for handle in handles)
+    lines = most * -(-len(handles) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 + LEGEND_LINE * lines)
     figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=columns)
-
-
-def _add_title(figure: "Figure", text: str) -> None:
-    figure.suptitle(_wrap(text, int(13 * figure.get_figwidth())))
 
 
 def _wrap(name: str, width: int = NAME_WIDTH) -> str:
     """Wrap a name to lines of `width` characters, with `$` escaped for matplotlib."""
     return "\n".join(textwrap.wrap(name.replace("$", "\\$"), width))
+
+
+def _shorten(name: str) -> str:
+    """Cut a class name, with `$` escaped for matplotlib."""
+    shown = name.replace("$", "\\$")
+    return shown if len(shown) <= MAX_LABEL else f"{shown[: MAX_LABEL - 1]}…"

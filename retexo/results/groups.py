@@ -5,11 +5,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retexo.results.runs import Run, identity
 from retexo.settings.schema import DATA, keys, usual_values
+
+if TYPE_CHECKING:
+    from pandas import Series
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
@@ -45,15 +47,15 @@ class Method:
     @property
     def repeats(self) -> int:
         """Number of finished runs that repeat the seeds of another one."""
-        return len(self.done) - len(self.by_draw(lambda _: 0.0))
+        return len(self.done) - len({run.draw for run in self.done})
 
-    def by_draw(self, measure: Callable[[Run], float | None]) -> dict[str, float | None]:
-        """Return one value for each draw of the seeds, averaged over runs that repeat a draw."""
-        values: defaultdict[str, list[float]] = defaultdict(list)
-        for run in self.done:
-            value = measure(run)
-            values[run.draw] += [] if value is None else [value]
-        return {draw: fmean(found) if found else None for draw, found in values.items()}
+    def sample(self, measure: Callable[[Run], float | None]) -> "Series":
+        """Return one value for each draw of the seeds that has one, the mean of repeated draws."""
+        import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
+
+        draws = [run.draw for run in self.done]
+        values = pd.Series(map(measure, self.done), index=draws, dtype=float)
+        return values.groupby(level=0, sort=False).mean().dropna()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,36 +84,29 @@ class DataSet:
 
 def group(runs: Sequence[Run]) -> list[DataSet]:
     """Group all runs except damaged ones, whose settings are unknown."""
-    known = [
-        (run, *_split_data_and_method(identity(run.settings)))
-        for run in runs
-        if run.status != "damaged"
+    grouped: defaultdict[str, defaultdict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    about: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        if run.status != "damaged":
+            settings = identity(run.settings)
+            of_data = {name: value for name, value in settings.items() if name in DATA}
+            of_method = {name: value for name, value in settings.items() if name not in DATA}
+            data, method = _key(of_data), _key(of_method)
+            about |= {data: of_data, method: of_method}
+            grouped[data][method].append(run)
+    titles = name_methods([about[data] for data in grouped], _data_title)
+    return [
+        DataSet(title, _name_groups(methods, about))
+        for title, methods in zip(titles, grouped.values(), strict=True)
     ]
-    data: dict[str, dict[str, Any]] = {}
-    methods: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    members: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run, about_data, about_method in known:
-        data_key, method_key = _key(about_data), _key(about_method)
-        data[data_key] = about_data
-        methods[data_key][method_key] = about_method
-        members[data_key, method_key].append(run)
-    titles = name_methods(list(data.values()), _data_title)
-    result = []
-    for data_key, title in zip(data, titles, strict=True):
-        names = name_methods(list(methods[data_key].values()), _method_title)
-        keys = zip(names, methods[data_key], strict=True)
-        result.append(
-            DataSet(
-                title, [Method(name, members[data_key, method_key]) for name, method_key in keys]
-            )
-        )
-    return result
 
 
-def _split_data_and_method(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split settings into those of the data and those of the method."""
-    data = {name: value for name, value in settings.items() if name in DATA}
-    return data, {name: value for name, value in settings.items() if name not in data}
+def _name_groups(
+    methods: Mapping[str, list[Run]], about: Mapping[str, dict[str, Any]]
+) -> list[Method]:
+    """Name the methods of a data set by their settings, both by key."""
+    names = name_methods([about[method] for method in methods], _method_title)
+    return [Method(name, runs) for name, runs in zip(names, methods.values(), strict=True)]
 
 
 def _key(settings: Mapping[str, Any]) -> str:

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from retexo.results.conclusion import standard_error
+from retexo.results.groups import DataSet
 from retexo.results.page import Picture, Section
-from retexo.results.runs import CLASS_SCORES, Run
-from retexo.results.tables import NO_VALUE, Table, format_bytes, format_memory
+from retexo.results.runs import Run
+from retexo.results.tables import NO_VALUE, Table, bytes_table, class_table, format_memory
+from retexo.settings.flatten import flatten
 from retexo.settings.schema import usual_values
 
 SPLITS = {"train": "training", "val": "validation", "test": "test"}
@@ -15,18 +17,18 @@ HIDDEN = ("hydra.", "report.", "partition_dir", "dataset_dir")
 """Beginnings of settings that say nothing about the results."""
 
 
-def sections_of(run: Run, pictures: Mapping[str, Picture]) -> list[Section]:
-    """The sections of the page that have data; pictures by name."""
-    parts: dict[str, tuple[list[Table], tuple[str, ...]]] = {
-        "Scores": ([_scores(run)], ("learning",)),
-        "Classes": ([_classes(run)], ("confusion", "calibration")),
-        "Bytes": ([_bytes(run)], ("layers", "pairs")),
-        "Time and settings": ([_seconds(run), _settings(run)], ()),
+def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> list[Section]:
+    """The sections of the page that have data; data: with this run alone; pictures by name."""
+    parts: dict[str, tuple[tuple[Table | None, ...], tuple[str, ...]]] = {
+        "Scores": ((_scores(run),), ("learning",)),
+        "Classes": ((class_table(data),), ("confusion", "calibration")),
+        "Bytes": ((bytes_table(data),), ("pairs",)),
+        "Time and settings": ((_seconds(run), _memory(run), _choices(run), _settings(run)), ()),
     }
     sections = [
         Section(
             title,
-            [table for table in found if table.rows],
+            [table.without("method") for table in found if table is not None and table.rows],
             [pictures[name] for name in names if name in pictures],
         )
         for title, (found, names) in parts.items()
@@ -39,12 +41,14 @@ def _scores(run: Run) -> Table:
     splits = [name for name in SPLITS if isinstance(run.summary.get(name), dict)]
     baselines = _mapping(run.summary.get("baselines"))  # of links
     baselines = baselines or {"baseline": run.summary.get("baseline")}
+    test = _mapping(run.summary.get("test"))
+    tested = {name for name, value in test.items() if isinstance(value, int | float)}
     names = dict.fromkeys(name for split in splits for name in run.summary[split])
     rows = [
         [
             name.replace("_", " "),
             *(_number(run.summary[split].get(name)) for split in splits),
-            _number(_error_of(run, name)),
+            _number(standard_error(run.summary, name) if name in tested else None),
             *(_number(_mapping(scores).get(name)) for scores in baselines.values()),
         ]
         for name in names
@@ -60,49 +64,26 @@ def _scores(run: Run) -> Table:
     ).without_empty_columns()
 
 
-def _error_of(run: Run, name: str) -> float | None:
-    """Return the standard error of a score on test; None where the run does not have that score."""
-    value = _mapping(run.summary.get("test")).get(name)
-    return standard_error(run.summary, name) if isinstance(value, int | float) else None
-
-
-def _classes(run: Run) -> Table:
-    rows = [
-        [name, *(_number(row[score]) for score in CLASS_SCORES[:-1]), f"{row['support']:,.0f}"]
-        for name, row in run.classes.items()
-    ]
-    columns = ["class", "precision", "recall", "F1", "test nodes"]
-    return Table("By class", columns, rows)
-
-
-def _bytes(run: Run) -> Table:
-    """Return the table of bytes by layer and kind."""
-    by_layer = run.bytes_by_layer_and_kind
-    kinds = [kind for kind, sent in run.bytes_by_kind.items() if sent]
-    lines = [f"layer {layer}" for layer in range(len(by_layer) - 1)] + ["whole run"]
-    rows = [
-        [
-            line,
-            *(format_bytes(sent.get(kind, 0)) for kind in kinds),
-            format_bytes(sum(sent.values())),
-        ]
-        for line, sent in zip(lines, by_layer, strict=False)
-    ]
-    total = [format_bytes(run.bytes_by_kind[kind]) for kind in kinds]
-    if rows:
-        rows.append(["total", *total, format_bytes(sum(run.bytes_by_kind.values()))])
-    note = "Payload of all workers, counted once at the sender. Whole run: of no single layer."
-    return Table("Bytes by layer and kind", ["layer", *kinds, "total"], rows, note)
-
-
 def _seconds(run: Run) -> Table:
     seconds = _mapping(run.summary.get("seconds"))
     rows = [[name, _number(value, 2)] for name, value in _mapping(seconds.get("phase")).items()]
     for name, key in (("training", "train"), ("whole command", "total")):
         rows.append([name, _number(seconds.get(key), 2)])
-    memory = run.measures.get("memory")
-    rows += [["memory, largest worker", format_memory(memory)]] if memory else []
-    return Table("Seconds and memory", ["phase", "seconds"], rows, "Phases: mean over workers.")
+    return Table("Seconds", ["phase", "seconds"], rows, "Phases: mean over workers.")
+
+
+def _memory(run: Run) -> Table:
+    sizes = {"resident": "memory", "without shared memory": "private memory"}
+    found = {name: run.measures.get(measure) for name, measure in sizes.items()}
+    rows = [[name, format_memory(value)] for name, value in found.items() if value]
+    return Table("Memory", ["largest worker", "peak"], rows)
+
+
+def _choices(run: Run) -> Table:
+    """Return the table of what validation and the program chose: threshold, class weights ..."""
+    chosen = flatten(_mapping(run.summary.get("chosen")))
+    rows = [[name.replace("_", " "), _format_value(value)] for name, value in chosen.items()]
+    return Table("Chosen", ["what", "value"], rows, "By validation, or from the training nodes.")
 
 
 def _settings(run: Run) -> Table:

@@ -22,45 +22,55 @@ COMPARED = keys(
     lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST)
 )
 IGNORED = keys(lambda setting: not setting.compared or setting.is_seed)
-SCORES = {
+MEASURES = {
     "test accuracy": "test.accuracy",
     "val accuracy": "val.accuracy",
     "test micro F1": "test.micro_f1",
     "test macro F1": "test.macro_f1",
-}
-SOME_SCORES = {
     "test balanced accuracy": "test.balanced_accuracy",
     "test ROC AUC": "test.roc_auc",
     "test average precision": "test.average_precision",
-}
-"""Scores that other runs lack: rankings of two classes and of labels."""
-CLASS_SCORES = ("precision", "recall", "f1", "support")
-BIN = ("count", "confidence", "accuracy")
-"""Of a bin of calibration."""
-VALUE_SCORES = {
     "test R2": "test.r2",
     "val R2": "val.r2",
     "test MAE": "test.mae",
     "test RMSE": "test.rmse",
-}
-LINK_SCORES = {
     "test MRR": "test.mrr",
     "val MRR": "val.mrr",
     "test hits@20": "test.hits@20",
     "test AUC": "test.auc",
-}
-"""Scores of link prediction; runs without validation or test edges lack some."""
-MEASURES = {
+    "bytes total": "bytes.total",
     "seconds train": "seconds.train",
     "seconds total": "seconds.total",
-    "bytes total": "bytes.total",
 }
-"""Name in reports -> field of summary.json."""
+"""Name in reports -> field of summary.json; scores of other tasks are left out."""
+CLASS_SCORES = ("precision", "recall", "f1", "support")
+NUMBER, COUNT = "number", "count"
+"""In SHAPE: a number below MAX_NUMBER, or null for a ratio without data; the same from 0 on."""
+BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
+SHAPE: dict[str, Any] = {
+    "val?": {},
+    "test?": {},
+    "rounds": [COUNT],
+    "peak_memory_bytes": [COUNT],
+    "peak_private_bytes": [COUNT],
+    "seconds": {"train": COUNT, "total": COUNT},
+    "bytes": {
+        "total": COUNT,
+        "by_kind": {"*": COUNT},
+        "by_layer_and_kind?": [{"*": COUNT}],
+        "by_peer": [[COUNT]],
+    },
+    "classes?": {"test?": [dict.fromkeys(CLASS_SCORES, NUMBER)]},
+    "confusion?": [[COUNT]],
+    "calibration?": {"*": [BIN]},
+}
+"""What the report reads of a finished run's summary.json: with ? a name may be
+missing, * is any name."""
 REASON_LENGTH = 300
 MAX_FOLDERS = 10_000
 """Limit of folders without runs that a search visits."""
-KIND_LENGTH = 60
-"""Longest name of a kind of message."""
+KEY_LENGTH = 60
+"""Longest name of a kind of message, or of another field."""
 MAX_NUMBER = 2**63
 """Upper bound for counts, bytes and seconds."""
 
@@ -177,15 +187,15 @@ def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
         summary = read_summary(path / "summary.json")
-        settings = flatten(_read_field(summary, "settings", dict))
+        check_shape(summary, {"settings": {}, "versions": {}}, "")
+        settings = flatten(summary["settings"])
         common: dict[str, Any] = {
             "path": path,
             "settings": settings,
             "rounds": _read_rounds(path / "metrics.jsonl"),
             "summary": summary,
         }
-        versions = _read_field(summary, "versions", dict)
-        common |= {"partition_digest": summary.get("partition_digest"), "versions": versions}
+        common |= {name: summary.get(name) for name in ("partition_digest", "versions")}
         status = summary.get("status")
         if status == "failed":
             return Run(
@@ -216,116 +226,59 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Run that only a finished run has.
-
-    Raises:
-        ValueError: the summary lacks one, or its value is wrong.
-    """
-    scores = VALUE_SCORES if "targets" in summary else SCORES
-    if "baselines" in summary:
-        scores = {name: key for name, key in LINK_SCORES.items() if key.split(".")[0] in summary}
-    measures = {name: _read_number(summary, key) for name, key in {**scores, **MEASURES}.items()}
-    test = summary["test"] if isinstance(summary.get("test"), dict) else {}
-    for name, key in SOME_SCORES.items():
-        if key.partition(".")[2] in test:
-            measures[name] = _read_number(summary, key)
-    measures["rounds"] = sum(_read_numbers(summary, "rounds"))
-    measures["memory"] = max(_read_numbers(summary, "peak_memory_bytes"), default=None)
-    measures["private memory"] = max(_read_numbers(summary, "peak_private_bytes"), default=None)
-    by_kind = _read_field(summary, "bytes.by_kind", dict)
-    by_peer = _read_field(summary, "bytes.by_peer", list)
-    by_layer = _read_field(
-        {"by_layer_and_kind": [], **_read_field(summary, "bytes", dict)}, "by_layer_and_kind", list
-    )
-    _check_counts([by_kind], "bytes.by_kind")
-    _check_counts(by_layer, "bytes.by_layer_and_kind")
-    parts = _read_field(summary, "settings.num_partitions", int)
-    if len(by_peer) != parts or any(
-        not isinstance(row, list) or len(row) != parts for row in by_peer
+    """Return the fields of Run that only a finished run has; ValueError for another SHAPE."""
+    check_shape(summary, SHAPE, "")
+    measures: dict[str, float | None] = {}
+    for name, key in MEASURES.items():
+        group, field_name = key.split(".")
+        if field_name in summary.get(group, {}):
+            measures[name] = summary[group][field_name]
+            check_shape(measures[name], NUMBER, key)
+    measures["rounds"] = sum(summary["rounds"])
+    measures["memory"] = max(summary["peak_memory_bytes"], default=None)
+    measures["private memory"] = max(summary["peak_private_bytes"], default=None)
+    sent, parts = summary["bytes"], summary["settings"].get("num_partitions")
+    for name, rows, size in (
+        ("bytes.by_peer", sent["by_peer"], parts),
+        ("confusion", confusion := summary.get("confusion", []), len(confusion)),
     ):
-        raise ValueError(f"bytes.by_peer is not {parts} x {parts}")
-    _check_counts([dict(enumerate(row)) for row in by_peer], "bytes.by_peer")
+        if len(rows) != size or any(len(row) != size for row in rows):
+            raise ValueError(f"{name} is not {size} x {size}")
+    classes = summary.get("classes", {}).get("test", [])
     return {
         "measures": measures,
-        "classes": _read_classes(summary),
-        "confusion": _read_confusion(summary),
-        "calibration": _read_calibration(summary),
-        "bytes_by_kind": by_kind,
-        "bytes_by_peer": by_peer,
-        "bytes_by_layer_and_kind": by_layer,
+        "classes": {_shorten(str(row.get("class"))): row for row in classes},
+        "confusion": confusion,
+        "calibration": summary.get("calibration", {}),
+        "bytes_by_kind": sent["by_kind"],
+        "bytes_by_peer": sent["by_peer"],
+        "bytes_by_layer_and_kind": sent.get("by_layer_and_kind", []),
     }
 
 
-def _read_classes(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Read precision, recall, F1 and support of each class on test."""
-    splits = _read_field({"classes": {}, **summary}, "classes", dict)
-    found = {}
-    for row in _read_field({"test": [], **splits}, "test", list):
-        if not isinstance(row, dict) or not all(_is_number(row.get(name)) for name in CLASS_SCORES):
-            raise ValueError(f"classes.test has {_shorten(repr(row))}")
-        name = _shorten(str(row.get("class")))
-        found[name] = {score: row[score] for score in CLASS_SCORES}
-    return found
-
-
-def _read_confusion(summary: dict[str, Any]) -> list[list[int]]:
-    table = _read_field({"confusion": [], **summary}, "confusion", list)
-    _check_counts([{str(at): count for at, count in enumerate(row)} for row in table], "confusion")
-    if any(len(row) != len(table) for row in table):
-        raise ValueError("confusion is not square")
-    return table  # type: ignore[no-any-return]
-
-
-def _read_calibration(summary: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
-    found = _read_field({"calibration": {}, **summary}, "calibration", dict)
-    for rows in found.values():
-        for row in rows if isinstance(rows, list) else [None]:
-            if not isinstance(row, dict) or not all(_is_number(row.get(name)) for name in BIN):
-                raise ValueError(f"calibration has {_shorten(repr(row))}")
-    return found  # type: ignore[no-any-return]
-
-
-def _read_field(summary: dict[str, Any], key: str, kind: type) -> Any:
-    """Return the value at a dotted key; ValueError if it is missing or of another type."""
-    value: Any = summary
-    for name in key.split("."):
-        if not isinstance(value, dict) or name not in value:
-            raise ValueError(f"has no {key}")
-        value = value[name]
-    if not isinstance(value, kind):
-        raise ValueError(f"{key} is {_shorten(repr(value))}")
-    return value
-
-
-def _read_number(summary: dict[str, Any], key: str) -> float | None:
-    """Return the number at a dotted key; None stands for a ratio without data."""
-    value = _read_field(summary, key, object)
-    if value is not None and not _is_number(value):
-        raise ValueError(f"{key} is {_shorten(repr(value))}, not a number")
-    return value  # type: ignore[no-any-return]
-
-
-def _read_numbers(summary: dict[str, Any], key: str) -> list[float]:
-    values = _read_field(summary, key, list)
-    if not all(map(_is_number, values)):
-        raise ValueError(f"{key} is {_shorten(repr(values))}, not a list of numbers")
-    return values  # type: ignore[no-any-return]
-
-
-def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
-    )
-
-
-def _check_counts(tables: list[Any], key: str) -> None:
-    """ValueError, naming the key, unless each table maps short names to numbers of at least 0."""
-    for counts in tables:
-        if not isinstance(counts, dict) or not all(
-            _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH
-            for kind, count in counts.items()
-        ):
-            raise ValueError(f"{key} is {_shorten(repr(counts))}, not counts")
+def check_shape(value: Any, shape: Any, name: str) -> None:
+    """ValueError, with the dotted name of what is wrong, unless a JSON value has a shape."""
+    said = f"{name} is {_shorten(repr(value))}"
+    if shape in (NUMBER, COUNT):
+        least = 0 if shape == COUNT else -MAX_NUMBER
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and least <= value < MAX_NUMBER):
+            raise ValueError(f"{said}, not a {shape}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{said}, not a list")
+        for each in value:
+            check_shape(each, shape[0], name)
+    elif isinstance(shape, dict):
+        if not isinstance(value, dict) or any(len(key) > KEY_LENGTH for key in value):
+            raise ValueError(f"{said}, not an object of short names")
+        wanted = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
+        for key, inner in wanted.items():
+            path = f"{name}.{key}".strip(".?")
+            if key.removesuffix("?") in value:
+                check_shape(value[key.removesuffix("?")], inner, path)
+            elif not key.endswith("?"):
+                raise ValueError(f"has no {path}")
 
 
 def _read_rounds(path: Path) -> list[Point]:
@@ -341,8 +294,7 @@ def _read_rounds(path: Path) -> list[Point]:
             layer, number, metric = (entry[name] for name in ("layer", "round", "val_metric"))
             losses = [entry.get(name) for name in ("train_loss", "val_loss")]
             values = [layer, number, metric, *losses]
-            if not all(_is_number(value) for value in values if value is not None):
-                break
+            check_shape(values, [NUMBER], "metrics.jsonl")
             metric = math.nan if metric is None else float(metric)
             points.append(Point(int(layer), int(number), metric, *losses))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -1,8 +1,7 @@
-"""Mean, standard deviation and paired differences of values, some of which may be missing."""
+"""Paired differences of two methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean, stdev
 
 import numpy as np
 from scipy.stats import ttest_rel
@@ -11,34 +10,14 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Statistics of one quantity over seeds."""
-
-    n: int
-    mean: float | None
-    spread: float | None
-    """Sample standard deviation (n - 1 in the denominator); None for fewer than two values."""
-
-
-def summarize(values: Sequence[float | None]) -> Sample:
-    """Compute the statistics of the values that are not None."""
-    known = [value for value in values if value is not None]
-    return Sample(
-        len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None
-    )
-
-
-@dataclass(frozen=True)
 class Difference:
-    """Paired difference, second minus first, with Student's t and n - 1 degrees of freedom."""
+    """Paired difference, second minus first."""
 
     n: int
     mean: float
     low: float
     high: float
-    """Ends of the 95 % interval of the mean difference."""
-    p: float | None
-    """Two-sided p-value; None if all differences are equal."""
+    """Ends of the 95 % interval of the mean by Student's t with n - 1 degrees of freedom."""
 
 
 def compare_pairs(
@@ -53,20 +32,6 @@ def compare_pairs(
     before, after = np.array(pairs, dtype=np.float64).T
     mean = float(np.mean(after - before))
     if np.ptp(after - before) == 0:
-        return Difference(len(pairs), mean, mean, mean, None)
-    test = ttest_rel(after, before)
-    interval = test.confidence_interval(CONFIDENCE)
-    return Difference(
-        len(pairs), mean, float(interval.low), float(interval.high), float(test.pvalue)
-    )
-
-
-def correct_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values by Holm's method, in the given order; None stays None."""
-    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    least = 0.0
-    for rank, (p, index) in enumerate(order):
-        least = max(least, min(1.0, p * (len(order) - rank)))
-        corrected[index] = least
-    return corrected
+        return Difference(len(pairs), mean, mean, mean)
+    interval = ttest_rel(after, before).confidence_interval(CONFIDENCE)
+    return Difference(len(pairs), mean, float(interval.low), float(interval.high))

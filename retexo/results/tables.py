@@ -5,17 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retexo.results.groups import DataSet, Method
-from retexo.results.runs import (
-    CLASS_SCORES,
-    LINK_SCORES,
-    SCORES,
-    SOME_SCORES,
-    VALUE_SCORES,
-    Run,
-)
-from retexo.results.statistics import Difference, Sample, compare_pairs, correct_by_holm, summarize
+from retexo.results.runs import CLASS_SCORES, MEASURES, Run
+from retexo.results.statistics import Difference, compare_pairs
+
+if TYPE_CHECKING:
+    from pandas import Series
 
 MAX_CLASSES = 20
 """Most classes that a report lists."""
@@ -35,13 +32,16 @@ class Table:
 
     def without_empty_columns(self) -> "Table":
         """The table without columns that have no value in any row."""
-        kept = [
-            place
-            for place in range(len(self.columns))
-            if any(row[place] != NO_VALUE for row in self.rows)
-        ]
-        columns = [self.columns[place] for place in kept]
-        rows = [[row[place] for place in kept] for row in self.rows]
+        places = range(len(self.columns))
+        return self._keep([at for at in places if any(row[at] != NO_VALUE for row in self.rows)])
+
+    def without(self, column: str) -> "Table":
+        """The table without a column, if it has it."""
+        return self._keep([at for at, name in enumerate(self.columns) if name != column])
+
+    def _keep(self, places: list[int]) -> "Table":
+        columns = [self.columns[place] for place in places]
+        rows = [[row[place] for place in places] for row in self.rows]
         return Table(self.title, columns, rows, self.note)
 
     def markdown(self) -> str:
@@ -65,11 +65,11 @@ def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
 # --- how figures are written ----------
 
 
-def format_bytes(value: float, digits: int = 3) -> str:
+def format_bytes(value: float) -> str:
     """Format bytes as 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.{digits}g} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
 
@@ -82,11 +82,15 @@ def format_count(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
-def format_sample(values: Sample, text: Callable[[float], str]) -> str:
+def format_score(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def format_sample(values: "Series", text: Callable[[float], str]) -> str:
     """Format mean and standard deviation; one value has no deviation."""
-    if values.mean is None:
+    if not len(values):
         return NO_VALUE
-    return text(values.mean) + (f" ± {text(values.spread)}" if values.spread is not None else "")
+    return text(values.mean()) + (f" ± {text(values.std())}" if len(values) > 1 else "")
 
 
 def format_path(path: Path) -> str:
@@ -94,41 +98,30 @@ def format_path(path: Path) -> str:
     return os.fsencode(path).decode(errors="replace")
 
 
-MEASURES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "test accuracy": ("test accuracy", lambda value: f"{value:.4f}"),
-    "val accuracy": ("validation accuracy", lambda value: f"{value:.4f}"),
-    "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
-    "test macro F1": ("test macro-F1", lambda value: f"{value:.4f}"),
-    "test balanced accuracy": ("test balanced accuracy", lambda value: f"{value:.4f}"),
-    "test ROC AUC": ("test ROC AUC", lambda value: f"{value:.4f}"),
-    "test average precision": ("test average precision", lambda value: f"{value:.4f}"),
-    "test R2": ("test R2", lambda value: f"{value:.4f}"),
-    "val R2": ("validation R2", lambda value: f"{value:.4f}"),
+FORMATS: dict[str, tuple[str, Callable[[float], str]]] = {
+    **{name: (name.replace("val ", "validation "), format_score) for name in MEASURES},
     "test MAE": ("test MAE", lambda value: f"{value:.6g}"),
     "test RMSE": ("test RMSE", lambda value: f"{value:.6g}"),
-    "test MRR": ("test MRR", lambda value: f"{value:.4f}"),
-    "val MRR": ("validation MRR", lambda value: f"{value:.4f}"),
-    "test hits@20": ("test hits@20", lambda value: f"{value:.4f}"),
-    "test AUC": ("test AUC", lambda value: f"{value:.4f}"),
     "bytes total": ("bytes sent", format_bytes),
     "rounds": ("rounds", format_count),
     "seconds train": ("training, s", lambda value: f"{value:.2f}"),
     "seconds total": ("whole run, s", lambda value: f"{value:.2f}"),
     "memory": ("memory, largest worker", format_memory),
 }
-"""Measure -> heading and format."""
+"""Measure -> heading and format, in the order of columns."""
+ONLY_AS_HEADLINE = {"test macro F1", "test balanced accuracy"}
 
 
 # --- tables of one data set ----------
 
 
-def summarize_measure(method: Method, name: str) -> Sample:
-    """Return the statistics of a measure over draws of the seeds."""
-    return summarize(list(method.by_draw(lambda run: run.measures.get(name)).values()))
+def sample_measure(method: Method, name: str) -> "Series":
+    """Return a measure by draw of the seeds."""
+    return method.sample(lambda run: run.measures.get(name))
 
 
-def summarize_bytes(method: Method, kind: str) -> Sample:
-    return summarize(list(method.by_draw(lambda run: run.bytes_by_kind.get(kind, 0)).values()))
+def sample_bytes(method: Method, kind: str) -> "Series":
+    return method.sample(lambda run: run.bytes_by_kind.get(kind, 0))
 
 
 def sent_kinds(data: DataSet) -> list[str]:
@@ -151,17 +144,13 @@ def format_runs(method: Method) -> str:
 
 def results_table(data: DataSet) -> Table:
     """Table of scores, bytes and seconds: one row per method."""
-    without = {"test micro F1"} if not _has_own_f1(data) else set()
-    without |= SOME_SCORES.keys() - data.measures
-    without |= {"test macro F1", "test balanced accuracy"} - {data.headline}
-    kinds: tuple[dict[str, str], ...] = (SCORES | SOME_SCORES, VALUE_SCORES, LINK_SCORES)
-    others = {name for kind in kinds if data.headline not in kind for name in kind}
-    shown = {name: shown for name, shown in MEASURES.items() if name not in without | others}
+    without = ONLY_AS_HEADLINE - {data.headline}
+    without |= {"test micro F1"} if not _has_own_f1(data) else set()
+    shown = {name: FORMATS[name] for name in FORMATS if name in data.measures - without}
     rows = []
     for method in data.methods:
         cells = [
-            format_sample(summarize_measure(method, name), text)
-            for name, (_, text) in shown.items()
+            format_sample(sample_measure(method, name), text) for name, (_, text) in shown.items()
         ]
         rows.append([method.name, format_runs(method), *cells])
     return Table(
@@ -180,31 +169,53 @@ def class_table(data: DataSet) -> Table | None:
     for method in data.methods:
         names = dict.fromkeys(name for run in method.done for name in run.classes)
         for name in names if len(names) <= MAX_CLASSES else ():
-            samples = [_summarize_class(method, name, score) for score in CLASS_SCORES]
-            cells = [format_sample(each, lambda value: f"{value:.4f}") for each in samples[:-1]]
-            rows.append([method.name, name, *cells, format_sample(samples[-1], format_count)])
+            texts = (*[format_score] * 3, format_count)
+            cells = [
+                format_sample(_sample_class(method, name, score), text)
+                for score, text in zip(CLASS_SCORES, texts, strict=True)
+            ]
+            rows.append([method.name, name, *cells])
     columns = ["method", "class", "precision", "recall", "F1", "support"]
     note = "On the test nodes; support is the number of nodes of the class."
     return Table("Classes", columns, rows, note) if rows else None
 
 
-def _summarize_class(method: Method, name: str, score: str) -> Sample:
-    draws = method.by_draw(lambda run: run.classes.get(name, {}).get(score))
-    return summarize(list(draws.values()))
+def _sample_class(method: Method, name: str, score: str) -> "Series":
+    return method.sample(lambda run: run.classes.get(name, {}).get(score))
 
 
 def bytes_table(data: DataSet) -> Table | None:
-    """One column per kind of message; None without bytes."""
-    names = sent_kinds(data)
-    rows = [
-        [
-            method.name,
-            *(format_sample(summarize_bytes(method, kind), format_bytes) for kind in names),
-        ]
-        for method in data.methods
-    ]
+    """One row per method, layer and the whole run, one column per kind of message; None without
+    bytes."""
+    kinds, rows = sent_kinds(data), []
+    for method in data.methods:
+        most = max((len(run.bytes_by_layer_and_kind) for run in method.done), default=0)
+        for place in range(most):
+            line = f"layer {place}" if place < most - 1 else "outside layers"
+            cells = [
+                format_sample(_sample_layer(method, place - most, [kind]), format_bytes)
+                for kind in kinds
+            ]
+            total = format_sample(_sample_layer(method, place - most, kinds), format_bytes)
+            rows.append([method.name, line, *cells, total])
+        cells = [format_sample(sample_bytes(method, kind), format_bytes) for kind in kinds]
+        total = format_sample(sample_measure(method, "bytes total"), format_bytes)
+        rows.append([method.name, "total", *cells, total])
     note = "Payload of all workers, counted once at the sender; kB, MB, GB are powers of 1,000."
-    return Table("Bytes by kind", ["method", *names], rows, note) if names else None
+    columns = ["method", "layer", *kinds, "total"]
+    return Table("Bytes by layer and kind", columns, rows, note) if kinds else None
+
+
+def _sample_layer(method: Method, place: int, kinds: Sequence[str]) -> "Series":
+    """Return the bytes of some kinds in a layer, counted from the end of the run's list."""
+
+    def count(run: Run) -> float | None:
+        by_layer = run.bytes_by_layer_and_kind
+        if len(by_layer) < -place:
+            return None
+        return sum(by_layer[place].get(kind, 0) for kind in kinds)
+
+    return method.sample(count)
 
 
 def _has_own_f1(data: DataSet) -> bool:
@@ -216,12 +227,9 @@ def _has_own_f1(data: DataSet) -> bool:
 def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
     """Compare all pairs of methods with at least two common draws."""
     found = []
-    for first, second in combinations(data.methods, 2):
-        both = [
-            method.by_draw(lambda run: run.measures.get(data.headline))
-            for method in (first, second)
-        ]
-        difference = compare_pairs(both[0], both[1])
+    samples = [(method, dict(sample_measure(method, data.headline))) for method in data.methods]
+    for (first, before), (second, after) in combinations(samples, 2):
+        difference = compare_pairs(before, after)
         if difference is not None:
             found.append((first, second, difference))
     return found
@@ -229,36 +237,23 @@ def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
 
 def comparison_table(data: DataSet) -> Table | None:
     """Table of paired compare_methods; None if no methods share draws."""
-    found = compare_methods(data)
-    if not found:
-        return None
-    corrected = correct_by_holm([difference.p for *_, difference in found])
     rows = [
         [
             f"{second.name} minus {first.name}",
             str(difference.n),
             f"{difference.mean:+.4f}",
             f"[{difference.low:+.4f}, {difference.high:+.4f}]",
-            _format_p(difference.p),
-            _format_p(together),
         ]
-        for (first, second, difference), together in zip(found, corrected, strict=True)
+        for first, second, difference in compare_methods(data)
     ]
-    return Table(
-        f"{data.headline[0].upper()}{data.headline[1:]}, paired",
-        ["difference", "n", "mean", "95 % interval", "p", "p, Holm"],
-        rows,
-        "Paired over the n draws (seeds, split and partitions) that both methods have, by Student's"
-        " t. The last column corrects p for all comparisons of the table. An interval that contains"
-        " 0 does not show that two methods are equal. p is missing where all differences are"
-        " equal.",
+    note = (
+        "Paired over the n draws (seeds, split and partitions) that both methods have; the interval"
+        " is Student's t of that pair alone. One that contains 0 does not show that two methods are"
+        " equal."
     )
-
-
-def _format_p(p: float | None) -> str:
-    if p is None:
-        return NO_VALUE
-    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+    title = f"{data.headline[0].upper()}{data.headline[1:]}, paired"
+    columns = ["difference", "n", "mean", "95 % interval"]
+    return Table(title, columns, rows, note) if rows else None
 
 
 def unfinished_table(runs: Sequence[Run]) -> Table | None:
@@ -281,28 +276,31 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
                 "n": len(method.done) - method.repeats,
             }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
-            for name in dict.fromkeys(name for run in method.done for name in run.measures):
-                row |= _mean_and_spread(name, summarize_measure(method, name))
-            for kind in sent_kinds(data):
-                row |= _mean_and_spread(f"bytes {kind}", summarize_bytes(method, kind))
+            names = dict.fromkeys(name for run in method.done for name in run.measures)
+            samples = {name: sample_measure(method, name) for name in names}
+            samples |= {f"bytes {kind}": sample_bytes(method, kind) for kind in sent_kinds(data)}
+            for name, values in samples.items():
+                row[f"{name}, mean"] = values.mean() if len(values) else None
+                row[f"{name}, spread"] = values.std() if len(values) > 1 else None
             rows.append(row)
     return rows
 
 
-def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
-    """Return two cells of a csv row, the mean and the spread of a measure."""
-    return {f"{name}, mean": values.mean, f"{name}, spread": values.spread}
-
-
 def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
     """One row per comparison of the headline measure."""
-    rows = []
-    for data in data_sets:
-        for first, second, difference in compare_methods(data):
-            row: dict[str, Cell] = {"data": data.name, "first": first.name, "second": second.name}
-            row |= {"second minus first": difference.mean, "n": difference.n}
-            rows.append(row | {"low": difference.low, "high": difference.high, "p": difference.p})
-    return rows
+    return [
+        {
+            "data": data.name,
+            "first": first.name,
+            "second": second.name,
+            "second minus first": difference.mean,
+            "n": difference.n,
+            "low": difference.low,
+            "high": difference.high,
+        }
+        for data in data_sets
+        for first, second, difference in compare_methods(data)
+    ]
 
 
 def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
@@ -318,15 +316,10 @@ def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str
             "data": data,
             "method": method,
             "status": run.status,
-        }
-        row |= {
             "reason": run.reason,
             "seed": run.settings.get("seed"),
             "partition digest": run.partition_digest,
         }
-        rows.append(
-            row
-            | run.measures
-            | {f"bytes {kind}": count for kind, count in run.bytes_by_kind.items()}
-        )
+        sent = {f"bytes {kind}": count for kind, count in run.bytes_by_kind.items()}
+        rows.append(row | run.measures | sent)
     return rows
