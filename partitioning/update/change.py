@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
+from partitioning.datasets.frames import kind_of, list_visible
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.tables import files_named, is_table
 from partitioning.directory.meta import Meta
@@ -111,7 +112,11 @@ def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, P
     path = check_path(f"update.{setting}", value)
     if not path.exists():
         raise InputError(f"update.{setting}={value}: there is no such file or folder; correct it")
+    suffixes = (*SUFFIXES, "npy") if setting == "deleted_nodes" else SUFFIXES
     if names[0] in (PLAIN_TYPE, PLAIN_RELATION):
+        if kind_of(path) in ("npy", "npz", "xlsx") and kind_of(path) not in suffixes:
+            expected = ", ".join(f".{suffix}" for suffix in suffixes)
+            raise InputError(f"update.{setting}={value}: expected a {expected} table; convert it")
         return {names[0]: path}
     stems = [name if isinstance(name, str) else SEPARATOR.join(name) for name in names]
     if is_table(path):
@@ -119,13 +124,12 @@ def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, P
             f"update.{setting}={value}: a table; of a heterogeneous graph it is a folder with a"
             f" table for each type or relation: {', '.join(f'{stem}.csv' for stem in stems)}"
         )
-    suffixes = (*SUFFIXES, "npy") if setting == "deleted_nodes" else SUFFIXES
     found = {
         name: file
         for name, stem in zip(names, stems, strict=True)
         for file in files_named(path, stem, suffixes)
     }
-    others = sorted(file.name for file in path.iterdir() if file not in found.values())
+    others = [file.name for file in list_visible(path) if file not in found.values()]
     if others or not found:
         raise InputError(
             f"update.{setting}={value}: {others[0] if others else 'an empty folder'}: expected"

@@ -174,12 +174,12 @@ def _list_tables(folder: Path) -> list[Path]:
     """Return the files of a folder of tables that may be read, sorted.
 
     These have known names, or are in nodes/ and edges/, or are part files of tables that are
-    folders. Hidden files are not read.
+    folders. Hidden files are not read; names of types may begin with _.
     """
     known = {"edges", *NODE_TABLES, *chain.from_iterable(node_split.FILE_NAMES.values())}
     groups = [path for path in (folder / "nodes", folder / "edges") if path.is_dir()]
     tables = [path for path in list_visible(folder) if stem_of(path) in known]
-    tables += [path for group in groups for path in list_visible(group)]
+    tables += [file for group in groups for file in group.glob("[!.]*")]
     tables = [path for path in tables if kind_of(path) in (*TABLES, "npz")]
     parts = [part for table in tables if table.is_dir() for part in list_visible(table)]
     return sorted({path for path in (*tables, *parts) if path.is_file()})

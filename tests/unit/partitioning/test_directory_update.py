@@ -546,11 +546,21 @@ def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
 def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path) -> None:
     write_csv(tmp_path / "user.vip.csv", "id 1")
     table = write_csv(tmp_path / "user.csv.gz", "id 1")
+    (tmp_path / ".DS_Store").touch()
     meta: Any = SimpleNamespace(node_counts=["user", "user.vip"], edge_counts=[])
     given = UpdateSettings(**(NO_CHANGE | {"new_nodes": str(tmp_path)}))
     assert find_tables(given, meta)["new_nodes", "user"] == table
     table.unlink()
     assert ("new_nodes", "user") not in find_tables(given, meta)
+
+
+@pytest.mark.parametrize("name", ["edges.npy", "edges.npz", "edges.xlsx"])
+def test_a_change_in_another_format_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    meta: Any = SimpleNamespace(node_counts=[PLAIN_TYPE], edge_counts=[PLAIN_RELATION])
+    given = UpdateSettings(**(NO_CHANGE | {"new_edges": str(tmp_path / name)}))
+    with pytest.raises(InputError, match=rf"new_edges=.*{name}: expected a \.csv, .*\.parquet"):
+        find_tables(given, meta)
 
 
 def write_change(folder: Path, change: dict[str, str]) -> dict[str, Any]:

@@ -206,6 +206,10 @@ def test_what_is_not_read_of_a_folder_is_no_change(tmp_path: Path) -> None:
     def request() -> Any:
         return requested_settings(compose(data).partition)["dataset_file"]
 
+    (nodes / "_N.csv").write_text("id\n0\n")
+    before = request()
+    (nodes / "_N.csv").write_text("id\n1\n")  # the name of DGL's only type
+    assert "(nodes/_N.csv: changed" in describe_difference("dataset_file", before, request())
     before = request()
     strays = "README.md", ".DS_Store", "edges/.~lock.cites.csv#", "edges/cites.csv/_SUCCESS"
     for stray in (*strays, "nodes.csv~", "labels.md", "nodes/user.csv~", "edges/notes.docx"):
