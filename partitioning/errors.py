@@ -1,5 +1,8 @@
 """The exception for input of users that cannot be used, and what it quotes of other errors."""
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class InputError(ValueError):
     """A setting, file or directory of the user's cannot be used.
@@ -8,6 +11,23 @@ class InputError(ValueError):
 
     The command prints the message without a traceback and exits with status 2.
     """
+
+
+MAX_NAMES, MAX_LETTERS = 10, 60
+"""Names in a message, and letters of each: a file of others can have any number."""
+
+
+def join_names(names: Iterable[Any], quote: str = "") -> str:
+    """Return the first names as a text, each shortened and in quotes, and how many more there
+    are.
+    """
+    found = list(names)
+    shown = [
+        text if len(text := str(name)) <= MAX_LETTERS else f"{text[:MAX_LETTERS]}..."
+        for name in found[:MAX_NAMES]
+    ]
+    more = f" and {len(found) - MAX_NAMES:,} more" if len(found) > MAX_NAMES else ""
+    return ", ".join(f"{quote}{name}{quote}" for name in shown) + more
 
 
 def first_line(error: Exception) -> str:

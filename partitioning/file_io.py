@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import math
 import os
 import secrets
 import socket
@@ -108,26 +107,6 @@ def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
         # NumPy maps files by name only. This name is the open file, whatever replaces the path.
         name = f"/proc/self/fd/{file.fileno()}"
         return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
-
-
-def check_unpacked_size(path: Path, max_gib: float) -> None:
-    """InputError for a zip or npz file that grows by more than dataset_max_gib when unpacked.
-
-    Other files pass. The sizes are those of the members' headers, at which the reader stops.
-    """
-    with open_regular(path) as file:
-        if not zipfile.is_zipfile(file):
-            return
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-    unpacked = sum(member.file_size for member in members)
-    growth = unpacked - sum(member.compress_size for member in members)
-    if growth > max_gib * GIB:
-        raise InputError(
-            f"{path}: grows by {growth / GIB:.3g} GiB, to {unpacked / GIB:.3g} GiB, when it is"
-            f" unpacked; if it should hold so much, set dataset_max_gib={math.ceil(growth / GIB)},"
-            f" which is {max_gib:g}"
-        )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.tables import Table, read_table
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.features.build import add_kinds
 from partitioning.features.drift import count_unusual
 from partitioning.features.encoder import State, apply, is_matrix, warn_of_unused
@@ -89,17 +89,18 @@ def read_addition(
     grown = dict(known)
     for name, frame in nodes.items():
         if name not in graph.nodes:
-            raise InputError(f"nodes: no type {name!r}; the graph has {', '.join(graph.nodes)}")
+            raise InputError(
+                f"nodes: no type {join_names([name])!r}; the graph has {join_names(graph.nodes)}"
+            )
         made[name], ids = _new_nodes(held, name, frame, known[name])
         grown[name] = known[name].extended(ids)
     relations: dict[EdgeType, Relation] = {}
     for each, frame in edges.items():
         each = tuple(each)
         if each not in graph.relations:
-            there = ", ".join(SEPARATOR.join(other) for other in graph.relations)
-            raise InputError(
-                f"edges: no relation {SEPARATOR.join(map(str, each))!r}; the graph has {there}"
-            )
+            there = join_names(SEPARATOR.join(other) for other in graph.relations)
+            asked = join_names([SEPARATOR.join(map(str, each))])
+            raise InputError(f"edges: no relation {asked!r}; the graph has {there}")
         if len(frame):  # a table without rows may have no columns either
             relations[each] = _new_edges(held, each, frame, known, grown)
     return Addition(made, _add_reverse(held, relations, grown))

@@ -34,7 +34,7 @@ from partitioning.array_checks import (
     features_among,
     refuse,
 )
-from partitioning.datasets.raw import read_arrays
+from partitioning.datasets.raw import list_arrays, read_arrays
 from partitioning.directory.partition import (
     HeteroPartition,
     PartEdges,
@@ -42,7 +42,7 @@ from partitioning.directory.partition import (
     PartNodes,
     UnresolvedHalo,
 )
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE, SEPARATOR, is_labelled
 from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
 from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table
@@ -56,9 +56,10 @@ FEATURE_ARRAYS = ("feat", *CSR)
 
 def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
     """Read a site's partition of a plain graph; InputError names what is wrong with it."""
-    path, arrays = site.folder / ARRAYS, _load(site)
+    path = site.folder / ARRAYS
     known = ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)
-    _check_names(arrays, known, path)
+    _check_names(_list_arrays(path), known, path)
+    arrays = read_arrays(path, known)
     ids = _read_ids(arrays, path)
     order = np.argsort(ids)
     edges = _read_edges(arrays, site, path)
@@ -100,7 +101,8 @@ def read_hetero_part(site: Site) -> HeteroPartition:
     arrays = _group_by_owner(site, types)
     ids, order = {}, {}
     for name in types.types:
-        found = _read_type_ids(name, arrays[name], types, f"{path}: {name}")
+        has_nodes = bool(arrays[name])
+        found = _read_ids(arrays[name], f"{path}: {name}") if has_nodes else np.empty(0, np.int64)
         ids[name], order[name] = found, np.argsort(found)
     ascending = {name: found[order[name]] for name, found in ids.items()}
     edges = {
@@ -145,17 +147,18 @@ def read_hetero_part(site: Site) -> HeteroPartition:
 
 def read_ids_and_masks(site: Site) -> tuple[Ints, dict[str, NDArray[np.bool_]]]:
     """Return the ids and masks [I] of a site's nodes, in the order of the file."""
-    path, arrays = site.folder / ARRAYS, _load(site)
+    path = site.folder / ARRAYS
+    _list_arrays(path)
+    arrays = read_arrays(path, ("node_id", *MASKS), warn=False)
     ids = _read_ids(arrays, path)
     return ids, _read_masks(arrays, len(ids), path)
 
 
-def _load(site: Site) -> dict[str, Array]:
-    """Return the arrays of part.npz, unchecked."""
-    path = site.folder / ARRAYS
+def _list_arrays(path: Path) -> list[str]:
+    """Return the names of the arrays of a part.npz; InputError where it is missing."""
     if not path.exists():
         raise InputError(f"{path}: missing; write it with numpy.savez")
-    return read_arrays(path)
+    return list_arrays(path)
 
 
 def _types_of(site: Site) -> SiteTypes:
@@ -165,25 +168,38 @@ def _types_of(site: Site) -> SiteTypes:
 
 def _group_by_owner(site: Site, types: SiteTypes) -> dict[str, dict[str, Array]]:
     """Return the arrays of each node type and relation, by their names without it."""
-    grouped: dict[str, dict[str, Array]] = {name: {} for name in (*types.types, *types.relations)}
-    for key, array in _load(site).items():
+    path = site.folder / ARRAYS
+    grouped: dict[str, list[str]] = {name: [] for name in (*types.types, *types.relations)}
+    for key in _list_arrays(path):
         owner, _, name = key.rpartition("/")
         if owner not in grouped:
             raise InputError(
-                f"{site.folder / ARRAYS}: array `{key}` has no meaning here; expected TYPE/ARRAY or"
-                f" SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {', '.join(grouped)}"
+                f"{path}: array `{key}` has no meaning here; expected TYPE/ARRAY or"
+                f" SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {join_names(grouped)}"
             )
-        grouped[owner][name] = array
-    return grouped
+        grouped[owner].append(name)
+    for owner, names in grouped.items():
+        known: tuple[str, ...] = ("node_id", *FEATURE_ARRAYS)
+        if owner in types.relations:
+            known = (*EDGE_ENDS, "edge_weight") if owner in types.weighted else EDGE_ENDS
+        elif owner == types.target:
+            known += TARGET_ARRAYS
+        _check_names(names, known, f"{path}: {owner}")
+    keys = [f"{owner}/{name}" for owner, names in grouped.items() for name in names]
+    arrays = read_arrays(path, keys)
+    return {
+        owner: {name: arrays[f"{owner}/{name}"] for name in names}
+        for owner, names in grouped.items()
+    }
 
 
 def _describe_array(path: Path | str, name: str) -> str:
     return f"{path}: array `{name}`"
 
 
-def _check_names(arrays: Mapping[str, Array], known: Sequence[str], path: Path | str) -> None:
+def _check_names(names: Sequence[str], known: Sequence[str], path: Path | str) -> None:
     """InputError for an array of another name."""
-    if unknown := sorted(arrays.keys() - set(known)):
+    if unknown := sorted(set(names) - set(known)):
         raise InputError(
             f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
         )
@@ -193,7 +209,7 @@ def _require_integers(arrays: Mapping[str, Array], name: str, path: Path | str) 
     """Return an array as integers; InputError if it is missing or has other values."""
     if name not in arrays:
         raise InputError(
-            f"{path}: there is no array `{name}`; found {', '.join(sorted(arrays)) or 'nothing'}"
+            f"{path}: there is no array `{name}`; found {join_names(sorted(arrays)) or 'nothing'}"
         )
     return check_integers(arrays[name], _describe_array(path, name))
 
@@ -205,13 +221,6 @@ def _read_ids(arrays: Mapping[str, Array], path: Path | str) -> Ints:
     refuse(ids, ids < 0, where, "expected ids from 0 on")
     check_unique(ids, where)
     return ids
-
-
-def _read_type_ids(name: str, arrays: Mapping[str, Array], types: SiteTypes, where: str) -> Ints:
-    """Return the ids of a node type, after a check of the names of its arrays."""
-    target_arrays = TARGET_ARRAYS if name == types.target else ()
-    _check_names(arrays, ("node_id", *FEATURE_ARRAYS, *target_arrays), where)
-    return _read_ids(arrays, where) if arrays else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +263,6 @@ def _read_relation(
 ) -> _Edges:
     """Read the edges of one relation; a relation in `weighted` has weights at every site."""
     is_weighted = relation in _types_of(site).weighted
-    _check_names(arrays, (*EDGE_ENDS, "edge_weight") if is_weighted else EDGE_ENDS, where)
     if arrays and is_weighted and "edge_weight" not in arrays:
         raise InputError(
             f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is"

@@ -61,13 +61,14 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.features.encoder import State
 from partitioning.features.spec import read_spec
-from partitioning.file_io import check_path, check_unpacked_size, exclusive, file_checksum, reading
+from partitioning.file_io import check_path, exclusive, file_checksum
 from partitioning.graph_data import GraphData
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.site_arrays import read_hetero_part, read_part
 from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
 from partitioning.site_tables import SitePipeline, find_site_table
+from partitioning.unpacked_size import check_table_sizes
 
 
 @dataclass(frozen=True)
@@ -160,17 +161,16 @@ def find_sites(
     """Open a site's folder, or a folder that holds the folders of several sites on one machine.
 
     Args:
-        max_gib: the setting dataset_max_gib, for each part.npz.
+        max_gib: the setting dataset_max_gib, for each part.npz and table of features.
         features, columns: how tables of features are read and encoded.
 
     Raises:
         InputError: there is no site, a site.json is wrong, or the sites contradict each other.
     """
     local_sites = read_sites(path)
-    for part in (site.folder / ARRAYS for site in local_sites):
-        if part.exists():
-            with reading(part, "npz file", "write it anew with numpy.savez"):
-                check_unpacked_size(part, max_gib)
+    for site in local_sites:
+        files = (site.folder / ARRAYS, find_site_table(site))
+        check_table_sizes((file for file in files if file is not None and file.exists()), max_gib)
     ranks = [site.rank for site in local_sites]
     if len(set(ranks)) < len(ranks):
         raise InputError(f"dataset_file={path}: holds several folders of one site; keep one")

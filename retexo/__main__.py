@@ -14,10 +14,11 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from partitioning.errors import InputError
 from retexo.apps.job import JobLog, run_job
 from retexo.errors import describe_error
 from retexo.launch.standard_streams import keep_standard_streams
-from retexo.settings.command_line import options_first
+from retexo.settings.command_line import check_unicode, options_first
 from retexo.settings.compose import BASE, check_sweeper, remove_if_unused
 from retexo.settings.messages import REFUSALS, explain_command
 from retexo.settings.schema import CONFIG_DIR
@@ -31,6 +32,11 @@ def main() -> int:
     Checks the command line, lets Hydra compose the settings, and runs the app.
     """
     keep_standard_streams()
+    try:
+        check_unicode(sys.argv[1:])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if sys.argv[1:2] == ["credentials"]:
         from retexo.apps.credentials import main as make_credentials
 

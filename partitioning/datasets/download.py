@@ -25,7 +25,8 @@ from typing import IO, Any
 
 from partitioning.datasets.published_checksums import check_published, check_unchanged
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, check_unpacked_size, open_regular, rename_durably
+from partitioning.file_io import UNREADABLE, open_regular, rename_durably
+from partitioning.unpacked_size import check_unpacked_size
 
 log = logging.getLogger(__name__)
 

@@ -21,16 +21,23 @@ from partitioning.datasets import frames
 from partitioning.datasets.feature_columns import FeatureReader
 from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import check_axes, concatenate, narrow_ends, read_arrays, read_npy
+from partitioning.datasets.raw import (
+    check_axes,
+    concatenate,
+    list_arrays,
+    narrow_ends,
+    read_arrays,
+    read_npy,
+)
 from partitioning.datasets.times import TimeReader
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.features.roles import (
     MissingColumn,
     find_column,
     requested_role,
     without_index,
 )
-from partitioning.features.schema import Schema
+from partitioning.features.schema import Schema, warn_of_ignored
 from partitioning.graph_data import EDGE_DATA
 from partitioning.partition_settings import ColumnSettings
 
@@ -96,8 +103,8 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
         asked = getattr(columns, role)
         if asked is not None and asked not in names:
             raise InputError(
-                f"columns.{role}={asked}: {path} has the columns {', '.join(names)}; set one of"
-                " them"
+                f"columns.{role}={asked}: {path} has the columns {join_names(names)}; set one"
+                " of them"
             )
     found = [find_column(role, names, columns, path) for role in ("src", "dst")]
     ends = [name for name in found if name is not None]
@@ -105,7 +112,7 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
         is_text = path.suffix != ".parquet"
         header = "; put the line src,dst before it if this is no header" if is_text else ""
         raise InputError(
-            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src,"
+            f"{path}: has the columns {join_names(names)}; expected src and dst (columns.src,"
             f" columns.dst){header}"
         )
     return ends
@@ -141,7 +148,7 @@ class _EdgeColumns:
         self.names = {role: name for role, name in found if name is not None}
         others = [name for name in names if name not in self.names.values()]
         if others and not with_features:
-            log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
+            log.warning("%s: columns %s: left out", path, join_names(others, "`"))
         requested = {name: requested_role(name, columns, path) for name in others if with_features}
         self.reader, self.times = FeatureReader(path, requested), TimeReader(path, self.time or "")
 
@@ -258,8 +265,8 @@ def _join(
         schema: Schema | None = columns.schema(feat)
     else:
         schema = None if feat is None else Schema.of_matrix(str(path), feat.shape[1])
-    for name, reason in () if schema is None else schema.ignored.items():
-        log.warning("%s: column `%s`: left out, %s", path, name, reason)
+    if schema is not None:
+        warn_of_ignored(path, schema.ignored)
     return EdgeTable(
         concatenate(parts["src"]), concatenate(parts["dst"]), weight, time, feat, schema, names
     )
@@ -324,11 +331,10 @@ def _npy_edges(path: Path) -> Iterator[EdgePiece]:
 
 def _npz_edges(path: Path, *, with_features: bool) -> Iterator[EdgePiece]:
     """Yield the edges of an npz with src, dst and, optionally, weight and features."""
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, ("src", "dst", *EDGE_DATA))
     if not {"src", "dst"} <= arrays.keys():
-        raise InputError(
-            f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge"
-        )
+        held = join_names(list_arrays(path)) or "nothing"
+        raise InputError(f"{path}: has {held}; expected src and dst, an entry per edge")
     check_axes(arrays, EDGE_DATA, str(path))
     src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
     feat = arrays.get("edge_feat")

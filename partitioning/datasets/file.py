@@ -36,7 +36,7 @@ or 0/1 [N, C]; with task=node_regression numbers, blank where unknown. Nothing i
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,21 @@ import numpy as np
 from partitioning.array_checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
 from partitioning.datasets.frames import kind_of, stem_of
-from partitioning.datasets.raw import RawGraph, build, check_axes, read_arrays
-from partitioning.datasets.tables import NODE_TABLES, read_folder
+from partitioning.datasets.raw import RawGraph, build, check_axes, list_arrays, read_arrays
+from partitioning.datasets.tables import (
+    EDGES,
+    NODE_TABLES,
+    files_named,
+    is_folder,
+    read_folder,
+)
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
-from partitioning.errors import InputError, first_line
-from partitioning.file_io import check_path, check_unpacked_size, open_regular, reading
+from partitioning.errors import InputError, first_line, join_names
+from partitioning.file_io import check_path, open_regular, reading
 from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
+from partitioning.unpacked_size import check_table_sizes
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +83,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     path = check_path("dataset_file", settings.file)
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
-    for archive in _archives(path):
-        with reading(archive, "npz file", "write it anew with numpy.savez"):
-            check_unpacked_size(archive, settings.max_gib)
+    check_table_sizes(_find_packed(path), settings.max_gib)
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
     if path.is_dir() or kind_of(path) in TABLES:
@@ -113,9 +118,8 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
 def from_arrays(name: str, arrays: Mapping[str, Array], settings: DatasetSettings) -> GraphData:
     """Build the graph of arrays with the names of form (a); `name` is for messages."""
     where = {each: f"{name}: `{each}`" for each in KNOWN}
-    return _build(
-        _raw_graph(Path(name), arrays, where, unlabelled=settings.is_unlabelled), settings
-    )
+    raw = _raw_graph(Path(name), arrays, where, arrays, unlabelled=settings.is_unlabelled)
+    return _build(raw, settings)
 
 
 def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:
@@ -130,14 +134,18 @@ def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:
     )
 
 
-def _archives(path: Path) -> list[Path]:
-    """The npz files among those that the graph is read from."""
+def _find_packed(path: Path) -> list[Path]:
+    """The files and tables that the graph is read from and that may be packed."""
     if hetero_tables.is_folder(path):
-        return [*path.glob("nodes/*.npz"), *path.glob("edges/*.npz")]
-    if path.suffix == ".npz" and not path.is_dir():
-        return [path]
-    folder = path if path.is_dir() else path.parent
-    return [file for name in NODE_TABLES if (file := folder / f"{name}.npz").is_file()]
+        found = [*path.glob("nodes/*"), *path.glob("edges/*")]
+    elif path.is_dir() or kind_of(path) in TABLES:
+        folder, names = (path, {"edges": EDGES}) if is_folder(path) else (path.parent, {})
+        found = [path] if not names else []
+        for stem, suffixes in (NODE_TABLES | names).items():
+            found += files_named(folder, stem, suffixes)
+    else:
+        found = [path]
+    return [file for file in found if file.suffix in (".npz", ".parquet", ".gz")]
 
 
 def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
@@ -145,28 +153,28 @@ def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
 
     Raises InputError if it is damaged, holds Python objects or lacks an array.
     """
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, KNOWN)
     where = {name: f"{path}: array `{name}`" for name in KNOWN}
-    unknown = sorted(set(arrays) - set(KNOWN))
-    if unknown:
-        log.warning(
-            "%s: arrays that have no meaning here are left out: %s", path, ", ".join(unknown)
-        )
-    return _raw_graph(path, arrays, where, unlabelled=unlabelled)
+    return _raw_graph(path, arrays, where, list_arrays(path), unlabelled=unlabelled)
 
 
 def _raw_graph(
-    path: Path, arrays: Mapping[str, Array], where: Mapping[str, str], *, unlabelled: bool = False
+    path: Path,
+    arrays: Mapping[str, Array],
+    where: Mapping[str, str],
+    held: Collection[str],
+    *,
+    unlabelled: bool = False,
 ) -> RawGraph:
-    """Collect the named arrays of an npz file as a RawGraph.
+    """Collect the named arrays of an npz file as a RawGraph; `held`: the names of all of them.
 
     Raises InputError if a required one is missing.
     """
     needed = ("src", "dst") if unlabelled else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:
-        found = ", ".join(sorted(arrays)) or "nothing"
-        renamed = f"; with PyG's names, {OF_PYG}" if "edge_index" in arrays else ""
+        found = join_names(sorted(held)) or "nothing"
+        renamed = f"; with PyG's names, {OF_PYG}" if "edge_index" in held else ""
         raise InputError(
             f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found"
             f" {found}{renamed}"
@@ -217,7 +225,7 @@ def read_dgl(path: Path, graph: Any, *, unlabelled: bool = False) -> RawGraph:
     unknown = [f"ndata `{name}`" for name in graph.ndata if name not in OF_NODES]
     unknown += [f"edata `{name}`" for name in graph.edata if name not in EDGE_NAMES]
     if unknown:
-        log.warning("%s: %s: left out", path, ", ".join(sorted(unknown)))
+        log.warning("%s: %s: left out", path, join_names(sorted(unknown)))
     data = {name: tensor.numpy() for name, tensor in graph.ndata.items() if name in OF_NODES}
     data |= {
         EDGE_NAMES[name]: tensor.numpy()
@@ -229,4 +237,5 @@ def read_dgl(path: Path, graph: Any, *, unlabelled: bool = False) -> RawGraph:
     where = {
         name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN
     }
-    return _raw_graph(path, {**data, "src": src, "dst": dst}, where, unlabelled=unlabelled)
+    arrays = {**data, "src": src, "dst": dst}
+    return _raw_graph(path, arrays, where, arrays, unlabelled=unlabelled)

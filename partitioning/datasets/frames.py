@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import MAX_EXACT, Array, Ints, are_whole, check_integers, refuse
 from partitioning.datasets import csv_files, parquet_files
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def column_names(path: Path, header: bool | None = None) -> list[str]:
     for part, names in zip(_parts(path)[1:], others, strict=True):
         if sorted(names) != sorted(first):
             raise InputError(
-                f"{part}: has the columns {', '.join(names)}; expected {', '.join(first)}, as in"
+                f"{part}: has the columns {join_names(names)}; expected {join_names(first)}, as in"
                 f" the first part of {path}"
             )
     name, count = next(iter(Counter(first).most_common(1)), ("", 0))

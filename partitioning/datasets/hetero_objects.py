@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from partitioning.array_checks import CSR
 from partitioning.datasets.hetero_tables import check_name
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.graph_data import EDGE_NAMES, MASKS, SEPARATOR, EdgeType
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def of_dgl(graph: Any) -> tuple[Types, Relations]:
 
 def _warn_unused(each: Iterable[str], names: list[str]) -> None:
     if names:
-        log.warning("relation %s: `%s`: left out", SEPARATOR.join(each), "`, `".join(names))
+        log.warning("relation %s: %s: left out", SEPARATOR.join(each), join_names(names, "`"))
 
 
 def write(path: str | Path, overwrite: bool, types: Types, relations: Relations) -> str:

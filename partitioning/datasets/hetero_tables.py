@@ -52,11 +52,12 @@ from partitioning.datasets.tables import (
     find_nodes,
     find_tables,
     in_node_order,
+    is_csr,
     is_table,
     read_table,
     schema_of,
 )
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.features.roles import check_requested
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
@@ -73,6 +74,7 @@ from partitioning.partition_settings import ColumnSettings, DatasetSettings
 log = logging.getLogger(__name__)
 
 NODES = EDGES = ("parquet", "csv", "csv.gz", "npy", "npz")
+OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         unknown = [name for name in (each[0], each[2]) if name not in types]
         if unknown:
             raise InputError(
-                f"{file}: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}; "
+                f"{file}: there is no type of nodes {unknown[0]!r}, only {join_names(types)}; "
                 f"add {path}/nodes/{unknown[0]}.csv, or rename the file"
             )
         files_named(
@@ -200,7 +202,7 @@ def _list_tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     odd = [file.name for file in files if kind_of(file) not in suffixes]
     if odd:
-        log.warning("%s: %s: left out", folder, ", ".join(odd))
+        log.warning("%s: %s: left out", folder, join_names(odd))
     found = [file for file in files if kind_of(file) in suffixes]
     for file in found:
         if not is_table(file):  # reading a FIFO would block
@@ -295,7 +297,8 @@ def _join_tables(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
 
 def _read_file(file: Path, columns: ColumnSettings, *, text: bool, regression: bool) -> Table:
     """Read one file of nodes: a table, or an npz with arrays or a sparse matrix."""
-    if file.suffix == ".npz" and "format" not in (arrays := read_arrays(file)):
+    if file.suffix == ".npz" and not is_csr(file):
+        arrays = read_arrays(file, OF_NODES)
         if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
             arrays["label"] = check_targets(arrays["label"], f"{file}: array `label`")
         return _of_arrays(file, arrays)
@@ -304,7 +307,7 @@ def _read_file(file: Path, columns: ColumnSettings, *, text: bool, regression: b
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     """Return the table of the arrays of one type, with the names of file.py, form (a)."""
-    check_axes(arrays, ("feat", *CSR, "label", *MASKS, "node_id"), str(file))
+    check_axes(arrays, OF_NODES, str(file))
     known = {
         name: (arrays[name], f"{file}: array `{name}`")
         for name in ("label", *MASKS)
@@ -320,7 +323,7 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
         ids = decode_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
-            f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row"
+            f"{file}: has {join_names(arrays) or 'nothing'}; expected feat, label or node_id, a row"
             " a node"
         )
     first = ids if ids is not None else next(iter(found.values()))[0]
@@ -388,10 +391,10 @@ def _read_labels(raw: RawNodes, settings: DatasetSettings) -> Labels:
 def _find_target(types: Mapping[str, RawNodes], asked: str | None) -> str:
     """Return the type to learn: the only one with labels, or the one that is requested."""
     labelled = [name for name, raw in types.items() if "label" in raw.values]
-    known = f"with labels: {', '.join(labelled) or 'none'}"
+    known = f"with labels: {join_names(labelled) or 'none'}"
     if asked is not None and asked not in types:
         raise InputError(
-            f"target={asked}: there is no such type of nodes, only {', '.join(types)}; {known}"
+            f"target={asked}: there is no such type of nodes, only {join_names(types)}; {known}"
         )
     if asked not in (None, *labelled) or not labelled:
         who = (
@@ -402,7 +405,7 @@ def _find_target(types: Mapping[str, RawNodes], asked: str | None) -> str:
         )
     if asked is None and len(labelled) > 1:
         raise InputError(
-            f"several types of nodes have labels: {', '.join(labelled)}; set target={labelled[0]},"
+            f"several types of nodes have labels: {join_names(labelled)}; set target={labelled[0]},"
             " or another: one type is learned"
         )
     target = asked or labelled[0]

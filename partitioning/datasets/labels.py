@@ -26,7 +26,7 @@ from partitioning.array_checks import (
 )
 from partitioning.datasets.csv_files import BLANK
 from partitioning.datasets.frames import Coded
-from partitioning.errors import InputError
+from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.graph_data import is_labelled
 from partitioning.node_names import decode_names
 
@@ -173,9 +173,9 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
     odd = [text for text in texts if text and text in BLANK]
     if odd:
         log.warning(
-            "%s: `%s` is read as the name of a class; leave the cell blank where there is none",
+            "%s: %s is read as the name of a class; leave the cell blank where there is none",
             where,
-            "`, `".join(map(str, odd)),
+            join_names(odd, "`"),
         )
     if "-1" in texts:
         log.warning("%s: -1 beside names of classes is read as no label", where)
@@ -217,14 +217,14 @@ def _warn_unknown_cells(labels: NDArray[np.float32], where: str) -> None:
     """Say how many cells of labelled nodes are blank, [n, C], and which labels are never known."""
     blank = np.isnan(labels)
     if blank.any():
-        shown = ", ".join(map(str, blank.sum(axis=0)[:20].tolist()))
+        shown = ", ".join(map(str, blank.sum(axis=0)[:MAX_NAMES].tolist()))
         log.warning(
             "%s: %d of %d cells of labelled nodes are blank, unknown labels; by label: %s%s",
             where,
             blank.sum(),
             blank.size,
             shown,
-            " ..." if labels.shape[1] > 20 else "",
+            " ..." if labels.shape[1] > MAX_NAMES else "",
         )
     never = np.flatnonzero(blank.all(axis=0))
     if len(never):

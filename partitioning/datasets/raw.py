@@ -6,12 +6,13 @@ N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from partitioning.array_checks import (
@@ -27,7 +28,7 @@ from partitioning.array_checks import (
 )
 from partitioning.datasets.labels import Labels, read_labels, read_targets
 from partitioning.datasets.times import to_seconds
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
@@ -288,8 +289,8 @@ def concatenate(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
-    """Read these arrays of an npz file, and no other; InputError if one is missing."""
-    arrays = read_arrays(path, names)
+    """Read these arrays of an npz file of a published data set; InputError if one is missing."""
+    arrays = read_arrays(path, names, warn=False)
     missing = [name for name in names if name not in arrays]
     if missing:
         raise InputError(
@@ -300,11 +301,32 @@ def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
     return arrays
 
 
-def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, Array]:
-    """Read the arrays of an npz file; InputError if it is damaged or holds Python objects.
+def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dict[str, Array]:
+    """Read the arrays of an npz file that have these names; InputError if it is damaged or holds
+    Python objects.
 
-    names: those to read; None: all.
+    Others are not unpacked; `warn`: they are logged.
     """
+    with _open_npz(path) as archive:
+        others = [name for name in archive.files if name not in names]
+        for name in others:
+            _check_member(archive, name, path)
+        if others and warn:
+            log.warning(
+                "%s: arrays that have no meaning here are left out: %s", path, join_names(others)
+            )
+        return {name: _read_array(archive, name, path) for name in archive.files if name in names}
+
+
+def list_arrays(path: Path) -> list[str]:
+    """Return the names of the arrays of an npz file."""
+    with _open_npz(path) as archive:
+        return list(archive.files)
+
+
+@contextlib.contextmanager
+def _open_npz(path: Path) -> Iterator[Any]:
+    """Open an npz file; InputError if it is none, or has an array twice."""
     with contextlib.ExitStack() as opened:
         with reading(path, "npz file", "write it anew with numpy.savez"):
             file = opened.enter_context(open_regular(path))
@@ -317,8 +339,20 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, A
             raise InputError(
                 f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez"
             )
-        wanted = [name for name in archive.files if names is None or name in names]
-        return {name: _read_array(archive, name, path) for name in wanted}
+        yield archive
+
+
+def _check_member(archive: Any, name: str, path: Path) -> None:
+    """InputError for a member without an array of numbers, or whose two headers name it
+    differently, so that it may be one that is read.
+    """
+    with reading(path, "array", where=f"{path}: array `{name}`"):
+        members = archive.zip.namelist()
+        with archive.zip.open(name if name in members else f"{name}.npy") as member:
+            if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+                raise InputError(
+                    f"{path}: member `{name}` is not an array; expected only .npy members"
+                )
 
 
 def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:

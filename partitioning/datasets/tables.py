@@ -24,7 +24,7 @@ from partitioning.datasets.labels import parse_label_texts
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, concatenate, read_arrays, read_npy
 from partitioning.datasets.times import TimeReader
-from partitioning.errors import InputError
+from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.features.roles import (
     SPLITS,
     check_requested,
@@ -33,7 +33,7 @@ from partitioning.features.roles import (
     requested_role,
     without_index,
 )
-from partitioning.features.schema import Schema
+from partitioning.features.schema import Schema, warn_of_ignored
 from partitioning.graph_data import MASKS
 from partitioning.node_split import FILE_NAMES, read_index
 from partitioning.partition_settings import ColumnSettings
@@ -406,7 +406,7 @@ def _find_roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
     if kind == "label":
         left = [name for name in others if features[name] is None] if label else []
         if left:
-            log.warning("%s: columns `%s`: left out", path, "`, `".join(left))
+            log.warning("%s: columns %s: left out", path, join_names(left, "`"))
         if not label:
             label = [name for name in others if features[name] is None]
         features = {}
@@ -459,9 +459,8 @@ def _read_columns(
             pieces.setdefault("time", []).append(times.read(frame[roles.time]))
     values_read = pieces.keys() - {"ids"} or label_texts or split_texts
     if not values_read and (kind == "label" or roles.id is None):
-        left = "; ".join(
-            f"`{name}` is left out, {why}" for name, why in reader.finish(None).ignored.items()
-        )
+        ignored = list(reader.finish(None).ignored.items())[:MAX_NAMES]
+        left = "; ".join(f"`{name}` is left out, {why}" for name, why in ignored)
         raise InputError(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
@@ -479,8 +478,7 @@ def _read_columns(
     rows = len(next(iter(values.values())))
     ids: Array | None = None if roles.id is None else values.pop("ids")
     schema = replace(reader.finish(values.get("feat")), roles=roles.named)
-    for name, reason in schema.ignored.items():
-        log.warning("%s: column `%s`: left out, %s", path, name, reason)
+    warn_of_ignored(path, schema.ignored)
     named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
     return Table(path, rows, ids, f"{path}: column `{roles.id}`", named, schema)
 
@@ -505,10 +503,15 @@ def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
     return {name: concatenate(masks) for name, masks in found.items()}
 
 
+def is_csr(path: Path) -> bool:
+    """Whether an npz is one of scipy.sparse.save_npz."""
+    return "format" in read_arrays(path, ("format",), warn=False)
+
+
 def _read_csr(path: Path) -> Table:
     """Read features written by scipy.sparse.save_npz."""
-    arrays = read_arrays(path)
     names = ("data", "indices", "indptr", "shape")
+    arrays = read_arrays(path, ("format", *names))
     kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"
     if kind != "csr" or any(name not in arrays for name in names):
         raise InputError(

@@ -20,7 +20,7 @@ from partitioning.array_checks import (
 from partitioning.directory.npy_files import check_target
 from partitioning.directory.partition import Partition
 from partitioning.directory.sorted_rows import degrees
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.graph_data import MASKS
 
 FEATURE_NAMES = ("feat", "features")
@@ -153,5 +153,5 @@ def require(arrays: Mapping[str, Any], names: tuple[str, ...], where: str) -> An
         if name in arrays:
             return arrays[name]
     raise InputError(
-        f"{where}: has no '{names[0]}'; it has {', '.join(sorted(arrays)) or 'nothing'}"
+        f"{where}: has no '{names[0]}'; it has {join_names(sorted(arrays)) or 'nothing'}"
     )

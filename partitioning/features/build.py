@@ -9,8 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.errors import InputError
-from partitioning.features.encoder import EncodedFeatures, State, apply, fit, is_identity
+from partitioning.errors import InputError, join_names
+from partitioning.features.encoder import (
+    EncodedFeatures,
+    State,
+    apply,
+    fit,
+    is_identity,
+    warn_of_unused,
+)
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
@@ -220,10 +227,7 @@ def _encode_edges(
         return None
     if state is not None and state["columns"]:
         return apply(state, features, schema)
-    columns = "`, `".join(column.name for column in schema.columns)
-    log.warning(
-        "%s: columns `%s`: left out, the model was trained without them", schema.path, columns
-    )
+    warn_of_unused(schema.path, [column.name for column in schema.columns])
     return None
 
 
@@ -231,7 +235,7 @@ def _check_edge_tables(stored: States, found: States, graph: str) -> None:
     """InputError where a table of edges of a stored pipeline has no features here."""
     for name in stored.keys() - found.keys():
         if name.startswith("edges") and stored[name]["columns"]:
-            columns = ", ".join(column["name"] for column in stored[name]["columns"])
+            columns = join_names(column["name"] for column in stored[name]["columns"])
             raise InputError(
                 f"{graph}: the table {name} has no column {columns}, which the model was trained"
                 " with; add it"

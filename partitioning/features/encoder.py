@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.features.schema import VERSION, Column, Rows, Schema
 from partitioning.features.statistics import (
     BLOCK,
@@ -261,9 +261,8 @@ def is_matrix(state: State) -> bool:
 
 def warn_of_unused(path: str, names: Sequence[str]) -> None:
     """Log the columns of a table that a pipeline does not read."""
-    shown = ", ".join(f"`{name}`" for name in names[:20])
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    log.warning("%s: columns %s%s: left out, the model was trained without them", path, shown, more)
+    shown = join_names(names, "`")
+    log.warning("%s: columns %s: left out, the model was trained without them", path, shown)
 
 
 def is_identity(state: State, schema: Schema) -> bool:
@@ -299,8 +298,7 @@ def apply(
     names = [column["name"] for column in state["columns"]]
     missing = [name for name in names if schema.find(name) is None]
     if missing:
-        found = ", ".join(column.name for column in schema.columns[:20])
-        found += " ..." if len(schema.columns) > 20 else ""
+        found = join_names(column.name for column in schema.columns)
         raise InputError(
             f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with;"
             f" add it; found {found}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.partition_settings import ColumnSettings
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def find_column(role: str, names: list[str], columns: ColumnSettings, path: Path
     found = find_usual(role, names)
     if len(found) > 1:
         raise InputError(
-            f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them"
+            f"{path}: has both columns {' and '.join(found[:2])}; set columns.{role} to one of them"
         )
     if found and found[0] != role:
         log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
@@ -116,12 +116,12 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[s
     for role, value in asked.items():
         for pattern in (value,) if isinstance(value, str) else value or ():
             if not any(matches(name, [pattern]) for name in names):
-                files = ", ".join(map(str, known)) or "none of the tables"
+                files = join_names(known) or "none of the tables"
                 raise MissingColumn(
                     role,
                     pattern,
                     f"columns.{role}={pattern}: no table has such a column: {files} have "
-                    f"{', '.join(names[:40])}",
+                    f"{join_names(names)}",
                 )
 
 

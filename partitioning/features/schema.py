@@ -3,13 +3,19 @@
 N rows, W columns of the raw matrix.
 """
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning.errors import MAX_NAMES, join_names
+
+log = logging.getLogger(__name__)
 Rows = NDArray[np.float32]
 VERSION = 1
 """Of a fitted pipeline's state."""
@@ -60,6 +66,14 @@ class Schema:
     @cached_property
     def _by_name(self) -> dict[str, Column]:
         return {column.name: column for column in self.columns}
+
+
+def warn_of_ignored(path: Path, ignored: Mapping[str, str]) -> None:
+    """Log the columns of a table that are left out, and why."""
+    for name, reason in list(ignored.items())[:MAX_NAMES]:
+        log.warning("%s: column %s: left out, %s", path, join_names([name], "`"), reason)
+    if len(ignored) > MAX_NAMES:
+        log.warning("%s: %d further columns: left out", path, len(ignored) - MAX_NAMES)
 
 
 ROLES = ("numeric", "date", "boolean", "categorical", "embedding", "matrix")
@@ -113,7 +127,7 @@ def describe(states: dict[str, Any]) -> list[str]:
 def _describe_table(state: dict[str, Any]) -> list[str]:
     """Return lines on the roles of a table's columns and how they are encoded."""
     lines = []
-    roles = "; ".join(f"{role} {', '.join(names)}" for role, names in state["roles"].items())
+    roles = "; ".join(f"{role} {join_names(names)}" for role, names in state["roles"].items())
     if roles:
         lines.append(roles)
     groups: dict[str, list[str]] = {}
@@ -122,8 +136,11 @@ def _describe_table(state: dict[str, Any]) -> list[str]:
     for treatment, names in groups.items():
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         lines.append(f"{treatment}: {', '.join(names[:8])}{more}")
-    for name, reason in state["ignored"].items():
+    ignored = list(state["ignored"].items())
+    for name, reason in ignored[:MAX_NAMES]:
         lines.append(f"left out: {name or 'the nameless first column'}, {reason}")
+    if len(ignored) > MAX_NAMES:
+        lines.append(f"left out: {len(ignored) - MAX_NAMES:,} further columns")
     return lines
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.features.agreed import AgreedColumn
 from partitioning.features.encoder import State, fit_columns
 from partitioning.features.schema import VERSION, Column, Rows, Schema
@@ -183,7 +183,7 @@ def _find(schema: Schema, agreed: AgreedColumn) -> Column:
     """The column of a table; InputError if it is missing or holds something else."""
     column = schema.find(agreed.name)
     if column is None:
-        found = ", ".join(each.name for each in schema.columns)
+        found = join_names(each.name for each in schema.columns)
         raise InputError(
             f"{schema.path}: there is no column `{agreed.name}`, which features.spec names; add it,"
             f" or take it out of the file at all sites; found {found}"

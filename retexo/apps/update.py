@@ -6,6 +6,7 @@ from pathlib import Path
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.file_io import check_path
+from partitioning.unpacked_size import check_table_sizes
 from partitioning.update.update_directory import update_directory
 from retexo import __version__
 from retexo.apps.partition_report import describe_entry, print_report
@@ -17,6 +18,12 @@ def run(settings: Settings, run_dir: Path) -> Meta:
     """Update the directory that the settings name; return its new description."""
     path = find_directory(settings)
     start = time.perf_counter()
+    tables = (
+        check_path(f"update.{name}", value)
+        for name, value in vars(settings.partition.update).items()
+        if name.endswith(("_nodes", "_edges")) and value is not None
+    )
+    check_table_sizes(tables, settings.partition.dataset.max_gib)
     made = update_directory(path, settings.partition.update, __version__)
     print_report(made.meta, path)
     for note in made.notes:

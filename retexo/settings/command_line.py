@@ -65,8 +65,21 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     return [*options, *flags, *overrides]
 
 
+def check_unicode(arguments: Sequence[str]) -> None:
+    """Raise InputError for arguments whose bytes are no UTF-8: no log could show them."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{argument!a}: holds bytes that are no UTF-8; write it in UTF-8, and rename a file"
+                " whose name it is"
+            ) from None
+
+
 def check_overrides(overrides: Sequence[str]) -> None:
     """Raise InputError for overrides that are too long or make Hydra call a function."""
+    check_unicode(overrides)
     for override in overrides:
         name, _, value = override.partition("=")
         if len(override) > MAX_CHARACTERS:

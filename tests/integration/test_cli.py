@@ -176,6 +176,17 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, Ended], n
         assert word in ended.stderr, ended.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments", ["dataset_file=\udcff", "\udcff", "--config-dir=\ud800", "credentials \udcff"]
+)
+def test_an_argument_that_is_no_utf_8_is_named(tmp_path: Path, arguments: str) -> None:
+    """Python keeps such bytes as lone surrogates, which no log can write."""
+    ended = run_main(*arguments.split(), cwd=tmp_path)
+    assert ended.rc == 2
+    assert re.fullmatch(r"error: '.*\\ud.*': holds bytes that are no UTF-8; .*\n", ended.output)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
     """Nor a line in the log of the run that has the directory.
 

@@ -1,6 +1,8 @@
 """Graphs of the user's own: what goes in comes out, and each mistake is named."""
 
+import gzip
 import pickle
+import tracemalloc
 import zipfile
 from multiprocessing import forkserver
 
@@ -231,6 +233,42 @@ def test_a_file_that_would_fill_the_memory(tmp_path, place):
     np.savez(path, feat=np.zeros((1 << 20, 2)))
     with pytest.raises(InputError, match=r"^(?!.*grows)"):  # it is no graph yet
         datasets.load(dataset_settings("file", str(dataset), max_gib=0.01))
+
+
+@pytest.mark.parametrize("name", ["edges.parquet", "nodes.csv.gz", "nodes.parquet/part-0.parquet"])
+def test_a_table_that_would_fill_the_memory(tmp_path, name):
+    """Equal cells of a parquet file are stored once, and gzip shrinks them as much."""
+    path = tmp_path / "toy" / name
+    path.parent.mkdir(parents=True)
+    (tmp_path / "toy" / "edges.csv").write_text("src,dst\n" if "nodes" in name else "")
+    if name == "edges.parquet":
+        (tmp_path / "toy" / "edges.csv").unlink()
+    rows = 200_000
+    cells = pd.DataFrame({"src": np.zeros(rows, np.int8), "dst": np.zeros(rows, np.int8)})
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(b"id,label\n" + b"0,0\n" * 1_000_000))
+    else:
+        cells.to_parquet(path)
+    assert path.stat().st_size < 40_000
+    words = r"grows by 0\.00.*, to 0\.00.*, set dataset_max_gib=1, which is 0\.001"
+    with pytest.raises(InputError, match=words):
+        load(tmp_path / "toy", max_gib=0.001)
+    with pytest.raises(InputError, match=r"^(?!.*grows)"):  # it is no graph
+        load(tmp_path / "toy", max_gib=0.1)
+
+
+def test_arrays_that_are_not_used_are_not_unpacked(tmp_path, caplog):
+    """80 MB of zeros; a name in the log is shortened, and there are ten."""
+    unused = dict.fromkeys([f"{'x' * 1000}{number}" for number in range(30)], np.zeros(1))
+    np.savez_compressed(tmp_path / "toy.npz", **arrays(), **unused, zeros=np.zeros(10_000_000))
+    tracemalloc.start()
+    try:
+        assert_is_toy(load(tmp_path / "toy.npz"))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    assert "and 21 more" in caplog.text
+    assert len(caplog.text) < 2_000
 
 
 def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path):
