@@ -9,10 +9,18 @@ class InputError(ValueError):
 
     The message names it, its value and the remedy.
 
-    The command prints the message without a traceback and exits with status 2.
+    The command prints the message without a traceback and exits with status 2. The middle of a
+    long message is left out: it may quote any value of a file.
     """
 
+    def __init__(self, message: str = "") -> None:
+        if len(message) > MAX_MESSAGE:
+            message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+        super().__init__(message)
 
+
+MAX_MESSAGE = 2_000
+"""Letters of a message."""
 MAX_NAMES, MAX_LETTERS = 10, 60
 """Names in a message, and letters of each: a file of others can have any number."""
 

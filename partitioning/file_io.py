@@ -149,6 +149,11 @@ def check_path(setting: str, value: str) -> Path:
     return Path(value)
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no lone surrogates, which no file and no log could hold."""
+    return text.isascii() or text.encode(errors="ignore").decode() == text
+
+
 def path_below(folder: Path, name: str, where: str) -> Path:
     """Join a folder and a file name that others wrote, in meta.json or in a store.
 
@@ -158,7 +163,7 @@ def path_below(folder: Path, name: str, where: str) -> Path:
     """
     plain = PurePosixPath(name)
     is_plain = plain.as_posix() == name and plain.name != "" and not plain.is_absolute()
-    if not is_plain or ".." in plain.parts or "\0" in name:
+    if not is_plain or ".." in plain.parts or "\0" in name or not is_unicode(name):
         raise InputError(
             f"{where}: names the file {name!a}, which is no plain path below its folder; nothing is"
             " read or written there: get the original from who made it"

@@ -18,6 +18,7 @@ from partitioning.array_checks import check_dense
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.objects import write_frame
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.tables import Table, read_table
 from partitioning.errors import InputError, join_names
@@ -38,7 +39,7 @@ from partitioning.graph_data import (
 )
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings
-from partitioning.prediction_graph import PredictionGraph, write_frame
+from partitioning.prediction_graph import PredictionGraph
 from partitioning.reverse_relations import REVERSE
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from partitioning import datasets
 from partitioning.datasets import file, hetero_objects, hetero_tables, objects
 from partitioning.datasets.hetero_objects import as_arrays
-from partitioning.errors import InputError, first_line
+from partitioning.datasets.objects import write_frame
+from partitioning.errors import InputError
 from partitioning.features.build import (
     FITTED_ROLES,
     States,
@@ -215,13 +216,3 @@ def _as_files(nodes: Any, edges: Any) -> Iterator[Path]:
         for place, frame in frames.items():
             write_frame(frame, folder / f"{place}.parquet", place)
         yield folder
-
-
-def write_frame(frame: Any, path: Path, what: str) -> None:
-    """Write a data frame; InputError for cells of several types in a column."""
-    try:
-        frame.to_parquet(path, index=frame.index.name is not None)
-    except (ValueError, TypeError, AttributeError, OverflowError, NotImplementedError) as error:
-        raise InputError(
-            f"{what}: not a table with one type of values in each column: {first_line(error)}"
-        ) from None

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import gzip
 import io
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -141,6 +142,9 @@ def _read_decimal_commas(
                     " points, others decimal commas; write one of them"
                 )
             continue
+        first = str(cells.iloc[0])
+        if not re.fullmatch(f"{DECIMAL_COMMA}|{THOUSANDS}", first):
+            continue  # a text, of which a table can have thousands of columns
         written = cells.astype("str")
         has_comma = written.str.contains(",").to_numpy()
         in_thousands = written.str.fullmatch(THOUSANDS).to_numpy()

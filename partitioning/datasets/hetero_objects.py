@@ -1,7 +1,8 @@
 """Converts and writes heterogeneous graphs of PyG and DGL as arrays of file.py, form (a)."""
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import scipy.sparse as sp
 
 from partitioning.array_checks import CSR
 from partitioning.datasets.hetero_tables import check_name
-from partitioning.errors import InputError, join_names
+from partitioning.errors import InputError, first_line, join_names
+from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import EDGE_NAMES, MASKS, SEPARATOR, EdgeType
 
 log = logging.getLogger(__name__)
@@ -22,13 +24,43 @@ Relations = dict[EdgeType, Arrays]
 
 def as_arrays(given: Mapping[str, Any]) -> Arrays:
     """Return the values that are not None: tensors as arrays, sparse features as CSR arrays."""
-    made = {name: _to_array(value) for name, value in given.items() if value is not None}
+    made = {}
+    for name, value in given.items():
+        if value is not None:
+            with converting(f"`{name}`", "an array of numbers or texts"):
+                made[name] = _to_array(value)
     if sp.issparse(made.get("feat")):
         csr: Any = made.pop("feat").tocsr()
         made |= dict(
             zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True)
         )
     return made
+
+
+@contextlib.contextmanager
+def converting(what: str, expected: str) -> Iterator[None]:
+    """InputError where a value of an object of another library cannot be converted."""
+    try:
+        yield
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError(f"{what}: {first_line(error)[:200]}; expected {expected}") from error
+
+
+def count_nodes(data: Any) -> int:
+    """Return the number of nodes of PyG's data, also of those that no edge has."""
+    with converting(f"num_nodes of {type(data).__name__}", "tensors with a row for each node"):
+        return int(data.num_nodes)
+
+
+def ends_of(edge_index: Any, where: str) -> tuple[Any, Any]:
+    """Return sources and destinations of an edge_index; InputError unless it has two rows."""
+    if getattr(edge_index, "ndim", None) != 2 or 2 not in edge_index.shape:
+        shape = list(getattr(edge_index, "shape", ()))
+        raise InputError(f"{where} has shape {shape}; expected [2, edges]")
+    src, dst = edge_index if edge_index.shape[0] == 2 else edge_index.T
+    return src, dst
 
 
 def _to_array(value: Any) -> Any:
@@ -54,14 +86,14 @@ def of_pyg(data: Any) -> tuple[Types, Relations]:
         }
         ids = held.get("node_id")
         types[name] = as_arrays(
-            {**given, "node_id": np.arange(int(held.num_nodes)) if ids is None else ids}
+            {**given, "node_id": np.arange(count_nodes(held)) if ids is None else ids}
         )
     relations = {}
     for each in data.edge_types:
         held = data[each]
         if held.get("edge_index") is None:
             raise InputError(f"data[{each}] has no edge_index; of an adj_t, set it first")
-        src, dst = held.edge_index
+        src, dst = ends_of(held.edge_index, f"data[{each}].edge_index")
         found = {"src": src, "dst": dst, "edge_weight": held.get("edge_weight")}
         relations[tuple(each)] = as_arrays({**found, "edge_feat": held.get("edge_attr")})
         _warn_unused(each, sorted({*held.keys()} - {"edge_index", "edge_weight", "edge_attr"}))

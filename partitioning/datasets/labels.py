@@ -274,8 +274,8 @@ def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
         )
     labels = np.full(len(array), -1)
     labels[~blank] = classes
-    shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:10].tolist()))
-    log.info("%s: classes are numbered: %s%s", where, shown, " ..." if len(names) > 10 else "")
+    shown = join_names(f"{number} {name}" for number, name in enumerate(names.tolist()))
+    log.info("%s: classes are numbered: %s", where, shown)
     return Labels(labels, len(names), tuple(names.tolist()))
 
 

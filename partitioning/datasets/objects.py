@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 from partitioning.array_checks import Array
 from partitioning.datasets import hetero_objects
-from partitioning.datasets.hetero_objects import as_arrays
-from partitioning.errors import InputError
+from partitioning.datasets.hetero_objects import as_arrays, converting, count_nodes, ends_of
+from partitioning.errors import InputError, first_line
 from partitioning.graph_data import EDGE_NAMES, MASKS
 
 
@@ -28,6 +28,10 @@ def _write_npz(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str
             "the graph has no labels, which are what is learned: give each node a class, or -1 for"
             " none"
         )
+    objects = [name for name, array in made.items() if array.dtype.hasobject]
+    if objects:
+        kind = made[objects[0]].dtype
+        raise InputError(f"`{objects[0]}`: {kind} values; expected numbers or texts")
     np.savez(path, **made)
     return str(path)
 
@@ -55,10 +59,7 @@ def pyg_arrays(data: Any) -> dict[str, Any]:
         raise InputError(
             f"this {type(data).__name__} has no edge_index; of an adj_t, set data.edge_index first"
         )
-    edge_index = data.edge_index
-    if edge_index.ndim != 2 or 2 not in edge_index.shape:
-        raise InputError(f"data.edge_index has shape {list(edge_index.shape)}; expected [2, edges]")
-    src, dst = edge_index if edge_index.shape[0] == 2 else edge_index.T
+    src, dst = ends_of(data.edge_index, "data.edge_index")
     arrays = {
         "src": src,
         "dst": dst,
@@ -67,9 +68,10 @@ def pyg_arrays(data: Any) -> dict[str, Any]:
         "edge_feat": data.edge_attr,
         **{name: data.get(name) for name in (*MASKS, "node_id", "edge_weight")},
     }
+    num_nodes = count_nodes(data)
     if arrays["node_id"] is None:  # also counts the nodes that no edge has
-        arrays["node_id"] = np.arange(int(data.num_nodes))
-    return _masks_of_indices(data, arrays, int(data.num_nodes))
+        arrays["node_id"] = np.arange(num_nodes)
+    return _masks_of_indices(data, arrays, num_nodes)
 
 
 def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict[str, Any]:
@@ -91,7 +93,8 @@ def _masks_of_indices(data: Any, arrays: dict[str, Any], num_nodes: int) -> dict
     for mask, index in found.items():
         rows = np.asarray(as_arrays({"index": index})["index"]).reshape(-1)
         masks[mask] = np.zeros(num_nodes, np.bool_)
-        masks[mask][rows] = True
+        with converting(f"data: {mask} of indices", f"nodes below {num_nodes}"):
+            masks[mask][rows] = True
     return arrays | masks
 
 
@@ -143,9 +146,14 @@ def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[st
     ends = np.array([(row[src], row[dst]) for src, dst in directed.edges()], np.int64).reshape(
         -1, 2
     )
-    weights = [weight for _, _, weight in directed.edges(data="weight", default=1)]
+    with converting("edge attribute 'weight'", "a number at each edge"):
+        given = [weight for _, _, weight in directed.edges(data="weight", default=1)]
+        weights = np.array(given, np.float64).reshape(len(given))
     of_nodes = {name: [G.nodes[node].get(name) for node in nodes] for name in (label, feat, *MASKS)}
-    rows = [np.atleast_1d(value) for value in of_nodes[feat] if value is not None]
+    with converting(f"node attribute {feat!r}", "a number or a list of numbers at each node"):
+        rows = [
+            np.atleast_1d(value).astype(np.float32) for value in of_nodes[feat] if value is not None
+        ]
     wide = {len(one) for one in rows}
     if len(wide) > 1:
         raise InputError(
@@ -153,14 +161,14 @@ def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[st
             " each node"
         )
     blank = np.full(max(wide, default=0), np.nan)
-    features = [blank if value is None else np.atleast_1d(value) for value in of_nodes[feat]]
-    masks = {
-        name: [
-            bool(value) for value in of_nodes[name]
-        ]  # a node without the attribute is not in the mask
-        for name in MASKS
-        if any(value is not None for value in of_nodes[name])
-    }
+    given_rows = iter(rows)
+    features = [blank if value is None else next(given_rows) for value in of_nodes[feat]]
+    masks = {}
+    for name in MASKS:
+        if any(value is not None for value in of_nodes[name]):
+            with converting(f"node attribute {name!r}", "true or false at each node"):
+                # A node without the attribute is not in the mask.
+                masks[name] = [bool(value) for value in of_nodes[name]]
     integers = all(isinstance(node, int | np.integer) for node in nodes)
     names: dict[str, Any] = {}
     for node in () if integers else nodes:
@@ -173,9 +181,7 @@ def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[st
     return {
         "src": ends[:, 0],
         "dst": ends[:, 1],
-        "edge_weight": (
-            None if all(weight == 1 for weight in weights) else np.array(weights, np.float64)
-        ),
+        "edge_weight": (None if (weights == 1).all() else weights),
         "feat": np.array(features, np.float32) if rows else None,
         "label": _as_labels(of_nodes[label]),
         "node_id": np.array(nodes if integers else list(names)),
@@ -185,7 +191,8 @@ def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[st
 
 def _as_labels(values: list[Any]) -> Array | None:
     """Return numbers, NaN for None and NaN; or names, "" for None and NaN."""
-    values = [None if value is None or value != value else value for value in values]
+    with converting("node attribute of labels", "a number or a name at each node"):
+        values = [None if value is None or value != value else value for value in values]
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -202,7 +209,8 @@ def from_scipy(
     A: sparse [N, N], the weight of u -> v at A[u, v]. x: [N, F] dense, sparse or None. y: [N] or
     [N, C].
     """
-    matrix = sp.coo_array(A)
+    with converting("A", "a sparse matrix [nodes, nodes]"):
+        matrix = sp.coo_array(A)
     weight = None if (matrix.data == 1).all() else matrix.data
     src, dst = matrix.coords
     return _write_npz(
@@ -223,7 +231,28 @@ def from_pandas(
         raise InputError(
             f"path={folder}: exists; choose another, or overwrite=True of a folder written before"
         )
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in (("nodes", nodes), ("edges", edges)):
-        frame.to_parquet(folder / f"{name}.parquet")
+    parts = [folder / f".{name}.parquet" for name in ("nodes", "edges")]
+    try:
+        for frame, part in zip((nodes, edges), parts, strict=True):
+            write_frame(frame, part, part.stem[1:])
+    except InputError:
+        for part in parts:
+            part.unlink(missing_ok=True)
+        if is_new:
+            folder.rmdir()
+        raise
+    for part in parts:
+        part.replace(part.with_name(part.name[1:]))
     return str(folder)
+
+
+def write_frame(frame: Any, path: Path, what: str) -> None:
+    """Write a data frame; InputError for cells of several types in a column."""
+    try:
+        frame.to_parquet(path, index=any(name is not None for name in frame.index.names))
+    except (ValueError, TypeError, AttributeError, OverflowError, NotImplementedError) as error:
+        raise InputError(
+            f"{what}: not a table with one type of values in each column: {first_line(error)}"
+        ) from None

@@ -34,6 +34,7 @@ def parquet_frames(
                 continue
             columns = [_without_dictionary(column) for column in batch.columns]
             batch = pa.Table.from_arrays(columns, batch.schema.names)
+            batch.validate(full=True)  # ArrowInvalid for text that is no UTF-8
             frame = batch.to_pandas(ignore_metadata=True)
             for name, ids in ranges.items():
                 frame[name] = np.array(ids[begin : begin + len(frame)], np.int64)

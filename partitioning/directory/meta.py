@@ -252,6 +252,12 @@ class HeteroMeta(Meta):
                 not name or set(name) & set("/\\\0") or name[0] == "." for name in names
             ):
                 raise ValueError(f"{names} cannot be the names of types or relations")
+        held = {tuple(name.split("/")[1:-1]) for name in self.checksums} - {()}
+        stated = {("nodes", name) for name in self.types} | {
+            ("edges", each) for each in self.relations
+        }
+        if held != stated:
+            raise ValueError("its types and relations are not those of the files in checksums")
         if any(
             counts.nodes != sum(each["nodes"][part] for each in self.types.values())
             for part, counts in enumerate(self.parts)

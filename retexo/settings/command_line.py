@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from partitioning.errors import InputError
+from partitioning.file_io import is_unicode
 from retexo.settings.aliases import rename_override
 from retexo.settings.config_files import TARGET, check_config_dir
 
@@ -68,13 +69,11 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 def check_unicode(arguments: Sequence[str]) -> None:
     """Raise InputError for arguments whose bytes are no UTF-8: no log could show them."""
     for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
+        if not is_unicode(argument):
             raise InputError(
                 f"{argument!a}: holds bytes that are no UTF-8; write it in UTF-8, and rename a file"
                 " whose name it is"
-            ) from None
+            )
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

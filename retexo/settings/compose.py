@@ -31,7 +31,14 @@ from retexo.settings.communication_settings import chosen_by_network, decided_by
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.flatten import with_values
 from retexo.settings.launcher_env import LauncherEnv, detect
-from retexo.settings.messages import quoted, refusal, setting_names, unknown_setting
+from retexo.settings.messages import (
+    REFUSALS,
+    explain_command,
+    quoted,
+    refusal,
+    setting_names,
+    unknown_setting,
+)
 from retexo.settings.optimizer import check_optimizer
 from retexo.settings.options import OPTIONS
 from retexo.settings.run_settings import Settings
@@ -102,6 +109,10 @@ def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None)
     try:
         with initialize_config_dir(str(CONFIG_DIR), "main", version_base="1.3"):
             return hydra.compose(config_name, [*overrides], return_hydra_config=True)
+    except REFUSALS:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError) as error:  # at odd defaults
+        raise InputError(explain_command(error, overrides)) from error
     finally:
         OwnFolder.path = None
         GlobalHydra.instance().hydra = outer

@@ -1,0 +1,1115 @@
+"""The doors: readers of tables, npz, objects, model.json, meta.json, settings, YAML, change tables,
+requests, names in stores and sites, each with a valid input and mutations of it.
+"""
+
+import asyncio
+import contextlib
+import csv
+import functools
+import gzip
+import io
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import yaml
+from hetero_support import random_hetero, write_hetero, write_hetero_sites
+from hostile import mutations as mutate
+from hostile.doors import Change, Content, Door
+from support import random_graph, thirds, write_partitions
+
+import retexo
+from partitioning import local_copies
+from partitioning.datasets import objects, read_graph
+from partitioning.directory.read_directory import find
+from partitioning.errors import InputError
+from partitioning.features.build import encode_tables
+from partitioning.features.encoder import EncodedFeatures
+from partitioning.file_io import UNREADABLE
+from partitioning.graph_data import AnyGraph
+from partitioning.object_store import Place
+from partitioning.site_folders import find_sites, write_sites
+from retexo.apps import update
+from retexo.settings.compose import compose
+from retexo.settings.flatten import flatten
+from retexo.settings.schema import defaults
+
+NODES = 24
+ODD_CELLS = (
+    *("", " ", "null", "NaN", "nan", "inf", "-inf", "1e308", "1e39", "-0", "0x10", "1_000", "1,5"),
+    *("1.234,5", "\u0663", "\u00e9", "a\nb", 'a"b', "a,b", "a;b", "\ufeff", "\0", "a" * 100_000),
+    *("9007199254740993", "9223372036854775808", "1e-50", "true", "False", "2020-01-01", "=1+1"),
+    *("\u202e", "-1", "007", "+5", " 5", "5 ", "5.0", "\U0001f642", "train", "1e400", "1e-400"),
+    *("\x1b[31m", "'", "''", '"', "-", "c01", "2020-13-45", "12:00", "[1, 2]", "{}", "9" * 400),
+)
+ODD_NAMES = (
+    *("", " ", "id", "ID", "label", "split", "train_mask", "weight", "age", "0", "a" * 10_000),
+    *("\u00e9", "a\nb", "\ufeffid", "time", "node_id", "features", "nan", "__x__", "a,b", "'"),
+)
+
+Rows = list[list[str]]
+"""A table as text; the first row is its header."""
+
+
+def both(*mutations: Callable[[Path, Random], Change]) -> Callable[[Path, Random], Change]:
+    """One of the mutations, sometimes two."""
+
+    def change(place: Path, rng: Random) -> Change:
+        made = rng.choice(mutations)(place, rng)
+        if rng.random() < 0.2:
+            with contextlib.suppress(*UNREADABLE, csv.Error):  # of what the first one left
+                made = Change(made.said, None)
+                made += rng.choice(mutations)(place, rng)
+        return made
+
+    return change
+
+
+def damage(place: Path, rng: Random) -> Change:
+    """Bytes or the kind of a file: anything may be read, or nothing."""
+    return Change("; ".join(mutate.damage(place.resolve(), rng)) or "nothing", None)
+
+
+@functools.cache
+def dataset_of(*overrides: str) -> Any:
+    return compose(["dataset_name=file", "dataset_max_gib=0.1", *overrides]).partition.dataset
+
+
+def read_tables(path: Path) -> Content:
+    """What a data set holds before its features are encoded, which has to be possible, too."""
+    settings = replace(dataset_of(), file=str(path))
+    graph = read_graph(settings)
+    encoded, _ = encode_tables(graph, settings.features, None)
+    for table in encoded.nodes.values():
+        if isinstance(table.features, EncodedFeatures):
+            table.features.toarray()
+    return content_of(graph)
+
+
+def content_of(graph: AnyGraph) -> Content:
+    """The graph by its ids, so that the order of nodes and edges, and of columns, is no content."""
+    found: Content = {}
+    ids = {}
+    for name, table in graph.nodes.items():
+        names = table.node_names
+        ids[name] = table.node_ids.tolist() if names is None else names.tolist()
+        ids[name] = [str(each) for each in ids[name]]
+        found[f"{name}ids"] = sorted(ids[name])
+        schema = graph.schema if name == "" else table.schema  # type: ignore[union-attr]
+        rows: Any = table.features
+        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        for column in () if schema is None else schema.columns:
+            cells = rows[:, column.columns].astype(np.float64)
+            texts: Any = (cells + column.offset).tolist()
+            if column.role == "categorical":
+                places = cells[:, 0].tolist()
+                texts = [
+                    None if place != place else column.categories[int(place)] for place in places
+                ]
+            found[f"{name}{column.name}"] = by_id(ids[name], texts)
+    target = ids[graph.target]
+    labels: Any = graph.labels.tolist()
+    if graph.class_names is not None and graph.labels.ndim == 1:
+        labels = [None if place < 0 else str(graph.class_names[place]) for place in labels]
+    found["label"] = by_id(target, labels)
+    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+    found["split"] = [None if mask is None else by_id(target, mask.tolist()) for mask in masks]
+    for (source, relation, destination), edges in graph.relations.items():
+        ends = [[ids[source][row] for row in edges.src.tolist()]]
+        ends.append([ids[destination][row] for row in edges.dst.tolist()])
+        found[f"{relation}edges"] = sorted(zip(*ends, strict=True))
+        data = {"weight": edges.edge_weight, "edge": edges.edge_feat}
+        for name, array in data.items():
+            if array is not None:
+                rows = rounded(array.tolist())
+                found[f"{relation}{name}"] = sorted(map(repr, zip(*ends, rows, strict=True)))
+    return found
+
+
+def by_id(ids: list[str], values: Any) -> list[Any]:
+    return sorted(zip(ids, map(repr, rounded(values)), strict=True))
+
+
+def rounded(value: Any) -> Any:
+    """A JSON value with four digits of its numbers, and None for NaN."""
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.4g}")
+    return value
+
+
+# --- tables ----------
+
+
+def node_rows(prefix: str = "c") -> Rows:
+    rng = Random(1)
+    rows = [["id", "label", "split", "age", "city"]]
+    for row in range(NODES):
+        split = ("train", "val", "test")[row % 3]
+        age, city = f"{rng.gauss(40, 10):.2f}", rng.choice(["Bern", "Rome", "Oslo"])
+        rows.append([f"{prefix}{row:02}", "good" if row % 2 else "bad", split, age, city])
+    return rows
+
+
+def edge_rows(prefix: str = "c") -> Rows:
+    rng = Random(2)
+    ends = [[f"{prefix}{rng.randrange(NODES):02}" for _ in "sd"] for _ in range(2 * NODES)]
+    return [["src", "dst", "weight"], *([*pair, f"{rng.uniform(1, 2):.3f}"] for pair in ends)]
+
+
+CELL_EDITS = ("cell",) * 8
+TABLE_EDITS = (
+    *("new column", "new column", "no column", "renamed", "twice", "row twice", "no row", "order"),
+    *("no rows", "short row", "long row", "wide", "no header", "cells"),
+)
+
+
+def edit_rows(rows: Rows, rng: Random, names: Callable[[str], str]) -> Change:
+    """Change a table in place; `names`: of the content that a column is in."""
+    place = rng.randrange(len(rows[0]))
+    name = rows[0][place]
+    row = rng.randrange(1, len(rows)) if len(rows) > 1 else 0
+    kind = rng.choice((*CELL_EDITS, *TABLE_EDITS))
+    touched: frozenset[str] | None = None
+    if kind == "cell":
+        cell = rng.choice(ODD_CELLS)
+        rows[row][place] = cell
+        kind = f"cell {name} {row} {cell[:20]!a}"
+        touched = None if name in ("id", "src", "dst") else frozenset([names(name)])
+    elif kind == "cells":
+        cell = rng.choice(ODD_CELLS)[:1000]
+        for each in rows[1:]:
+            each[place] = cell
+    elif kind in ("new column", "wide"):
+        new = rng.choice(ODD_NAMES)
+        cells = [rng.choice(ODD_CELLS)[:1000] for _ in range(3)]
+        for number in range(1 if kind == "new column" else rng.choice([50, 1000])):
+            for at, each in enumerate(rows):
+                each.append(cells[at % 3])
+            rows[0][-1] = f"{new[:20]}{number}" if kind == "wide" else new
+        kind += f" {new[:20]!a}"
+    elif kind == "no column":
+        for each in rows:
+            del each[place]
+        touched = None if name in ("id", "src", "dst", "label") else frozenset([names(name)])
+    elif kind == "renamed":
+        rows[0][place] = rng.choice(ODD_NAMES)
+    elif kind == "twice":
+        for each in rows:
+            each.append(each[place])
+    elif kind == "row twice":
+        rows.insert(row, list(rows[row]))
+    elif kind == "no row":
+        del rows[row]
+    elif kind == "no rows":
+        del rows[1:]
+    elif kind == "order":
+        rows[1:] = rng.sample(rows[1:], len(rows) - 1)
+        touched = frozenset()
+    elif kind == "short row":
+        rows[row].pop()
+    elif kind == "long row":
+        rows[row].append("1")
+    elif kind == "no header":
+        del rows[0]
+    return Change(kind, touched)
+
+
+def write_rows(path: Path, rows: Rows, rng: Random | None = None) -> Change:
+    """Write a csv; with `rng` in one of the layouts that mean the same."""
+    text = io.StringIO()
+    choose = (lambda each: each[0]) if rng is None else rng.choice
+    separator, quoting = choose([",", ",", ";", "\t"]), choose([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+    end = choose(["\n", "\r\n"])
+    writer = csv.writer(text, delimiter=separator, quoting=quoting, lineterminator=end)
+    writer.writerows(rows)
+    content = text.getvalue() + choose(["", "", end])
+    encoding = choose(["utf-8", "utf-8", "utf-8-sig", "utf-16"])
+    packed = choose([False, False, True])
+    data = content.encode(encoding, errors="surrogatepass")
+    if packed:
+        path.unlink(missing_ok=True)
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
+    else:
+        path.write_bytes(data)
+    return Change(f"{path.name}: {separator!r} {quoting} {encoding} {packed}")
+
+
+def read_rows(path: Path) -> Rows:
+    packed = path.with_name(f"{path.name}.gz")
+    data = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+    mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    text = data.decode("utf-16" if mark else "utf-8-sig")
+    first = text.partition("\n")[0]
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count)))
+
+
+def make_csv(place: Path) -> None:
+    write_rows(place / "nodes.csv", node_rows())
+    write_rows(place / "edges.csv", edge_rows())
+
+
+def edit_csv(place: Path, rng: Random) -> Change:
+    name = rng.choice(["nodes", "nodes", "edges"])
+    make = {"nodes": node_rows, "edges": edge_rows}[name]
+    rows = make()
+    if rng.random() < 0.2:
+        return write_rows(place / f"{name}.csv", rows, rng)
+    change = edit_rows(rows, rng, lambda column: column)
+    return change + write_rows(place / f"{name}.csv", rows, rng if rng.random() < 0.3 else None)
+
+
+# --- parquet ----------
+
+
+def node_frame() -> pd.DataFrame:
+    header, *rows = node_rows()
+    frame = pd.DataFrame(rows, columns=header)
+    return frame.assign(age=frame.age.astype(float))
+
+
+def edge_frame() -> pd.DataFrame:
+    header, *rows = edge_rows()
+    frame = pd.DataFrame(rows, columns=header)
+    return frame.assign(weight=frame.weight.astype(float))
+
+
+def make_parquet(place: Path) -> None:
+    node_frame().to_parquet(place / "nodes.parquet", index=False)
+    edge_frame().to_parquet(place / "edges.parquet", index=False)
+
+
+def edit_parquet(place: Path, rng: Random) -> Change:
+    """Columns of other types, and files of other layouts."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = rng.choice(["nodes", "nodes", "edges"])
+    path = place / f"{name}.parquet"
+    table = pa.Table.from_pandas(
+        {"nodes": node_frame, "edges": edge_frame}[name](), preserve_index=False
+    )
+    column = rng.choice(table.schema.names)
+    at, count = table.schema.get_field_index(column), len(table)
+    cells = table[column].to_pylist()
+    odd: dict[str, Callable[[], Any]] = {
+        "integers": lambda: pa.array(range(count)),
+        "int8": lambda: pa.array([number % 100 for number in range(count)], pa.int8()),
+        "large": lambda: pa.array([2**63 + number for number in range(count)], pa.uint64()),
+        "half": lambda: pa.array(np.arange(count, dtype=np.float16)),
+        "booleans": lambda: pa.array([number % 2 == 0 for number in range(count)]),
+        "null": lambda: pa.nulls(count),
+        "date": lambda: pa.array([number * 10**6 for number in range(count)], pa.timestamp("us")),
+        "far": lambda: pa.array([2**53] * count, pa.timestamp("s")),
+        "duration": lambda: pa.array(range(count), pa.duration("s")),
+        "decimal": lambda: pa.array(range(count), pa.int64()).cast(pa.decimal128(38, 10)),
+        "bytes": lambda: pa.array([b"\xff\xfe" * number for number in range(count)]),
+        "no text": lambda: pa.Array.from_buffers(
+            pa.string(), 2, pa.array([b"\xff", b"\xfe"]).buffers()
+        ).take(pa.array([number % 2 for number in range(count)])),
+        "lists": lambda: pa.array([[1.0] * (number % 3) for number in range(count)]),
+        "vectors": lambda: pa.array([[1.0, 2.0] for _ in range(count)]),
+        "wide": lambda: pa.array([[1.0] * 10_000 for _ in range(count)]),
+        "structs": lambda: pa.array([{"a": number} for number in range(count)]),
+        "maps": lambda: pa.array([[("a", 1)]] * count, pa.map_(pa.string(), pa.int64())),
+        "deep": lambda: pa.array([[[1]]] * count),
+        "NaN": lambda: pa.array([math.nan] * count),
+        "inf": lambda: pa.array([math.inf] * count),
+        "odd": lambda: pa.array([rng.choice(ODD_CELLS), *map(str, cells[1:])]),
+        "large text": lambda: pa.array(["a" * 10**6, *map(str, cells[1:])]),
+    }
+    same: dict[str, Callable[[], Any]] = {
+        "category": lambda: table[column].combine_chunks().dictionary_encode(),
+        "long strings": lambda: pa.array(
+            cells, pa.large_string() if isinstance(cells[0], str) else None
+        ),
+    }
+    options: dict[str, Any] = {}
+    kind = rng.choice([*odd, *same, "row groups", "codec", "parts", "index", "order", "column"])
+    touched: frozenset[str] | None = frozenset()
+    if kind in odd:
+        table = table.set_column(at, column, odd[kind]())
+        touched = None if column in ("id", "src", "dst") else frozenset([column])
+    elif kind in same:
+        table = table.set_column(at, column, same[kind]())
+    elif kind == "column":
+        table, touched = table.append_column(rng.choice(ODD_NAMES), pa.nulls(count)), None
+    elif kind == "order":
+        table = table.take(pa.array(rng.sample(range(count), count)))
+    elif kind == "index":
+        table = pa.Table.from_pandas(table.to_pandas().set_index(column))
+    options = {"row_group_size": 5} if kind == "row groups" else {}
+    options |= {"compression": rng.choice(["none", "gzip", "zstd"])} if kind == "codec" else {}
+    if kind == "parts":
+        path.unlink()
+        path.mkdir()
+        pq.write_table(table.slice(0, 7), path / "part-0.parquet")
+        pq.write_table(table.slice(7), path / "part-1.parquet")
+        (path / "_SUCCESS").touch()
+    else:
+        pq.write_table(table, path, **options)
+    return Change(f"{kind} in {column} of {name}", touched)
+
+
+# --- types ----------
+
+
+def make_types(place: Path) -> None:
+    for folder in ("nodes", "edges"):
+        (place / folder).mkdir()
+    write_rows(place / "nodes" / "film.csv", node_rows())
+    write_rows(place / "nodes" / "person.csv", [row[:1] + row[3:] for row in node_rows("p")])
+    acts = [[f"p{left[1:]}", right, *rest] for left, right, *rest in edge_rows()[1:]]
+    write_rows(place / "edges" / "person__acts__film.csv", [["src", "dst", "weight"], *acts])
+
+
+def edit_types(place: Path, rng: Random) -> Change:
+    if rng.random() < 0.15:
+        path = rng.choice(mutate.files(place))
+        name = rng.choice(["a__b", "a__b__c", "film__x__film", "..", "\u00e9", "a" * 150, "film"])
+        path.rename(path.with_name(f"{name}.csv"))
+        return Change(f"{path.name} renamed to {name[:20]!a}", None)
+    path = rng.choice(mutate.files(place))
+    rows = read_rows(path)
+    change = edit_rows(rows, rng, lambda column: column)
+    write_rows(path, rows)
+    touched = change.touched
+    if touched:  # content of types begins with their names
+        prefix = "acts" if "acts" in path.name else path.stem
+        of_target = {"label", "split"} & touched if prefix == "film" else set()
+        touched = frozenset({f"{prefix}{name}" for name in touched} | of_target)
+    return Change(f"{path.name}: {change.said}", touched)
+
+
+# --- npz ----------
+
+
+def arrays_of_graph() -> mutate.Arrays:
+    graph = random_graph(NODES, 3 * NODES)
+    arrays = {"src": graph.src, "dst": graph.dst, "feat": graph.features, "label": graph.labels}
+    return {**arrays, "node_id": graph.node_ids, **thirds(NODES)}
+
+
+def make_npz(place: Path) -> None:
+    np.savez(place / "toy.npz", **arrays_of_graph())  # type: ignore[arg-type]
+
+
+def edit_npz(place: Path, rng: Random) -> Change:
+    arrays = arrays_of_graph()
+    said = mutate.edit_arrays(arrays, rng)
+    name = said.rpartition(" in ")[2]
+    extra = rng.random()
+    if extra < 0.2:
+        name = rng.choice(["more", "x" * 1000, "\u00e9", "edge_index", "../../x", "edge_weight"])
+        arrays = {**arrays_of_graph(), name: np.zeros(rng.choice([0, 3, 2_000_000]))}
+        said = f"another array {name[:20]!a}"
+    said += f" {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
+    names = {"feat": "feat", "label": "label"}
+    if extra < 0.2 and name != "edge_weight":
+        return Change(said)
+    return Change(said, frozenset([names[name]]) if name in names else None)
+
+
+def damage_npz(place: Path, rng: Random) -> Change:
+    """A member has a checksum, so that what is read is what was written."""
+    path = place / "toy.npz"
+    mutation = rng.choice(mutate.BYTES)
+    mutation(path, rng)
+    return Change(f"{mutation.__name__} toy.npz")
+
+
+# --- objects ----------
+
+
+def make_object(place: Path) -> None:
+    import torch_geometric.data  # noqa: F401  makes a folder of its own
+
+    (place / "object.json").write_text(json.dumps({"kind": "pandas", "edits": []}))
+
+
+OBJECTS = ("pandas", "networkx", "scipy", "pyg")
+
+
+def edit_object(place: Path, rng: Random) -> Change:
+    """Objects are made when they are read: the file says how."""
+    seed = rng.randrange(2**32)
+    kind = rng.choice(OBJECTS)
+    (place / "object.json").write_text(json.dumps({"kind": kind, "edits": [seed]}))
+    return Change(f"{kind} {seed}", None)
+
+
+def read_object(place: Path) -> Content:
+    """Write an object by retexo.from_...; what was written has to be readable or refused."""
+    described = json.loads((place / "object.json").read_text())
+    seeds = described["edits"]
+    rng = Random(seeds[0]) if seeds else None
+    path = place / "written" / ("graph" if described["kind"] == "pandas" else "graph.npz")
+    path.parent.mkdir()
+    try:
+        call = make_call(described["kind"], rng)
+        path = Path(call(path))
+        return read_tables(path)
+    except InputError:
+        shutil.rmtree(path.parent)  # a second step refused what the first one wrote
+        raise
+
+
+def make_call(kind: str, rng: Random | None) -> Callable[[Path], str]:
+    """The call of retexo.from_..., with odd values where `rng` is given."""
+    if kind == "pandas":
+        frames = {"nodes": node_frame(), "edges": edge_frame()}
+        if rng is not None:
+            name = rng.choice([*frames])
+            frames[name] = edit_frame(frames[name], rng)
+        return lambda path: objects.from_pandas(frames["nodes"], frames["edges"], path)
+    arrays = arrays_of_graph()
+    if rng is not None:
+        for each in ("node_id", "src", "dst") if kind != "pyg" else ():
+            arrays = dict(arrays) if each not in arrays else arrays
+        mutate.edit_arrays(arrays, rng)
+    if kind == "scipy":
+        import scipy.sparse as sp
+
+        ends = arrays.get("src", np.zeros(3, int)), arrays.get("dst", np.zeros(3, int))
+
+        def from_scipy(path: Path) -> str:
+            try:
+                matrix = sp.coo_array((np.ones(len(ends[0])), ends), shape=(NODES, NODES))
+            except (ValueError, TypeError, IndexError) as error:
+                raise InputError(f"scipy: {error}") from None
+            return objects.from_scipy(matrix, arrays.get("feat"), arrays.get("label"), path)
+
+        return from_scipy
+    if kind == "networkx":
+        import networkx as nx
+
+        graph = nx.DiGraph()
+        label, feat = arrays.get("label"), arrays.get("feat")
+        for row in range(NODES):
+            held = {
+                "label": None
+                if label is None or row >= len(np.atleast_1d(label))
+                else np.atleast_1d(label)[row]
+            }
+            held["feat"] = (
+                None
+                if feat is None or row >= len(np.atleast_1d(feat))
+                else np.atleast_1d(feat)[row]
+            )
+            graph.add_node(row, **held)
+        if rng is not None:
+            node = rng.randrange(NODES)
+            name = rng.choice(["label", "feat", "train_mask"])
+            graph.nodes[node][name] = mutate.value(rng)
+            graph.add_edge(
+                rng.choice([0, "x", (1, 2), None.__class__, 2.5]), 1, weight=mutate.scalar(rng)
+            )
+        graph.add_edge(0, 1)
+        return lambda path: objects.from_networkx(graph, path)
+    import torch
+    from torch_geometric.data import Data
+
+    held = {"x": arrays.get("feat"), "y": arrays.get("label"), "node_id": arrays.get("node_id")}
+    src, dst = arrays.get("src"), arrays.get("dst")
+
+    def from_pyg(path: Path) -> str:
+        try:
+            tensors = {
+                name: torch.as_tensor(each) for name, each in held.items() if each is not None
+            }
+            edge_index = torch.stack([torch.as_tensor(src), torch.as_tensor(dst)])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"torch: {error}") from None
+        return objects.from_pyg(Data(edge_index=edge_index, **tensors), path)
+
+    return from_pyg
+
+
+def edit_frame(frame: pd.DataFrame, rng: Random) -> pd.DataFrame:
+    """A data frame with an odd column, index or cell."""
+    column = rng.choice([*frame.columns])
+    odd = mutate.value(rng)
+    changed = frame.astype({column: object})
+    kind = rng.choice(["cell", "cell", "cell", "column", "index", "drop", "names", "order"])
+    if kind == "cell":
+        changed.at[rng.randrange(len(frame)), column] = odd
+    elif kind == "column":
+        changed[rng.choice([*ODD_NAMES, 5, None, (1, 2)])] = [odd] * len(frame)
+    elif kind == "index":
+        changed = frame.set_index(column)
+    elif kind == "drop":
+        changed = frame.drop(columns=column)
+    elif kind == "names":
+        changed = frame.rename(columns={column: rng.choice([*ODD_NAMES, 5, None])})
+    else:
+        changed = frame.sample(frac=1, random_state=rng.randrange(2**32))
+    return changed
+
+
+# --- models ----------
+
+
+def make_model(place: Path) -> None:
+    from test_predictor import checkpoint_of, model_of
+
+    from retexo.models.stage import Architecture
+
+    shape = Architecture(model_of("gcn"), 6, 3)
+    described: Any = {"class_names": ["a", "b", "c"], "graph": {"symmetrize": True}}
+    checkpoint_of(place, shape, **described)
+
+
+def edit_model(place: Path, rng: Random) -> Change:
+    mutate.edit_json(place / "checkpoint" / "model.json", rng)
+    return Change("model.json", None)
+
+
+def damage_layer(place: Path, rng: Random) -> Change:
+    path = rng.choice(sorted(place.glob("checkpoint/*.safetensors")))
+    mutation = rng.choice(mutate.BYTES)
+    mutation(path, rng)
+    return Change(f"{mutation.__name__} {path.name}")
+
+
+@functools.cache
+def graph_to_predict() -> Any:
+    graph = random_graph(NODES, 3 * NODES)
+    nodes = pd.DataFrame(graph.features).rename(columns="f{}".format).assign(id=graph.node_ids)
+    ids = graph.node_ids
+    return nodes, pd.DataFrame({"src": ids[graph.src], "dst": ids[graph.dst]})
+
+
+def read_model(place: Path) -> Content:
+    """Load a model and predict with it: what is accepted has to give numbers."""
+    predictor = retexo.load(place, output="arrays")
+    found = predictor.predict(graph_to_predict())
+    values = found.values if found.values.shape[1] else found.probabilities
+    assert np.isfinite(values).all()
+    return {"ids": found.ids.tolist(), "values": values.tolist()}
+
+
+# --- partition directories ----------
+
+
+def make_parts(place: Path) -> None:
+    write_partitions(
+        place, random_graph(NODES, 3 * NODES), thirds(NODES), np.arange(NODES) % 2, 2, "parts"
+    )
+
+
+def make_parts_of_types(place: Path) -> None:
+    sizes = {"film": (12, 3), "person": (8, 2)}
+    relations = {("person", "acts", "film"): 20, ("film", "rev_acts", "person"): 20}
+    write_hetero(place, random_hetero(sizes, relations), 2).path.rename(place / "parts")
+
+
+def edit_parts(place: Path, rng: Random) -> Change:
+    """Checksums state what is read, whatever else meta.json says."""
+    if rng.random() < 0.8:
+        mutate.edit_json(place / "parts" / "meta.json", rng)
+        return Change("meta.json")
+    return Change("; ".join(mutate.damage((place / "parts").resolve(), rng)))
+
+
+def read_parts(place: Path) -> Content:
+    found = find([place / "parts"], 2)
+    found.verify(range(2))
+    content: Content = {}
+    for part in range(2):
+        held = found.read_hetero(part) if found.is_hetero else found.read(part)
+        content |= {f"{part}/{name}": value for name, value in tensors_of(held)}
+    return content
+
+
+def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
+    """The tensors of a partition, by their dotted names."""
+    if hasattr(held, "tolist"):
+        yield name, held.tolist()
+    elif isinstance(held, dict):
+        for key, value in held.items():
+            yield from tensors_of(value, f"{name}.{key}")
+    elif hasattr(held, "__dict__"):
+        for key, value in vars(held).items():
+            yield from tensors_of(value, f"{name}.{key}")
+
+
+# --- settings ----------
+
+
+DERIVED = {
+    "seed": {"partition.seed", "split.seed"},
+}
+"""Settings that follow another one."""
+
+
+@functools.cache
+def usual_settings() -> dict[str, Any]:
+    return flatten(defaults())
+
+
+def edit_settings(place: Path, rng: Random) -> Change:
+    """Any value of any setting."""
+    name = rng.choice(sorted(usual_settings()))
+    value = mutate.like(usual_settings()[name], rng)
+    (place / "settings.json").write_text(json.dumps({name: value}))
+    return Change(f"{name}={value!a}", frozenset([name]))
+
+
+def read_settings(place: Path) -> Content:
+    given = json.loads((place / "settings.json").read_text())
+    overrides = [f"{name}={as_override(value)}" for name, value in given.items()]
+    settings = compose(overrides)
+    json.dumps(settings.resolved, ensure_ascii=False).encode()  # as summary.json has them
+    return {name: repr(value) for name, value in flatten(settings.resolved).items()}
+
+
+def as_override(value: Any) -> str:
+    """As Hydra reads it: quoted."""
+    if isinstance(value, list):
+        return f"[{','.join(map(as_override, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{as_override(each)}' for key, each in value.items())}}}"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "\\'") + "'"
+    return (
+        "null" if value is None else json.dumps(value) if isinstance(value, bool) else repr(value)
+    )
+
+
+def judge_settings(valid: Content, found: Content, change: Change) -> str:
+    """A setting changes itself, those that default to it, and the group that it chooses."""
+    (name,) = change.touched or frozenset()
+    allowed = {name, *DERIVED.get(name, ())}
+    names = [each for each in {**valid, **found} if valid.get(each) != found.get(each)]
+    odd = [each for each in names if each not in allowed and not each.startswith(f"{name}.")]
+    return f"changes {', '.join(odd[:5])}" if odd else ""
+
+
+YAML = {
+    "defaults": [{"override /model": "gcn"}],
+    "hidden_dim": 8,
+    "num_rounds": [3],
+    "stopping": {"patience": 2},
+    "columns": {"label": "outcome"},
+}
+
+
+def make_yaml(place: Path) -> None:
+    (place / "experiment").mkdir()
+    (place / "experiment" / "own.yaml").write_text("# @package _global_\n" + yaml.safe_dump(YAML))
+
+
+def edit_yaml(place: Path, rng: Random) -> Change:
+    """Values, names, aliases, interpolations and tags."""
+    path = place / "experiment" / "own.yaml"
+    content = json.loads(json.dumps(YAML))
+    kind = rng.choice(["value"] * 5 + ["text", "hydra", "many", "deep", "another", "doubling"])
+    text = ""
+    if kind == "value":
+        container, key = rng.choice(list(mutate.spots(content)))
+        container[key] = mutate.like(container[key], rng)
+    elif kind == "text":
+        group, _, name = rng.choice(sorted(usual_settings())).rpartition(".")
+        odd = (
+            "!!python/object:os.system [x]",
+            "*a",
+            "&a [*a]",
+            "!x 1",
+            '"\\ud800"',
+            "0x1F",
+            "~",
+            "<<",
+        )
+        text = rng.choice(odd)
+        text = f"\n{group}: {{{name}: {text}}}\n" if group else f"\n{name}: {text}\n"
+    elif kind == "hydra":
+        content["hydra"] = {
+            rng.choice(["run", "callbacks", "job", "sweeper", "x"]): mutate.value(rng)
+        }
+    elif kind == "many":
+        content |= {f"{rng.choice('abc')}{number}": 1 for number in range(rng.choice([10, 6000]))}
+    elif kind == "deep":
+        text = "\nx: " + rng.choice(["[", "{a: "]) * rng.choice([30, 100, 5000])
+    elif kind == "another":
+        name = rng.choice(["hydra", "own", "a/b", "\u00e9", "node_classification"])
+        other = place / f"{name}.yaml"
+        other.parent.mkdir(exist_ok=True)
+        other.write_text(yaml.safe_dump({"a": mutate.value(rng)}))
+    else:
+        names = [f"a{number}" for number in range(40)]
+        content |= {name: f"${{{after}}}${{{after}}}" for name, after in pairwise(names)}
+        content[names[-1]] = "x"
+    dumped = yaml.safe_dump(content, allow_unicode=True)
+    path.write_bytes(("# @package _global_\n" + dumped + text).encode(errors="surrogatepass"))
+    return Change(f"{kind} {text[:60]!a}", None)
+
+
+def read_yaml(place: Path) -> Content:
+    settings = compose(["+experiment=own"], config_dir=str(place))
+    json.dumps(settings.resolved, ensure_ascii=False).encode()
+    return {name: repr(value) for name, value in flatten(settings.resolved).items()}
+
+
+# --- changes of a partition directory ----------
+
+CHANGES: dict[str, Rows] = {
+    "new_nodes": [
+        ["id", "f0", "f1", "label", "split"],
+        ["2000", "1", "2", "1", "train"],
+        ["2001", "0", "1", "", ""],
+    ],
+    "changed_nodes": [["id", "label"], ["1003", "2"], ["1004", "0"]],
+    "deleted_nodes": [["id"], ["1005"]],
+    "new_edges": [["src", "dst"], ["2000", "1001"], ["1002", "2001"]],
+    "deleted_edges": [["src", "dst"], ["1000", "1001"]],
+}
+
+
+def make_change(place: Path) -> None:
+    graph = random_graph(NODES, 3 * NODES, width=2)
+    graph = replace(graph, src=np.append(graph.src, 0), dst=np.append(graph.dst, 1))
+    write_partitions(place, graph, thirds(NODES), np.arange(NODES) % 2, 2, "parts")
+    for name, rows in CHANGES.items():
+        write_rows(place / f"{name}.csv", rows)
+
+
+def edit_change(place: Path, rng: Random) -> Change:
+    name = rng.choice([*CHANGES])
+    rows = [list(row) for row in CHANGES[name]]
+    change = edit_rows(rows, rng, lambda column: column)
+    write_rows(place / f"{name}.csv", rows)
+    return Change(f"{name}: {change.said}", None)
+
+
+def damage_change(place: Path, rng: Random) -> Change:
+    path = place / f"{rng.choice([*CHANGES])}.csv"
+    mutation = rng.choice([*mutate.BYTES, *mutate.KINDS])
+    mutation(path, rng)
+    return Change(f"{mutation.__name__} {path.name}", None)
+
+
+def damage_changed(place: Path, rng: Random) -> Change:
+    return Change("; ".join(mutate.damage((place / "parts").resolve(), rng)), None)
+
+
+@functools.cache
+def settings_of_update() -> Any:
+    return compose(["app=update", "dataset_max_gib=0.1"])
+
+
+def read_change(place: Path) -> Content:
+    """Update a directory; what is written has to be readable, and other nodes stay."""
+    settings = settings_of_update()
+    tables: Any = {name: str(place / f"{name}.csv") for name in CHANGES}
+    partition = replace(
+        settings.partition,
+        dir=str(place / "parts"),
+        update=replace(settings.partition.update, **tables),
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        update.run(replace(settings, partition=partition), place)
+    try:
+        read_parts(place)
+    except InputError as error:
+        raise AssertionError("an update that nobody can read") from error
+    rows: Content = {}
+    found = find([place / "parts"], 2)
+    for part in range(2):
+        held = found.read(part)
+        ids, features = held.node_ids.tolist(), held.features.tolist()
+        rows |= {str(number): row for number, row in zip(ids, features, strict=True)}
+    return rows
+
+
+def judge_change(valid: Content, found: Content, change: Change) -> str:
+    """Features of nodes that no table of valid changes names are what they were."""
+    named = {row[0] for rows in CHANGES.values() for row in rows}
+    odd = [name for name, row in found.items() if name in valid and row != valid[name]]
+    odd = [name for name in odd if name not in named]
+    return f"changes node {odd[0]}" if odd else ""
+
+
+# --- requests to the service ----------
+
+REQUESTS: dict[str, Any] = {
+    "/predict": {
+        "nodes": [
+            {"customer": "n1", "age": 3.5, "city": "Bern"},
+            {"customer": "n2", "age": 1, "city": "Rome"},
+        ],
+        "edges": [{"src": "n1", "dst": "c01"}, {"src": "c02", "dst": "n2"}],
+    },
+    "/embed": {"ids": ["c01", "c02"]},
+    "/score": {"pairs": [["c01", "c02"]]},
+    "/top": {"ids": ["c01"], "k": 3},
+}
+
+
+def make_request(place: Path) -> None:
+    service()  # which is made once, not while a request is read
+    (place / "path").write_text("/predict")
+    (place / "body").write_text(json.dumps(REQUESTS["/predict"]))
+
+
+def edit_request(place: Path, rng: Random) -> Change:
+    path = rng.choice(["/predict", "/predict", "/predict", "/embed", "/embed", "/score", "/top"])
+    content = json.loads(json.dumps(REQUESTS[path]))
+    (place / "path").write_text(path)
+    (place / "body").write_text(json.dumps(content))
+    if rng.random() < 0.2:
+        mutation = rng.choice([*mutate.BYTES, mutate.nested])
+        mutation(place / "body", rng)
+        return Change(f"{path} {mutation.__name__}", None)
+    container, key = rng.choice(list(mutate.spots(content)))
+    if rng.random() < 0.15:
+        del container[key]
+    elif rng.random() < 0.15 and isinstance(container, dict):
+        container[rng.choice(ODD_NAMES)] = container[key]
+    elif rng.random() < 0.1 and isinstance(container, list):
+        container += container * rng.choice([1, 60])
+    else:
+        container[key] = rng.choice([mutate.like(container[key], rng), rng.choice(ODD_CELLS)])
+    (place / "body").write_text(json.dumps(content))
+    return Change(f"{path} {key}", None)
+
+
+@functools.cache
+def service() -> Any:
+    """The service of a model of tables, as an ASGI application."""
+    from test_service import run_of_tables, tables
+
+    from retexo.service import ModelStore, make_service
+
+    folder = tempfile.TemporaryDirectory()
+    run = run_of_tables(Path(folder.name) / "run")
+    settings = replace(compose(["app=train"]).serve, max_bytes=20_000, max_items=100, timeout=20.0)
+
+    def load_model() -> Any:
+        return retexo.load(run, output="arrays").attach(tables())
+
+    return make_service(ModelStore(run / "checkpoint", load_model, 0), settings), folder
+
+
+def ask(path: str, body: bytes) -> tuple[int, bytes]:
+    """Send a request to the service in this process."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: Any = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"headers": [(b"content-type", b"application/json")], "query_string": b""}
+    scope |= {"http_version": "1.1", "root_path": "", "scheme": "http", "app": None}
+    asyncio.run(service()[0](scope, receive, send))
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def read_request(place: Path) -> Content:
+    """The answer; afterwards the service answers as before."""
+    status, text = ask((place / "path").read_text(), (place / "body").read_bytes())
+    answer = json.loads(text)
+    assert status < 500, answer
+    again, afterwards = ask("/embed", json.dumps(REQUESTS["/embed"]).encode())
+    assert again == 200, afterwards
+    if status >= 400:
+        raise InputError(answer["error"])
+    return {"status": status, "afterwards": afterwards}
+
+
+# --- names in stores ----------
+
+
+def make_store(place: Path) -> None:
+    store = {"graph/nodes.csv": "id,label\n1,a\n2,b\n", "graph/edges.csv": "src,dst\n1,2\n"}
+    (place / "store.json").write_text(json.dumps(store))
+
+
+def edit_store(place: Path, rng: Random) -> Change:
+    """Names and contents of objects, of checksums beside them and of upload.json."""
+    store = json.loads((place / "store.json").read_text())
+    odd = (
+        "../x",
+        "a/../../x",
+        "/etc/x",
+        "..",
+        ".",
+        "",
+        "a//b",
+        "a\0b",
+        "\u00e9",
+        "a" * 300,
+        "~",
+        "a\nb",
+    )
+    odd += (
+        "../../b/precious.txt",
+        "nodes.csv/x",
+        "C:\\x",
+        "graph/../../precious.txt",
+        "\ud800",
+        " ",
+    )
+    kind = rng.choice(["name", "name", "name", "checksum", "upload", "content", "none"])
+    if kind == "name":
+        name = rng.choice(odd)
+        store[f"graph/{name}"] = "x"
+    elif kind == "checksum":
+        name = rng.choice([*odd, "nodes.csv"])
+        store[f"graph/{name}.sha256"] = rng.choice(
+            ["", "0" * 64, "x y", "\u00e9", "nodes.csv " * 9]
+        )
+    elif kind == "upload":
+        name = str(mutate.value(rng))
+        sums: Any = rng.choice([{rng.choice(odd): "0" * 64}, mutate.value(rng), {"nodes.csv": 5}])
+        content = {"status": rng.choice(["complete", "complete", "running"]), "sha256": sums}
+        store["graph/upload.json"] = json.dumps(rng.choice([content, mutate.value(rng)]))
+    elif kind == "content":
+        name = rng.choice([*store])
+        store[name] = rng.choice(ODD_CELLS)
+    else:
+        name = ""
+        store.clear()
+    (place / "store.json").write_text(json.dumps(store))
+    return Change(f"{kind} {name[:40]!a}", None)
+
+
+class FakeStore:
+    """What object_store asks of fsspec, with objects in memory."""
+
+    retries = 0
+
+    def __init__(self, objects: dict[str, str]) -> None:
+        self.objects = {f"bucket/{name}": text for name, text in objects.items()}
+
+    def _info(self, path: str) -> dict[str, Any]:
+        content = self.objects[path].encode(errors="surrogatepass")
+        return {"name": path, "type": "file", "size": len(content), "ETag": f"{hash(content)}"}
+
+    def info(self, path: str) -> dict[str, Any]:
+        if path in self.objects:
+            return self._info(path)
+        if any(name.startswith(f"{path}/") for name in self.objects):
+            return {"name": path, "type": "directory", "size": 0}
+        raise FileNotFoundError(path)
+
+    def find(self, root: str, detail: bool) -> dict[str, Any]:
+        return {path: self._info(path) for path in self.objects if path.startswith(f"{root}/")}
+
+    def open(self, path: str, *_: Any, **__: Any) -> Any:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        content = self.objects[path].encode(errors="surrogatepass")
+        return type("Held", (io.BytesIO,), {"size": len(content)})(content)
+
+
+def read_store(place: Path) -> Content:
+    """Copy a data set twice; the copies are below the cache, and as they were before."""
+    store = FakeStore(json.loads((place / "store.json").read_text()))
+    cache = place / "cache"
+    with mock.patch.object(Place, "_filesystem", return_value=store):
+        address = Place("dataset_file", "s3://bucket/graph")
+        try:
+            target = local_copies.copy_data(address, cache)
+            copied = sorted(path.relative_to(target).as_posix() for path in target.rglob("*"))
+            local_copies.copy_data(address, cache)
+        except InputError:
+            shutil.rmtree(cache, ignore_errors=True)  # copies of what could be read may stay
+            raise
+    return {"names": copied}
+
+
+# --- sites ----------
+
+
+def make_sites(place: Path) -> None:
+    write_sites(
+        place / "sites",
+        random_graph(NODES, 3 * NODES),
+        thirds(NODES),
+        np.arange(NODES) % 2,
+        ["a", "b"],
+    )
+
+
+def make_sites_of_types(place: Path) -> None:
+    sizes = {"film": (12, 3), "person": (8, 2)}
+    graph = random_hetero(sizes, {("person", "acts", "film"): 20})
+    assignment = {name: np.arange(count) % 2 for name, (count, _) in sizes.items()}
+    write_hetero_sites(place / "sites", graph, thirds(12), assignment, ["a", "b"])
+
+
+def edit_site(place: Path, rng: Random) -> Change:
+    site = place / "sites" / rng.choice("ab")
+    if rng.random() < 0.5:
+        mutate.edit_json(site / "site.json", rng)
+        return Change(f"{site.name}/site.json", None)
+    arrays = dict(np.load(site / "part.npz"))
+    said = mutate.edit_arrays(arrays, rng)
+    if rng.random() < 0.1:
+        name = rng.choice([*arrays, "more", "film/more", "../x/y", "x/y/z"])
+        arrays[name] = np.zeros(3)
+        said = f"another array {name}"
+    said += f" {mutate.save_npz(site / 'part.npz', arrays, rng)}"
+    return Change(f"{site.name}: {said}", None)
+
+
+def read_sites(place: Path) -> Content:
+    found = find_sites(place / "sites", 2, 0.1)
+    found.verify(range(2))
+    content: Content = {}
+    for part in range(2):
+        held = found.read_hetero(part) if found.is_hetero else found.read(part)
+        content |= {f"{part}/{name}": value for name, value in tensors_of(held)}
+    return content
+
+
+# --- all ----------
+
+DOORS: dict[str, Door] = {
+    "csv": Door(make_csv, both(edit_csv, edit_csv, edit_csv, damage), read_tables),
+    "parquet": Door(
+        make_parquet, both(edit_parquet, edit_parquet, edit_parquet, damage), read_tables
+    ),
+    "types": Door(make_types, both(edit_types, edit_types, edit_types, damage), read_tables),
+    "npz": Door(
+        make_npz, both(edit_npz, edit_npz, damage_npz), lambda place: read_tables(place / "toy.npz")
+    ),
+    "objects": Door(make_object, edit_object, read_object, ("written",)),
+    "model.json": Door(
+        make_model, both(edit_model, edit_model, edit_model, damage_layer), read_model
+    ),
+    "meta.json": Door(make_parts, both(edit_parts), read_parts),
+    "meta.json of types": Door(make_parts_of_types, both(edit_parts), read_parts),
+    "settings": Door(
+        lambda place: (place / "settings.json").write_text("{}") and None,
+        edit_settings,
+        read_settings,
+        judge=judge_settings,
+    ),
+    "YAML": Door(make_yaml, both(edit_yaml, edit_yaml, edit_yaml, damage), read_yaml),
+    "changes": Door(
+        make_change,
+        both(edit_change, edit_change, edit_change, damage_change, damage_changed),
+        read_change,
+        ("parts",),
+        judge_change,
+    ),
+    "requests": Door(make_request, edit_request, read_request),
+    "stores": Door(make_store, both(edit_store), read_store, ("cache",)),
+    "sites": Door(make_sites, both(edit_site, edit_site, damage), read_sites),
+    "sites of types": Door(make_sites_of_types, both(edit_site, edit_site, damage), read_sites),
+}
