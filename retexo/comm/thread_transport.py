@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 from retexo.comm.collectives import Communicator
 from retexo.comm.transport import PeerLost, Pieces, fill_pieces, join_pieces
 
@@ -51,6 +53,9 @@ def run_threads(world_size: int, target: Callable[[Communicator], T]) -> list[T]
     Raises the first exception of a thread, once all have ended.
     """
     group = ThreadGroup(world_size)
+    # A forked process replaces torch's pool of threads at its first use. Two threads at once may
+    # find none ("Invalid thread pool!"), so it is done before there are any.
+    torch.set_num_threads(torch.get_num_threads())
 
     def worker(rank: int) -> T:
         try:

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from retexo.apps import partition_data, train
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.socket_transport import HEADER, SocketTransport
+from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
@@ -391,6 +393,27 @@ def test_a_message_of_another_size_is_refused(announced: int) -> None:
         other.sendall(HEADER.pack(announced) + bytes(8))
         with pytest.raises(TrainingError, match=f"rank 1 sends {announced} bytes, not 20"):
             swap(SocketTransport(0, {1: own}, 5.0), [torch.ones(5)] * 2, [5] * 2)
+
+
+def test_threads_of_a_forked_process_find_torchs_pool() -> None:
+    """app=plan in a fork of a process that had computed failed in every second run."""
+    torch.ones(10).nonzero()
+    all_at_once = threading.Barrier(8)
+
+    def compute(_: Communicator) -> None:
+        all_at_once.wait()
+        torch.ones(10).nonzero()
+
+    for _ in range(15):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                run_threads(8, compute)
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_streams_of_many_workers_are_closed_by_the_parent() -> None:

@@ -148,6 +148,7 @@ def test_retexo_takes_little_of_partitioning() -> None:
                 "partitioning.object_store",
                 "partitioning.partition_settings",
                 "partitioning.site_folders",
+                "partitioning.unpacked_size",
             )
         names = {
             name
