@@ -311,7 +311,7 @@ class DatasetSettings(Checked):
     max_gib: float = setting(
         "dataset_max_gib",
         4.0,
-        "limit on the unpacked size of a zip or npz file, in GiB beyond its own size",
+        "limit on the unpacked size of a zip, npz, parquet or gz file, in GiB beyond its own size",
         at_least(0),
         FINITE,
         per_node=True,
