@@ -43,6 +43,7 @@ from partitioning.datasets.raw import (
     check_axes,
     check_table,
     check_times,
+    is_csr,
     label_columns,
     read_arrays,
 )
@@ -52,7 +53,6 @@ from partitioning.datasets.tables import (
     find_nodes,
     find_tables,
     in_node_order,
-    is_csr,
     is_table,
     read_table,
     schema_of,

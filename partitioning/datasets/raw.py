@@ -324,6 +324,11 @@ def list_arrays(path: Path) -> list[str]:
         return list(archive.files)
 
 
+def is_csr(path: Path) -> bool:
+    """Whether an npz is one of scipy.sparse.save_npz."""
+    return "format" in list_arrays(path)
+
+
 @contextlib.contextmanager
 def _open_npz(path: Path) -> Iterator[Any]:
     """Open an npz file; InputError if it is none, or has an array twice."""

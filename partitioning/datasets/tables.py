@@ -503,11 +503,6 @@ def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
     return {name: concatenate(masks) for name, masks in found.items()}
 
 
-def is_csr(path: Path) -> bool:
-    """Whether an npz is one of scipy.sparse.save_npz."""
-    return "format" in read_arrays(path, ("format",), warn=False)
-
-
 def _read_csr(path: Path) -> Table:
     """Read features written by scipy.sparse.save_npz."""
     names = ("data", "indices", "indptr", "shape")
