@@ -16,11 +16,14 @@ from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_request import (
+    FIXED,
     directory_of,
     is_file_value,
+    made_with,
     requested_settings,
     stored_request,
 )
+from retexo.settings.flatten import with_values
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import DEFINED, keys
 from retexo.worker.graph import check_directory
@@ -194,6 +197,31 @@ def _candidate_paths(settings: Settings) -> list[Path]:
 def _find_other_counts(named: Path) -> list[Path]:
     """Return the directories beside `named` that differ only in the number of partitions."""
     return sorted(named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*"))
+
+
+def with_settings_of(directory: PartitionDirectory, settings: Settings) -> Settings:
+    """Return the settings with what a run stores of its directory: how that was made.
+
+    What the command line gives stays as written there; it is the same (`_check_request`).
+    """
+    if directory.meta is None:
+        return settings
+    made = made_with(directory.meta)
+    values = {name: value for name, value in made.items() if not _is_given(name, settings)}
+    return replace(settings, resolved=with_values(settings.resolved, values))
+
+
+def settings_of_directory(settings: Settings) -> set[str]:
+    """Return the settings that the directory decides, because the command line does not."""
+    of_data = {"dataset_name", "dataset_file", "num_partitions"}
+    names = FIXED | of_data | keys(lambda setting: setting.key.startswith("synthetic."))
+    return {name for name in names if not _is_given(name, settings)}
+
+
+def _is_given(name: str, settings: Settings) -> bool:
+    """Whether the command line gives a setting, maybe by a file of its group."""
+    names = {name, DEFINED[name][0].name, *(["features"] if name == "features.kind" else [])}
+    return not names.isdisjoint(settings.given)
 
 
 def open_sites(settings: Settings) -> SiteFolders:

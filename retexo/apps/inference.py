@@ -10,7 +10,12 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.partition_settings import REGRESSION, FeatureSettings
 from partitioning.site_folders import has_site_tables
-from retexo.apps.find_partitions import has_partitions, open_local, with_found_parts
+from retexo.apps.find_partitions import (
+    has_partitions,
+    open_local,
+    with_found_parts,
+    with_settings_of,
+)
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import (
@@ -63,6 +68,7 @@ def prepare(
         settings = _with_site_pipeline(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
+    settings = with_settings_of(directory, settings)
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":

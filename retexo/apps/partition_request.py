@@ -4,6 +4,7 @@
 are the same; `app=train` compares them with its command line.
 """
 
+import hashlib
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -14,12 +15,18 @@ from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
 from partitioning.datasets.frames import kind_of, list_visible, stem_of
 from partitioning.datasets.tables import NODE_TABLES
-from partitioning.directory.meta import Meta
+from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
+from retexo.settings.schema import DEFINED, keys
+
+NAMES = {"features": "features.kind", "split": "split.kind"}
+"""Settings whose name in a request is another one."""
+FIXED = keys(lambda each: each.of_partitioner and each.compared) - {"edges.unknown"}
+"""Settings that a request holds, or leaves out at their defaults."""
 
 
 def directory_of(settings: PartitionSettings) -> Path:
@@ -148,6 +155,37 @@ def stored_request(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]
     return there
+
+
+def made_with(meta: Meta) -> dict[str, Any]:
+    """Return the settings that a directory was made with, by dotted name, as a command has them.
+
+    A file is given by its name. Settings that the request leaves out have their defaults.
+    """
+    request = {NAMES.get(name, name): value for name, value in meta.request.items()}
+    request.pop("task", None)
+    if isinstance(meta, HeteroMeta):
+        request["target"] = meta.target
+    usual = {name: DEFINED[name][0].default for name in FIXED}
+    made = {name: value for name, value in usual.items() if not str(value).startswith("${")}
+    for name, value in request.items():
+        value = value["name"] if is_file_value(value) else value
+        made[name] = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return made
+
+
+def data_checksums(meta: Meta) -> dict[str, str]:
+    """Return the sha256 of the files that a directory was made from, by setting; of a folder that
+    of the list of its tables.
+    """
+    files = {name: value["sha256"] for name, value in meta.request.items() if is_file_value(value)}
+    files.pop("partition_file", None)  # of the assignment
+    return {
+        name: str(value)
+        if len(str(value)) == 64
+        else hashlib.sha256(str(value).encode()).hexdigest()
+        for name, value in files.items()
+    }
 
 
 def _checksum(setting: str, path: Path) -> str | None:

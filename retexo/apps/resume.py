@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import shutil
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,14 @@ def continue_job(settings: Settings, run_dir: Path) -> Settings:
     return settings
 
 
-def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def finished(
+    resume: str | None, run_dir: Path, settings: dict[str, Any], ignored: Set[str]
+) -> dict[str, Any] | None:
     """With resume=auto, the summary of a run that is finished already; else None.
 
     Args:
         settings: those that are the same on every node.
+        ignored: those that may differ, because the partition directory decides them.
 
     Raises:
         InputError: the run had other settings.
@@ -77,10 +81,10 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
         summary = read_json(path)
         if summary["status"] != "done":
             return None
-        made_with = without(summary["settings"], PER_NODE)
+        made_with = without(summary["settings"], PER_NODE | ignored)
     except (ValueError, KeyError, TypeError):
         return None
-    _check_settings(run_dir, settings, made_with)
+    _check_settings(run_dir, without(settings, ignored), made_with)
     return summary
 
 

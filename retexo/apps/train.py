@@ -17,8 +17,14 @@ from typing import Any
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
-from retexo.apps.find_partitions import open_local, with_found_parts
+from retexo.apps.find_partitions import (
+    open_local,
+    settings_of_directory,
+    with_found_parts,
+    with_settings_of,
+)
 from retexo.apps.inference import with_model_of
+from retexo.apps.partition_request import data_checksums
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
 from retexo.apps.summary import (
@@ -85,7 +91,8 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     shared = shared_settings(settings)
     source = settings.train.resume
     is_new_job = settings.is_multirun_job and source is None
-    finished = resume.finished("auto" if is_new_job else source, run_dir, shared)
+    ignored = settings_of_directory(settings)
+    finished = resume.finished("auto" if is_new_job else source, run_dir, shared, ignored)
     if finished is not None:
         logger.info("%s: this run is finished already", run_dir)
         return finished
@@ -96,6 +103,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     resume.check_place(source, run_dir, cluster.local_ranks)
     check_machine(cluster)
     directory = open_local(settings)
+    settings = with_settings_of(directory, settings)
     description = {
         "partitions": directory.content_digest(cluster.local_ranks),
         "threads": num_threads(cluster),
@@ -218,6 +226,7 @@ class Training:
                 "versions": versions(),
                 "settings": self.settings.resolved,
                 "partition_digest": self.directory.digest(),
+                "data_checksums": self._data_checksums(),
                 "restarts": {"count": len(self.causes), "causes": self.causes},
             }
             self._write_summary()
@@ -233,6 +242,10 @@ class Training:
         result["seconds"]["total"] = time.time() - self.settings.started
         self._write_summary(status="done", **result)
         return self.summary
+
+    def _data_checksums(self) -> dict[str, str]:
+        meta = self.directory.meta
+        return {} if meta is None else data_checksums(meta)
 
     def _connect(self, stack: ExitStack) -> Node:
         """Connect to the other nodes; `stack` closes the connections."""

@@ -90,6 +90,7 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
         if run.status != "damaged":
             settings = identity(run.settings)
             of_data = {name: value for name, value in settings.items() if name in DATA}
+            of_data |= {f"sha256 of {name}": sha[:8] for name, sha in run.data_checksums.items()}
             of_method = {name: value for name, value in settings.items() if name not in DATA}
             data, method = _key(of_data), _key(of_method)
             about |= {data: of_data, method: of_method}

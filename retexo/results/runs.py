@@ -15,7 +15,7 @@ from typing import Any
 from partitioning.errors import InputError
 from partitioning.file_io import read_text
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import PER_LAYER, REST, default, keys
+from retexo.settings.schema import LISTS, PER_LAYER, REST, default, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(
@@ -114,6 +114,8 @@ class Run:
     rounds: list[Point] = field(default_factory=list)
     partition_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    data_checksums: dict[str, str] = field(default_factory=dict)
+    """sha256 of the files that the partitions were made from, by setting."""
 
     summary: dict[str, Any] = field(default_factory=dict)
     """Content of summary.json, unchecked but for what the other fields hold."""
@@ -196,6 +198,9 @@ def read_run(path: Path) -> Run:
             "summary": summary,
         }
         common |= {name: summary.get(name) for name in ("partition_digest", "versions")}
+        found = summary.get("data_checksums")
+        found = found.items() if isinstance(found, dict) else ()
+        common["data_checksums"] = {name: str(value) for name, value in found}
         status = summary.get("status")
         if status == "failed":
             return Run(
@@ -333,6 +338,8 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
         if kept.get(name) is not None:
             kept[name] = Path(str(kept[name])).stem
     kept |= {name: shortest(kept[name]) for name in PER_LAYER & kept.keys()}
+    single = {name for name in (LISTS - PER_LAYER) & kept.keys() if isinstance(kept[name], list)}
+    kept |= {name: kept[name][0] for name in single if len(kept[name]) == 1}
     if kept.get("dataset_name") != "synthetic":
         kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
     return kept

@@ -28,11 +28,14 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with other values of GROUP.NAME."""
+    """Return nested settings with other values of NAME or GROUP.NAME."""
     changed = dict(settings)
     for key, value in values.items():
-        group, name = key.split(".")
-        changed[group] = {**changed[group], name: value}
+        group, _, name = key.rpartition(".")
+        if group:
+            changed[group] = {**changed.get(group, {}), name: value}
+        else:
+            changed[name] = value
     return changed
 
 

@@ -532,6 +532,27 @@ def test_the_traceback_of_a_worker_is_shown_once(
     assert ended.output.count("a line") == 1
 
 
+def test_a_run_on_partitions_that_were_made_before_stores_how(place: Path) -> None:
+    made = ("features=[given,degree]", "split=fraction", "split.train=0.5", "split.val=0.2")
+    data = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=degree", "num_partitions=2")
+    assert run_main("app=partition_data", *data, *made, "split.test=0.3", cwd=place).rc == 0
+    command = ("app=train", *data, *SMALL, "hydra.run.dir=on-degree")
+    ended = run_main(*command, cwd=place)
+    assert ended.rc == 0, ended.output
+    summary = json.loads((place / "on-degree" / "summary.json").read_text())
+    config = json.loads((place / "on-degree" / "config.json").read_text())
+    for stored in (summary["settings"], config):
+        assert stored["features"]["kind"] == ["given", "degree"]
+        assert (stored["split"]["kind"], stored["split"]["train"]) == ("fraction", 0.5)
+    assert list(summary["data_checksums"]) == ["dataset_file"]
+    again = run_main(*command, "resume=auto", cwd=place)
+    assert (again.rc, "this run is finished already" in again.output) == (0, True), again.output
+    report = ("app=report", "report.runs=on-degree", "hydra.run.dir=report-degree")
+    assert run_main(*report, cwd=place).rc == 0
+    page = (place / "report-degree" / "report.md").read_text()
+    assert "| features.kind | given, degree | given |" in page
+
+
 def test_a_callback_that_fails_after_the_last_round_is_logged(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

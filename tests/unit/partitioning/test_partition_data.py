@@ -32,9 +32,10 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
-from retexo.apps.find_partitions import open_directory, with_found_parts
+from retexo.apps.find_partitions import open_directory, with_found_parts, with_settings_of
 from retexo.apps.partition_request import describe_difference, requested_settings
 from retexo.settings.compose import compose
+from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
 
 
@@ -416,6 +417,42 @@ def test_the_published_place_is_read_unless_another_is_given() -> None:
     assert open_directory(settings("partition_dir=data/partitions")).path.parent == Path(
         "data/partitions"
     )
+
+
+@pytest.mark.parametrize("named", ["made", "made/tables-random-vol-4"])
+def test_a_run_records_how_its_directory_was_made(named: str) -> None:
+    """Also where partition_dir is the directory itself, and the command does not name the data."""
+    Path("tables").mkdir()
+    rows = "".join(f"{node},{node % 3},{'ab'[node % 2]},{node % 2}\n" for node in range(40))
+    Path("tables/nodes.csv").write_text(f"id,zip,city,label\n{rows}", encoding="utf-8")
+    edges = "".join(f"{node},{(node + 1) % 40}\n" for node in range(40))
+    Path("tables/edges.csv").write_text(f"src,dst\n{edges}", encoding="utf-8")
+    data = ("dataset_name=file", "dataset_file=tables")
+    made = ("features=[given,degree]", "columns.categorical=zip", "columns.ignore=[city]")
+    split = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
+    how = ("symmetrize=true", "duplicates=merge", "partition_method=random", "seed=3")
+    partition_data.run(compose([*data, *made, *split, *how, "partition_dir=made"]).partition)
+    given = data if named == "made" else ()
+    composed = with_found_parts(compose([*given, f"partition_dir={named}", "seed=5"]))
+    recorded = flatten(with_settings_of(open_directory(composed), composed).resolved)
+    expected = {
+        "features.kind": ["given", "degree"],
+        "columns.categorical": "zip",
+        "columns.ignore": "city",
+        "columns.weight": None,
+        "split.kind": "fraction",
+        "split.train": 0.5,
+        "split.seed": 3,
+        "partition.seed": 3,
+        "symmetrize": True,
+        "duplicates": "merge",
+        "dataset_name": "file",
+        "dataset_file": "tables",
+        "partition_dir": named,
+        "seed": 5,
+    }
+    assert {name: recorded[name] for name in expected} == expected
+    assert recorded.keys() == flatten(composed.resolved).keys()
 
 
 @pytest.mark.parametrize("is_job", [False, True])

@@ -47,7 +47,15 @@ BYTES = {
 }
 
 
-OF_SUMMARY = ("error", "classes", "confusion", "calibration", "chosen", "baseline")
+OF_SUMMARY = (
+    "data_checksums",
+    "error",
+    "classes",
+    "confusion",
+    "calibration",
+    "chosen",
+    "baseline",
+)
 
 
 def write_run(
@@ -310,6 +318,26 @@ def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
         ("toy, 2 parts (random)", 1),
         ("own, 2 parts (random)", 2),
         ("toy, 1 part (random)", 1),
+    ]
+
+
+def test_runs_on_data_that_were_made_otherwise_are_apart(tmp_path: Path) -> None:
+    for place, changes in enumerate(
+        (
+            {"features": {"kind": "given"}},
+            {"features": {"kind": ["given"]}, "seed": 1},
+            {"features": {"kind": ["given", "degree"]}},
+            {"data_checksums": {"dataset_file": "1" * 64}},
+            {"data_checksums": {"dataset_file": "2" * 64}},
+        )
+    ):
+        write_run(tmp_path / str(place), **changes)
+    names = [(data.name, len(data.methods[0].runs)) for data in group(read_runs(tmp_path))]
+    assert names == [
+        ("toy, 2 parts (random)", 2),
+        ("toy, 2 parts (random) features.kind=given,degree", 1),
+        ("toy, 2 parts (random) sha256 of dataset_file=11111111", 1),
+        ("toy, 2 parts (random) sha256 of dataset_file=22222222", 1),
     ]
 
 
