@@ -19,12 +19,14 @@ from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import write_frame
+from partitioning.datasets.raw import check_and_merge_edges, check_table
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.tables import Table, read_table
 from partitioning.errors import InputError, join_names
-from partitioning.features.build import add_kinds
+from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
 from partitioning.features.encoder import State, apply, is_matrix, warn_of_unused
+from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.roles import find_usual
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
@@ -129,9 +131,21 @@ def _new_nodes(
         raise InputError(f"{what}: an id occurs twice; give each node one row")
     assert keys.ids is not None
     names = Names.of(map(str, table.ids)) if known.named else None
+    ids = keys.ids[known.num_nodes :]
+    nodes = NodeTable(np.zeros((table.rows, 0), np.float32), ids, names)
     width = held.encoded.nodes[name].features.shape[1]
-    features = encode_node_rows(table, width, state, what)
-    return NodeTable(features, keys.ids[known.num_nodes :], names), table.ids
+    if width:
+        raw, schema, featured = check_node_rows(table, width, state, what)
+        nodes = replace(nodes, features=raw, schema=schema, featured=featured)
+        kinds = kinds_of(held.settings.features.kind, held.encoded.nodes)[name]
+        features, featured, _ = encode_nodes(nodes, held.settings.features, None, kinds, state)
+        if featured is not None and kinds == ("given",):
+            raise InputError(
+                f"{what}: {table.ids[int(featured.argmin())]} has no features; the model was"
+                " trained with features=given: give it some"
+            )
+        nodes = replace(nodes, features=to_array(features), schema=None, featured=featured)
+    return nodes, table.ids
 
 
 def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, what: str) -> Any:
@@ -163,6 +177,38 @@ def _as_file(frame: Any, what: str) -> Iterator[Path]:
             raise InputError(str(error).replace(str(path), what)) from None
 
 
+def check_node_rows(
+    table: Table, width: int, state: State | None, what: str
+) -> tuple[NDArray[np.float32], Schema | None, NDArray[np.bool_] | None]:
+    """Check the features of a later table, which a fitted pipeline is to encode.
+
+    Args:
+        table: The table.
+        width: Columns of the encoded features.
+        state: The pipeline; None: the features of the graph are as they were given.
+        what: The table, for messages.
+
+    Returns:
+        The features [n, W], their schema (None: without a pipeline), and [n] whether a row has some
+        (None: all have).
+    """
+    given: Any = table.values["feat"][0] if "feat" in table.values else np.zeros((table.rows, 0))
+    schema: Schema | None = replace(table.schema or Schema(what, ()), path=what)
+    if state is None or is_matrix(state):
+        if given.shape[1] != width:
+            raise InputError(
+                f"{what}: {given.shape[1]} numbers in a row; the model was trained with {width}:"
+                " give them as one column of lists, or as columns of numbers"
+            )
+        schema = Schema.of_matrix(what, width)
+    where = f"{what}: features"
+    checked, featured, schema = check_table(given, schema, table.rows, lambda _: where)
+    features = np.asarray(checked)
+    if state is None:
+        features, schema = check_dense(features, table.rows, where), None
+    return features, schema, None if featured.all() else featured
+
+
 def encode_node_rows(
     table: Table,
     width: int,
@@ -170,36 +216,21 @@ def encode_node_rows(
     what: str,
     unusual: dict[str, int] | None = None,
 ) -> NDArray[np.float32]:
-    """Encode the features of a later table by a fitted pipeline, [n, F].
+    """Encode the features of a later table by a fitted pipeline, [n, F]; blank cells are filled.
 
-    Args:
-        table: The table.
-        width: F.
-        state: The pipeline; None: the features of the graph are as they were given.
-        what: The table, for messages.
-        unusual: Counts by column of rows unlike those that the pipeline was fitted to; added to.
-            None: they are not counted.
+    Arguments as of `check_node_rows`, and unusual: counts by column of rows unlike those that the
+    pipeline was fitted to; added to. None: they are not counted.
     """
     if not width:
         return np.zeros((table.rows, 0), np.float32)
-    raw: Any = table.values["feat"][0] if "feat" in table.values else np.zeros((table.rows, 0))
-    schema = table.schema or Schema(what, ())
-    schema = replace(schema, path=what)
-    unnamed = state is None or is_matrix(state)
-    if unnamed:
-        if raw.shape[1] != width:
-            raise InputError(
-                f"{what}: {raw.shape[1]} numbers in a row; the model was trained with {width}: give"
-                " them as one column of lists, or as columns of numbers"
-            )
-        schema = Schema.of_matrix(what, width)
-    if np.isnan(raw).any() and unnamed:
+    features, schema, featured = check_node_rows(table, width, state, what)
+    if featured is not None and (state is None or is_matrix(state)):
         raise InputError(f"{what}: a blank feature; the model was trained without blanks")
-    if state is None:
-        return check_dense(raw, table.rows, f"{what}: features")
-    made = apply(state, raw, schema)
+    if state is None or schema is None:
+        return features
+    made = apply(state, features, schema)
     if unusual is not None:
-        unusual.update(count_unusual(state, raw, schema))
+        unusual.update(count_unusual(state, features, schema))
     return np.asarray(made.toarray(), np.float32)
 
 
@@ -218,7 +249,13 @@ def _new_edges(
     ends = grown[each[0]], grown[each[2]]
     with _as_file(frame, what) as path:
         with_features = relation.edge_feat is not None and held.links is None
-        table = read_edges(path, held.settings.columns, ends, with_features=with_features)
+        table = read_edges(
+            path,
+            held.settings.columns,
+            ends,
+            drop_unknown=held.settings.drop_unknown,
+            with_features=with_features,
+        )
     first = known[each[0]].num_nodes, known[each[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])
     if between.any():
@@ -226,16 +263,31 @@ def _new_edges(
             f"{what}: row {int(between.argmax())} joins two nodes that are in the graph already;"
             " attach the changed graph instead"
         )
-    weight = table.weight
-    if weight is not None and relation.edge_weight is None:
+    is_weighted, column = relation.edge_weight is not None, table.names.get("edge_weight")
+    if is_weighted and column is None:
+        name = held.settings.columns.weight or "weight"
+        raise InputError(
+            f"{what}: no column `{name}`, and the edges of the graph have weights; add it, 1 for an"
+            " edge that counts once"
+        )
+    merge = held.settings.duplicates == "merge"
+    src, dst, weight = check_and_merge_edges(
+        table.src,
+        table.dst,
+        table.weight,
+        ends[1].num_nodes,
+        f"{what}: column `{column}`",
+        merge=merge,
+    )
+    if weight is not None and not is_weighted:
         raise InputError(f"{what}: have weights, those of the graph have none; leave them out")
-    if relation.edge_weight is not None and weight is None:
-        weight = np.ones(len(table.src), np.float32)
+    if is_weighted and weight is None:  # all are 1
+        weight = np.ones(len(src), np.float32)
     feat = None
     if with_features and relation.edge_feat is not None:
         state = held.stored.get(f"edges/{SEPARATOR.join(each)}" if each[1] else "edges")
         feat = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
-    return Relation(table.src, table.dst, weight, feat)
+    return Relation(src, dst, weight, feat)
 
 
 def encode_edge_rows(
@@ -243,11 +295,14 @@ def encode_edge_rows(
 ) -> NDArray[np.float32]:
     """Encode the features of later edges, [E, K]; arguments as of `encode_node_rows`."""
     raw = np.zeros((len(table.src), 0), np.float32) if table.feat is None else table.feat
-    if state is not None and table.schema is not None:
-        return np.asarray(apply(state, raw, replace(table.schema, path=what)).toarray(), np.float32)
-    if raw.shape[1] != width:
-        raise InputError(f"{what}: {raw.shape[1]} features; the model was trained with {width}")
-    return check_dense(raw, len(raw), f"{what}: features")
+    schema = table.schema
+    if schema is None or state is None or is_matrix(state):
+        if raw.shape[1] != width:
+            raise InputError(f"{what}: {raw.shape[1]} features; the model was trained with {width}")
+        raw, schema = check_dense(raw, len(raw), f"{what}: features"), Schema.of_matrix(what, width)
+    if state is None:
+        return raw
+    return np.asarray(apply(state, raw, replace(schema, path=what)).toarray(), np.float32)
 
 
 def _add_reverse(
@@ -259,10 +314,11 @@ def _add_reverse(
             return relations
         count = grown[PLAIN_TYPE].num_nodes
         return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}
-    made = dict(relations)
+    made, known = dict(relations), held.encoded.relations
     for each, added in relations.items():
         back = each[2], f"{REVERSE}{each[1]}", each[0]
-        if back in held.encoded.relations and back not in relations:
+        # One that was added shares its ends; another has its own edges.
+        if back in known and known[back].src is known[each].dst and back not in relations:
             made[back] = replace(added, src=added.dst, dst=added.src)
     return made
 
@@ -312,9 +368,13 @@ def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
         features = sp.csr_array(sp.vstack([table.features, sp.csr_array(more.features)]))
     else:
         features = np.concatenate((table.features, np.asarray(more.features)))
-    featured = table.featured
-    if featured is not None:
-        featured = np.concatenate((featured, np.ones(more.num_nodes, np.bool_)))
+    featured = None
+    if table.featured is not None or more.featured is not None:
+        masks = (
+            np.ones(each.num_nodes, np.bool_) if each.featured is None else each.featured
+            for each in (table, more)
+        )
+        featured = np.concatenate([*masks])
     ids = np.concatenate((table.node_ids, more.node_ids))
     return replace(table, features=features, node_ids=ids, featured=featured, node_names=None)
 

@@ -60,7 +60,7 @@ class PredictionGraph:
     """The same before the kinds of features.kind are added."""
     settings: DatasetSettings
     stored: States
-    """The pipelines that encode its tables."""
+    """The pipelines that encode its tables, and later nodes and edges."""
     links: LinkSplit | None = None
     """For link prediction; all pairs are training pairs."""
 
@@ -99,7 +99,8 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
     if stored:
         settings = replace(settings, columns=stored_columns(stored, settings.columns))
     encoded: Any
-    encoded, _ = encode_tables(graph, settings.features, None, stored)
+    encoded, states = encode_tables(graph, settings.features, None, stored)
+    stored = states | stored
     if not settings.links:
         encoded = _encode_all(encoded)
         return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)

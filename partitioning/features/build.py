@@ -147,10 +147,10 @@ def _encode_types(
     nodes = {}
     for name, table in graph.nodes.items():
         of_type = rows if name == graph.target else None
-        features, featured, state = _encode_nodes(
+        features, featured, state = encode_nodes(
             table, settings, of_type, kinds[name], stored.get(f"nodes/{name}")
         )
-        nodes[name] = replace(table, features=_to_array(features), featured=featured, schema=None)
+        nodes[name] = replace(table, features=to_array(features), featured=featured, schema=None)
         if state is not None:
             states[f"nodes/{name}"] = state
     relations = {}
@@ -161,7 +161,7 @@ def _encode_types(
             if id(schema) not in encoded:
                 name = f"edges/{SEPARATOR.join(each)}"
                 made = _encode_edges(relation.edge_feat, schema, settings, stored, name, states)
-                encoded[id(schema)] = _to_array(made)
+                encoded[id(schema)] = to_array(made)
             relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
         relations[each] = relation
     _check_edge_tables(stored, states, graph.name)
@@ -177,10 +177,10 @@ def _encode_plain(
     """
     states: States = {}
     kinds_of_all = tuple(settings.kind)
-    features, featured, state = _encode_nodes(
+    features, featured, state = encode_nodes(
         graph, settings, rows, kinds_of_all, stored.get("nodes")
     )
-    features = features if kinds_of_all == ("given",) else _to_array(features)
+    features = features if kinds_of_all == ("given",) else to_array(features)
     if state is not None:
         states["nodes"] = state
     edge_feat: Any = graph.edge_feat
@@ -255,7 +255,7 @@ def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
     return made  # type: ignore[no-any-return]
 
 
-def _encode_nodes(
+def encode_nodes(
     table: GraphData | NodeTable,
     settings: FeatureSettings,
     rows: Mask | None,
@@ -317,7 +317,7 @@ def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) ->
     return EncodedFeatures(features, schema, state, zeroed)
 
 
-def _to_array(features: Any) -> Any:
+def to_array(features: Any) -> Any:
     """Encode all rows of EncodedFeatures, [N, F]; return other features as they are."""
     return features.toarray() if isinstance(features, EncodedFeatures) else features
 

@@ -19,15 +19,18 @@ from support import need_dgl, random_graph, run_main, save_npz, snapshot, thirds
 from test_inference import edit, flip, scattered
 
 import retexo
+from partitioning import datasets
 from partitioning.errors import InputError
+from partitioning.features.build import add_kinds, encode_tables
 from partitioning.graph_data import GraphData, HeteroGraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.exporting import name_relations, to_program
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
+from retexo.models.hetero_stage import PLAIN_EDGE, HeteroArchitecture, Schema, build_network
 from retexo.models.stage import Architecture, OutputHeads
 from retexo.results.checkpoint import save_layer, save_model
+from retexo.settings.compose import compose
 from retexo.worker.hide_held_out import hide_by_type
 
 NEW = 3
@@ -502,6 +505,147 @@ def test_tables_of_which_some_have_weights(
     again = ("overwrite=true", "partition_dir=ones", "hydra.run.dir=none")
     ended = run_main(*given, *again, cwd=tmp_path)
     assert (ended.rc, "weight" in ended.stderr.splitlines()[-1]) == (2, True)
+
+
+# --- new nodes, and the same nodes in the tables ----------
+
+
+def untrained(folder: Path, nodes: Any, edges: Any, *settings: str) -> Any:
+    """An untrained network for tables, with the pipelines that are fitted to them."""
+    for name, table in (*name_tables("nodes", nodes), *name_tables("edges", edges)):
+        path = folder / "tables" / f"{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(path, index=False)
+    file = ("dataset_name=file", f"dataset_file={folder / 'tables'}")
+    dataset = compose([*file, *settings]).partition.dataset
+    encoded, states = encode_tables(datasets.read_graph(dataset), dataset.features, None)
+    graph, kind = add_kinds(encoded, dataset.features), dataset.features.kind
+    described = {
+        "symmetrize": bool(dataset.symmetrize),
+        "duplicates": dataset.duplicates,
+        "features": kind if isinstance(kind, dict) else list(kind),
+        "weighted": [],
+    }
+    if isinstance(graph, HeteroGraphData):
+        widths = {name: table.features.shape[1] for name, table in graph.nodes.items()}
+        schema = Schema(graph.target, widths, tuple(graph.relations))
+        shape: Any = HeteroArchitecture(model_of("hetero_sage"), schema, 2)
+    else:
+        shape = Architecture(model_of("gcn"), graph.num_features, 2)
+        described["weighted"] = ["__".join(PLAIN_EDGE)] if graph.edge_weight is not None else []
+    answer = {"offsets": (0.1, 0.2)}
+    run = checkpoint_of(folder, shape, features=states, graph=described, answer=answer)
+    return retexo.load(run)
+
+
+def name_tables(name: str, tables: Any) -> list[tuple[str, pd.DataFrame]]:
+    """The tables of nodes or edges by the names of their files."""
+    if isinstance(tables, pd.DataFrame):
+        return [(name, tables)]
+    joined = {key if isinstance(key, str) else "__".join(key): each for key, each in tables.items()}
+    return [(f"{name}/{key}", each) for key, each in joined.items()]
+
+
+def people(count: int, prefix: str = "c", **more: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(count)
+    ids = [f"{prefix}{number}" for number in range(count)]
+    age, city = rng.normal(40, 10, count), rng.choice(["Bern", "Rome"], count)
+    return pd.DataFrame({"id": ids, "age": age, "city": city, **more})
+
+
+def between(src: pd.DataFrame, dst: pd.DataFrame, count: int, **more: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(count)
+    ends = {"src": rng.choice(src.id, count), "dst": rng.choice(dst.id, count)}
+    return pd.DataFrame({**ends, **more})
+
+
+def joined(old: Any, new: Any) -> Any:
+    """Tables with the rows of others."""
+    if isinstance(old, pd.DataFrame):
+        return pd.concat([old, new], ignore_index=True)
+    return {key: joined(each, new[key]) if key in new else each for key, each in old.items()}
+
+
+BLANK = pd.DataFrame({"id": ["n1", "n2"], "age": [None, 30.0], "city": [None, "Rome"]})
+ALL_BLANK = BLANK.astype(object).assign(age=None, city=None)
+REPEATED = pd.DataFrame(
+    {"src": ["n1", "n1", "c2", "n2", "c5"], "dst": ["c1", "c1", "n1", "n1", "n2"]}
+)
+JOINING: dict[str, tuple[tuple[str, ...], pd.DataFrame, dict[str, Any]]] = {
+    "merged": (("duplicates=merge",), BLANK, {}),
+    "merged weights": (("duplicates=merge",), BLANK, {"weight": [0.5, 1.5, 2, 1, 0.25]}),
+    "weights of 1": ((), BLANK, {"weight": [1] * 5}),
+    "neighbours": (("features=neighbours",), BLANK, {}),
+    "all blank": (("features=neighbours",), ALL_BLANK, {}),
+    "zeros beside degrees": (("features=[given,degree]",), BLANK, {}),
+    "filled": ((), BLANK, {}),
+}
+
+
+@pytest.mark.parametrize("name", JOINING)
+def test_new_nodes_get_the_predictions_of_the_same_nodes_in_tables(
+    name: str, tmp_path: Path
+) -> None:
+    settings, nodes, more = JOINING[name]
+    known = people(30, label=["a", "b"] * 15)
+    known.loc[7, ["age", "city"]] = None
+    weight = {"weight": np.linspace(0.5, 2, 90)} if more else {}
+    old, new = (known, between(known, known, 90, **weight)), (nodes, REPEATED.assign(**more))
+    predictor = untrained(tmp_path, *old, "symmetrize=true", *settings)
+    wanted = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
+    found = predictor.attach(old).predict(new=new)
+    np.testing.assert_allclose(probabilities(found), probabilities(wanted), rtol=0, atol=1e-6)
+
+
+KNOWS, BUYS = ("user", "knows", "user"), ("user", "buys", "item")
+TYPED: dict[str, tuple[str, ...]] = {
+    "merged": ("duplicates=merge",),
+    "neighbours": ("features={user:neighbours}",),
+    "filled": (),
+    "own reverse": (),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_new_nodes_of_types_get_the_predictions_of_the_same_nodes_in_tables(
+    name: str, tmp_path: Path
+) -> None:
+    users, items = people(30, label=["a", "b"] * 15), people(20, "i")
+    users.loc[7, ["age", "city"]] = None
+    edges = {
+        BUYS: between(users, items, 60, weight=np.linspace(0.5, 2, 60)),
+        KNOWS: between(users, users, 50),
+    }
+    if name == "own reverse":  # the table's own edges, not those of `knows` reversed
+        edges["user", "rev_knows", "user"] = between(users, users, 20)
+    bought = pd.DataFrame({"src": ["n1"] * 2, "dst": ["i1"] * 2, "weight": [0.5, 1.5]})
+    old = {"user": users, "item": items}, edges
+    new = {"user": BLANK}, {BUYS: bought, KNOWS: REPEATED}
+    predictor = untrained(tmp_path, *old, "target=user", *TYPED[name])
+    wanted = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
+    found = predictor.attach(old).predict(new=new)
+    np.testing.assert_allclose(probabilities(found), probabilities(wanted), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([-0.1, 1], "new edges: column `weight`: row 0 is -0.1"),
+        ([1e30, 1], r"new edges: column `weight`: row 0 is 1e\+30"),
+        ([1, None], "new edges: column `weight`: row 1, column 0 is nan"),
+        ([2e18 / 3, 2e18 / 3], "new edges: column `weight`, merged: row 0"),
+        (None, "new edges: no column `weight`, and the edges of the graph have weights; add it"),
+    ],
+)
+def test_weights_of_new_edges_are_checked(weight: Any, message: str, tmp_path: Path) -> None:
+    known = people(30, label=["a", "b"] * 15)
+    old = known, between(known, known, 90, weight=np.linspace(0.5, 2, 90))
+    predictor = untrained(tmp_path, *old, "duplicates=merge").attach(old)
+    edges = pd.DataFrame({"src": ["n1"] * 2, "dst": ["c1"] * 2})
+    if weight is not None:
+        edges["weight"] = weight
+    with pytest.raises(InputError, match=message):
+        predictor.predict(new=(BLANK, edges))
 
 
 def test_features_that_depend_on_the_graph(tmp_path: Path) -> None:
