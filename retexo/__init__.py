@@ -82,7 +82,8 @@ def load(
 
     Args:
         run_dir: Run directory of app=train, or the checkpoint/ in it.
-        precision: Of boundary rows, as predict.precision; for partition directories only.
+        precision: Of the rows that partitions of a directory exchange, as predict.precision. With
+            the default fp32 a graph, its partitions and app=predict give the same predictions.
         output: What `predict` returns unless told: "frame", "tensors" or "arrays".
         settings: Settings of the data set that a graph to predict needs besides those of the
             training graph, such as ["columns.id=customer"].
@@ -95,7 +96,7 @@ def load(
     return predictor.load(run_dir, precision, output=output, settings=settings)
 
 
-def load_run(checkpoint_dir: str | Path, precision: str = "auto") -> "Predictor":
+def load_run(checkpoint_dir: str | Path, precision: str = "fp32") -> "Predictor":
     """The same as load(checkpoint_dir, precision, output="arrays")."""
     return load(checkpoint_dir, precision, output="arrays")
 

@@ -41,9 +41,10 @@ class PredictSettings(Checked):
     )
     precision: str = setting(
         "predict.precision",
-        "auto",
+        "fp32",
         "precision of boundary rows at prediction; trained: exchange.precision of the run; "
-        "auto: the same, with int8 in place of int4",
+        "auto: the same, with int8 in place of int4; rounded rows make predictions depend on the"
+        " partitions",
         one_of(*AT_PREDICTION),
         compared=False,
     )

@@ -534,7 +534,7 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path
     )
     assert ended.rc == 0, ended.output
     pairs = [(f"user:{u}", f"item:{v}") for u, v in bought]
-    partitioned = load_run(tmp_path / "run", precision="fp32")
+    partitioned = load_run(tmp_path / "run")
     expected = partitioned.score(tmp_path / "shop-links-random-vol-1", pairs)
     model = retexo.load(tmp_path / "run").attach(data)
     assert model.score(pairs) == pytest.approx(expected, rel=1e-5, abs=1e-6)

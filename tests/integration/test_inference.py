@@ -28,7 +28,7 @@ from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
-from retexo import load_run
+from retexo import load, load_run
 from retexo.apps import evaluate, partition_data, plan, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
@@ -512,7 +512,8 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PRECISIONS = {
-    "auto": ("int8", ()),
+    "default": ("fp32", ()),
+    "auto": ("int8", ("predict.precision=auto",)),
     "trained": ("int4", ("predict.precision=trained",)),
     "bf16": ("bf16", ("predict.precision=bf16",)),
     "plain": ("fp32", ("exchange=plain",)),
@@ -521,7 +522,7 @@ PRECISIONS = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("auto", "plain") else LONG) for name in PRECISIONS],
+    [pytest.param(name, marks=[] if name in ("default", "auto") else LONG) for name in PRECISIONS],
 )
 def test_plan_says_what_a_prediction_sends(rounded: Path, tmp_path: Path, name: str) -> None:
     precision, given = PRECISIONS[name]
@@ -549,6 +550,23 @@ def test_partitions_change_predictions_from_rounded_rows_only(
     )
     np.testing.assert_allclose(first.probabilities, second.probabilities, atol=0.02)
     assert np.allclose(first.probabilities, second.probabilities, atol=1e-5) == same
+
+
+def test_all_doors_give_the_same_predictions(rounded: Path, tmp_path: Path) -> None:
+    """app=predict, and in Python a partition directory and the graph itself, of a run whose rows
+    were rounded in training.
+    """
+    predicted(rounded, tmp_path)
+    table = read_table(tmp_path / "predictions.parquet")
+    wanted = np.stack([table[f"p{place}"] for place in range(3)], 1)
+    directory, run = rounded / "parts" / "toy-random-vol-2", rounded / "run"
+    attached = load(run, output="arrays").attach(str(rounded / "toy.npz"))
+    for found in (
+        load_run(run).predict(directory),
+        load(run, output="arrays").predict(directory),
+        attached.predict(),
+    ):
+        np.testing.assert_allclose(found.probabilities, wanted, atol=1e-5)
 
 
 def test_an_unknown_precision_is_refused(rounded: Path) -> None:

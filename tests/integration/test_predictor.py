@@ -347,7 +347,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *SETTINGS,
         "columns.id=customer",
         "partition_dir=whole",
-        "predict.precision=fp32",
         "checkpoint_dir=run",
         "hydra.run.dir=predicted",
         cwd=folder,
