@@ -465,8 +465,8 @@ class PartitionSettings(Checked):
     dgl_files: bool | None = setting(
         "partition.dgl_files",
         None,
-        "also write the files that dgl.distributed.load_partition reads; null: true if DGL "
-        "is installed",
+        "also write the files that dgl.distributed.load_partition reads; null: if DGL is "
+        "installed, with app=partition_data and trainer=sampled",
         of_partitioner=True,
         compared=False,
     )

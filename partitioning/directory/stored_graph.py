@@ -85,7 +85,7 @@ class StoredGraph:
             **common,
         )
 
-    def write(self, path: Path, entry: dict[str, Any], *, with_dgl_files: bool = False) -> Meta:
+    def write(self, path: Path, *changes: dict[str, Any], with_dgl_files: bool = False) -> Meta:
         """Write the graph in the place of its directory; return the new description.
 
         The settings, the split, the fitted pipelines and the notes stay. A file whose content
@@ -93,10 +93,12 @@ class StoredGraph:
 
         Args:
             path: The directory. The files of its partitions are intact (`read_graph`).
-            entry: What changed, for the history.
+            *changes: What changed, for the history.
             with_dgl_files: Whether to write DGL's files, too; for plain graphs only.
         """
-        kept = ("name", "request", "split", "versions", "notes", "features")
+        kept = ["name", "request", "split", "versions", "notes", "features"]
+        if not changes:
+            kept.append("cover_rows")
         provenance = {name: getattr(self.meta, name) for name in kept}
         return write(
             path,
@@ -104,7 +106,7 @@ class StoredGraph:
             {name: self.target_rows[name] for name in MASKS},
             self.assignment,
             num_parts=self.num_parts,
-            provenance=provenance | {"history": [*self.meta.history, entry]},
+            provenance=provenance | {"history": [*self.meta.history, *changes]},
             overwrite=True,
             with_dgl_files=with_dgl_files,
             before=self.meta,

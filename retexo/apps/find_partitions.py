@@ -133,10 +133,13 @@ def open_directory(settings: Settings) -> PartitionDirectory:
 
 def _make(settings: Settings, reason: str) -> PartitionDirectory:
     """Make the partitions, and open them."""
-    path = directory_of(settings.partition)
+    partition = settings.partition
+    if settings.train.trainer.name != "sampled":  # others do not read DGL's files
+        partition = replace(partition, dgl_files=bool(partition.dgl_files))
+    path = directory_of(partition)
     logger.info("%s: making %s, as app=partition_data would", reason, path)
-    partition_data.run(settings.partition)
-    return find([path], settings.partition.num_partitions)
+    partition_data.run(partition)
+    return find([path], partition.num_partitions)
 
 
 def _check_overwrite(settings: Settings) -> None:
@@ -181,8 +184,7 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
                 return directory
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     shared = replace(partition, dir=str(Path(partition.dir) / digest[:12]))
-    partition_data.run(shared)
-    return find([directory_of(shared)], partition.num_partitions)
+    return _make(replace(settings, partition=shared), "--multirun")
 
 
 def _candidate_paths(settings: Settings) -> list[Path]:

@@ -19,9 +19,10 @@ from partitioning import datasets, hypergraph, local_copies, metis, node_split
 from partitioning.assign import Assignment, assign, check_memory
 from partitioning.datasets import objects as objects
 from partitioning.dgl_import import has_dgl, require_dgl
-from partitioning.directory.meta import Meta
+from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.sort_edges import CHUNK
+from partitioning.directory.stored_graph import read_graph
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
@@ -72,9 +73,7 @@ def run(settings: PartitionSettings) -> Meta:
     existing = _find_existing(directory, request, settings, is_stored=is_stored)
     if existing is not None:
         if settings.dgl_files and not (directory / f"{directory.name}.json").is_file():
-            raise InputError(
-                f"partition.dgl_files=true: {directory} exists without them; set overwrite=true"
-            )
+            existing = _add_dgl_files(directory, existing)
         logger.info("%s exists, made with the same settings; using it", directory)
         if not is_stored:
             local_copies.upload_directory(directory, existing)
@@ -272,6 +271,18 @@ def _refuse_dgl_files(kind: str) -> NoReturn:
     raise InputError(
         f"partition.dgl_files=true: DGL's files are not written for {kind}; leave it out"
     )
+
+
+def _add_dgl_files(directory: Path, existing: Meta) -> Meta:
+    """Write DGL's files into a directory that lacks them, from its partitions."""
+    require_dgl("partition.dgl_files=true")
+    if existing.links or isinstance(existing, HeteroMeta):
+        _refuse_dgl_files("link prediction" if existing.links else "a heterogeneous graph")
+    with writing(directory):
+        stored = read_graph(directory, existing)
+        if any(stored.self_loops):
+            logger.warning("%s: DGL's files lack the self loops, which are not stored", directory)
+        return stored.write(directory, with_dgl_files=True)
 
 
 def _provenance(

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from support import (
+    dgl,
     make_graph,
     need_dgl,
     random_graph,
@@ -64,14 +65,25 @@ def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     made(folder, "partition.dgl_files=false")
     parts = folder / "parts" / "toy-random-vol-2"
     assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
-    with pytest.raises(
-        InputError, match=r"partition\.dgl_files=true: .*toy-random-vol-2 exists without them"
-    ):
-        made(folder, "partition.dgl_files=true")
-    before = json.loads((parts / "meta.json").read_text())
-    after = made(folder, "partition.dgl_files=true", "overwrite=true")
+    before = Meta.read(parts)
+    assert before is not None
+    after = made(folder, "partition.dgl_files=true")
     assert len([*parts.rglob("*.dgl")]) == 6
-    assert [part.content for part in after.parts] == [part["content"] for part in before["parts"]]
+    assert (after.digest(), after.cover_rows) == (before.digest(), before.cover_rows)
+    assert dgl.distributed.load_partition(f"{parts}/{parts.name}.json", 1)[0].num_edges() > 0
+    anew = made(folder, "partition.dgl_files=true", "overwrite=true")
+    assert anew.digest() == after.digest()
+
+
+@pytest.mark.parametrize(("trainer", "num_files"), [("lazy", 0), ("sampled", 6)])
+def test_training_writes_dgls_files_for_the_trainer_that_reads_them(
+    folder: Path, trainer: str, num_files: int
+) -> None:
+    need_dgl()
+    arguments = [f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]
+    arguments += ["dataset_name=file", "num_partitions=2", f"trainer={trainer}"]
+    path = open_directory(compose(arguments)).path
+    assert len([*path.rglob("*.dgl")]) == num_files
 
 
 def test_the_same_settings_use_what_is_there(folder: Path) -> None:
