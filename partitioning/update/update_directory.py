@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import check_split
+from partitioning.datasets.frames import list_visible
 from partitioning.directory.meta import Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import StoredGraph, read_graph, read_meta
@@ -115,7 +116,9 @@ def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
     """Return name and checksum of the files of a change, by setting."""
     described: dict[str, dict[str, str]] = {}
     for (setting, _), path in tables.items():
-        described.setdefault(f"update.{setting}", {})[path.name] = _checksum_of(path)
+        of_setting = described.setdefault(f"update.{setting}", {})
+        for file in list_visible(path) if path.is_dir() else [path]:
+            of_setting[file.relative_to(path.parent).as_posix()] = file_checksum(file)
     return described
 
 
@@ -123,14 +126,6 @@ def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
     """Return the checksum of a change, which does not depend on the names of its files."""
     sums = {setting: sorted(found.values()) for setting, found in files.items()}
     return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
-
-
-def _checksum_of(path: Path) -> str:
-    """The sha256 of a file, or of the part files of a table."""
-    if path.is_dir():
-        sums = [file_checksum(file) for file in sorted(path.iterdir()) if file.is_file()]
-        return hashlib.sha256(" ".join(sums).encode()).hexdigest()
-    return file_checksum(path)
 
 
 def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
