@@ -22,6 +22,7 @@ from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
 from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text, reading
 from partitioning.graph_data import SEPARATOR, EdgeType
+from partitioning.json_shape import check_shape
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import OutputHeads, Stage
@@ -31,52 +32,47 @@ from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.run_settings import ModelSettings
 
 VERSION = 1
-Kinds = tuple[type, ...]
-NONE, NUMBER = type(None), (int, float)
-FIELDS: dict[str, dict[str, tuple[Kinds, Kinds]]] = {
-    "": {
-        "architecture": ((dict,), ()),
-        "multilabel": ((bool,), ()),
-        "partition_digest": ((str,), ()),
-        "checksums": ((dict,), (str,)),
-        "answer": ((dict, NONE), ()),
-        "exchange_precision": ((list, NONE), (str,)),
-        "trainer": ((str, NONE), ()),
-        "class_names": ((list,), (str, int)),
-        "features": ((dict,), (dict,)),
-        "targets": ((dict, NONE), (list,)),
-        "graph": ((dict,), ()),
-        "own_model": ((bool,), ()),
-    },
-    "architecture": {
-        "num_classes": ((int,), ()),
-        "target": ((str,), ()),
-        "widths": ((dict,), (int,)),
-        "relations": ((list,), (list,)),
-    },
+NUMBERS = [(int, float)]
+OPTIONAL: dict[str, dict[str, Any]] = {
+    "architecture": {"num_classes": int, "target": str, "widths": {"*": int}, "relations": [list]},
     "answer": {
-        "stages": ((list,), (int,)),
-        **dict.fromkeys(("offsets", "slopes", "biases"), ((list,), NUMBER)),
-        "has_labels": ((bool,), ()),
-        "steps": ((int,), ()),
-        "positive": ((int,), ()),
-        "reach": ((str,), ()),
+        "stages": [int],
+        **dict.fromkeys(("offsets", "slopes", "biases"), NUMBERS),
+        "has_labels": bool,
+        "steps": int,
+        "positive": int,
+        "reach": str,
         **dict.fromkeys(
-            ("alpha", "spectral", "paths", "offset_share", "temperature", "threshold"), (NUMBER, ())
+            ("alpha", "spectral", "paths", "offset_share", "temperature", "threshold"),
+            (int, float),
         ),
     },
     "graph": {
-        "symmetrize": ((bool,), ()),
-        "duplicates": ((str,), ()),
-        "features": ((list, dict), (str,)),
-        "relations.reverse": ((bool,), ()),
-        "task.relation": ((str, NONE), ()),
-        "weighted": ((list,), (str,)),
+        "symmetrize": bool,
+        "duplicates": str,
+        "features": ([str], {"*": (str, [str])}),
+        "relations.reverse": bool,
+        "task.relation": (None, str),
+        "weighted": [str],
     },
-    "targets": {"mean": ((list,), NUMBER), "deviation": ((list,), NUMBER)},
+    "targets": {"mean": NUMBERS, "deviation": NUMBERS},
 }
-"""By object of model.json the types of its fields, and of the items of lists and objects; without
-any they are free, or checked by their readers."""
+"""By object of model.json the shapes of its fields; those that lack are found by who reads them."""
+SHAPE: dict[str, Any] = {
+    **{
+        f"{name}?": (None, {f"{field}?": shape for field, shape in fields.items()})
+        for name, fields in OPTIONAL.items()
+    },
+    "multilabel?": bool,
+    "partition_digest?": str,
+    "checksums?": {"*": str},
+    "exchange_precision?": (None, [str]),
+    "trainer?": (None, str),
+    "class_names?": [(str, int)],
+    "features?": {"*": dict},
+    "own_model?": bool,
+}
+"""The shape of model.json."""
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
@@ -279,31 +275,6 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
     return architecture, stages
 
 
-def _check_fields(content: dict[str, Any]) -> None:
-    """TypeError for a field of model.json of another type.
-
-    Missing fields are found by those who read them.
-    """
-    for group, kinds in FIELDS.items():
-        fields: dict[str, Any] = (content.get(group) if group else content) or {}
-        for name in kinds.keys() & fields.keys():
-            (types, items), value = kinds[name], fields[name]
-            inner: list[Any] = []
-            if items and isinstance(value, list | dict):
-                inner = value if isinstance(value, list) else list(value.values())
-            if isinstance(value, dict) and group == "graph":  # kinds of features by type
-                lists = [each if isinstance(each, list) else [each] for each in inner]
-                inner = [kind for each in lists for kind in each]
-            if not (_has_type(value, types) and all(_has_type(each, items) for each in inner)):
-                shown = f"{value!r}"[:60]
-                raise TypeError(f"{group}{group and '.'}{name} is {shown}")
-
-
-def _has_type(value: Any, types: Kinds) -> bool:
-    """Whether a value of JSON has one of the types; true and false are no numbers."""
-    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
-
-
 def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
     """InputError unless the layers' tensors have the sizes that model.json states.
 
@@ -358,7 +329,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
             " trained it, or train again"
         )
     try:
-        _check_fields(content)
+        check_shape(content, SHAPE, "")
         architecture = read_architecture(content["architecture"])
         check_types(architecture)
         check_types(architecture.model)

@@ -14,6 +14,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.file_io import read_text
+from partitioning.json_shape import COUNT, NUMBER, check_shape
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import LISTS, PER_LAYER, REST, default, keys
 
@@ -44,8 +45,6 @@ MEASURES = {
 }
 """Name in reports -> field of summary.json; scores of other tasks are left out."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
-NUMBER, COUNT = "number", "count"
-"""In SHAPE: a number below MAX_NUMBER, or null for a ratio without data; the same from 0 on."""
 BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
 SHAPE: dict[str, Any] = {
     "val?": {},
@@ -69,10 +68,6 @@ missing, * is any name."""
 REASON_LENGTH = 300
 MAX_FOLDERS = 10_000
 """Limit of folders without runs that a search visits."""
-KEY_LENGTH = 60
-"""Longest name of a kind of message, or of another field."""
-MAX_NUMBER = 2**63
-"""Upper bound for counts, bytes and seconds."""
 
 
 @dataclass(frozen=True)
@@ -259,31 +254,6 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
         "bytes_by_peer": sent["by_peer"],
         "bytes_by_layer_and_kind": sent.get("by_layer_and_kind", []),
     }
-
-
-def check_shape(value: Any, shape: Any, name: str) -> None:
-    """ValueError, with the dotted name of what is wrong, unless a JSON value has a shape."""
-    said = f"{name} is {_shorten(repr(value))}"
-    if shape in (NUMBER, COUNT):
-        least = 0 if shape == COUNT else -MAX_NUMBER
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and least <= value < MAX_NUMBER):
-            raise ValueError(f"{said}, not a {shape}")
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            raise ValueError(f"{said}, not a list")
-        for each in value:
-            check_shape(each, shape[0], name)
-    elif isinstance(shape, dict):
-        if not isinstance(value, dict) or any(len(key) > KEY_LENGTH for key in value):
-            raise ValueError(f"{said}, not an object of short names")
-        wanted = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
-        for key, inner in wanted.items():
-            path = f"{name}.{key}".strip(".?")
-            if key.removesuffix("?") in value:
-                check_shape(value[key.removesuffix("?")], inner, path)
-            elif not key.endswith("?"):
-                raise ValueError(f"has no {path}")
 
 
 def _read_rounds(path: Path) -> list[Point]:

@@ -126,6 +126,7 @@ def test_retexo_takes_little_of_partitioning() -> None:
         "links",
         "errors",
         "file_io",
+        "json_shape",
         "graph_addition",
         "prediction_graph",
         "dgl_import",

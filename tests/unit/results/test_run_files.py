@@ -414,7 +414,7 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     ("names", "says"),
     [
         (["a"], "class_names has 1 different names"),
-        ([["a"], ["b"], ["c"]], r"class_names is \[\["),
+        ([["a"], ["b"], ["c"]], r"class_names is \['a'"),
         ("abc", "class_names is 'abc'"),
     ],
 )

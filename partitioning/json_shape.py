@@ -1,0 +1,60 @@
+"""The shape that the content of a JSON file has to have: types of fields, items and values."""
+
+from typing import Any
+
+NUMBER, COUNT = "number", "count"
+"""A number, or null for a ratio without data; the same from 0 on. Both lie below MAX_NUMBER."""
+MAX_NUMBER = 2**63
+KEY_LENGTH = 200
+"""Longest name of a field."""
+SHOWN = 60
+"""Characters of a wrong value that an error shows."""
+
+
+def check_shape(value: Any, shape: Any, name: str) -> None:
+    """Raise ValueError, with the dotted name of what is wrong, unless a value has a shape.
+
+    Args:
+        value: of JSON.
+        shape: a type, where true and false are no numbers; NUMBER or COUNT; None for null; a tuple
+            of shapes, one of which fits; [shape of each item]; {name: shape}, where a name that
+            ends with ? may be missing; or {"*": shape of each value}.
+        name: of the value.
+    """
+    said = f"{name} is {repr(value)[:SHOWN]}"
+    if isinstance(shape, tuple):
+        _check_choices(value, shape, name)
+    elif shape in (NUMBER, COUNT):
+        least = 0 if shape == COUNT else -MAX_NUMBER
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and least <= value < MAX_NUMBER):
+            raise ValueError(f"{said}, not a {shape}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{said}, not a list")
+        for each in value:
+            check_shape(each, shape[0], name)
+    elif isinstance(shape, dict):
+        if not isinstance(value, dict) or any(len(key) > KEY_LENGTH for key in value):
+            raise ValueError(f"{said}, not an object of short names")
+        wanted = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
+        for key, inner in wanted.items():
+            path = f"{name}.{key}".strip(".?")
+            if key.removesuffix("?") in value:
+                check_shape(value[key.removesuffix("?")], inner, path)
+            elif not key.endswith("?"):
+                raise ValueError(f"has no {path}")
+    elif not isinstance(value, shape or type(None)) or (shape is int and isinstance(value, bool)):
+        raise ValueError(said)
+
+
+def _check_choices(value: Any, shapes: tuple[Any, ...], name: str) -> None:
+    """Raise what the last of several shapes has against a value, unless one fits."""
+    *others, last = shapes
+    for shape in others:
+        try:
+            check_shape(value, shape, name)
+        except ValueError:
+            continue
+        return
+    check_shape(value, last, name)
