@@ -14,7 +14,7 @@ features of a type.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,11 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
             " or npy"
         )
     check_weight_column(settings.columns, files.values())
-    columns = settings.columns if settings.links else replace(settings.columns, time=None)
+    if settings.columns.time is not None and not settings.links:
+        raise InputError(
+            f"columns.time={settings.columns.time}: nodes of several types are not split by time;"
+            " leave it out, or set it with task=link_prediction"
+        )
     relations = {}
     for each, file in files.items():
         unknown = [name for name in (each[0], each[2]) if name not in types]
@@ -154,7 +158,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         nodes = types[each[0]][0], types[each[2]][0]
         table = read_edges(
             file,
-            columns,
+            settings.columns,
             nodes,
             drop_unknown=settings.drop_unknown,
             with_features=not settings.links,  # their means would reveal the edges to predict

@@ -49,6 +49,13 @@ def read(folder: Path, **fields: Any) -> HeteroGraphData:
     return graph
 
 
+def test_times_of_typed_nodes_are_refused(tmp_path: Path) -> None:
+    """They would be left out without a word: only pairs of edges are split by them."""
+    folder = write(tmp_path / "films")
+    with pytest.raises(InputError, match=r"columns\.time=year: nodes of several types .*leave it"):
+        read(folder, columns={"time": "year"})
+
+
 def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     graph = read(write(tmp_path / "films"))
     assert (graph.name, graph.target, graph.class_names) == (
