@@ -157,7 +157,7 @@ def _read_tables(
         edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
     )
     num_nodes = nodes.num_nodes
-    masks = _read_masks(folder, nodes)
+    masks = {} if unlabelled else _read_masks(folder, nodes)
     in_order = {name: in_node_order(table, name, nodes) for name, table in values.items()}
     return RawGraph(
         name=frames.stem_of(path.resolve()),

@@ -18,6 +18,7 @@ from partitioning import datasets
 from partitioning.datasets import csv_files, frames
 from partitioning.errors import InputError
 from partitioning.node_split import SplitRecipe, draw
+from partitioning.partition_settings import TASKS
 
 
 @pytest.fixture(params=[frames.CELLS, 4], autouse=True)
@@ -393,6 +394,15 @@ def test_a_table_may_have_only_the_split(tmp_path, named):
     assert graph.train_mask.tolist() == [True, False, False]
     assert graph.test_mask.tolist() == [False, False, True]
     assert graph.node_ids.tolist() == ([2, 0, 1] if named else [0, 1, 2])
+
+
+def test_files_of_pairs_beside_the_tables_are_no_masks(tmp_path):
+    """With task=link_prediction, split.dir may be the folder of the tables."""
+    edges = "src,dst\na,b\nb,c\nc,a\n"
+    folder = write(tmp_path / "toy", edges=edges, train="a,b\n", val="b,c\n", test="c,a\n")
+    assert load(folder, task=TASKS[2], features=("degree",)).num_edges == 3
+    with pytest.raises(InputError, match=r"train\.csv: row 0"):
+        load(write(folder, labels="id,label\na,0\nb,1\nc,1\n"), features=("degree",))
 
 
 def test_nodes_without_features(tmp_path):
