@@ -222,7 +222,7 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
                 " again"
             )
         if name == "spectral":
-            links[name] = check_dense(found, len(inner), str(path))
+            links[name] = check_dense(found, len(inner), str(path)) if width else found
             continue
         check_endpoints(found[:, : 1 if name == "pool" else 2].reshape(-1), num_nodes, str(path))
         if name != "pool" and not ((found[:, 0] >= inner.start) & (found[:, 0] < inner.stop)).all():

@@ -507,6 +507,16 @@ def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
     assert not Path("data").exists()
 
 
+@pytest.mark.parametrize("width", [0, 4])
+def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
+    data = [*DATA, "synthetic.nodes=60", f"task.spectral={width}", "num_partitions=2"]
+    data = [each for each in data if not each.startswith("split.")]
+    directory = open_directory(compose(data, "link_prediction_gcn"))
+    links = directory.read(1).links
+    assert links is not None
+    assert links["spectral"].shape == (directory.read(1).num_inner, width)
+
+
 def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
     data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
     kinds = "features={type1:degree}"
