@@ -154,9 +154,12 @@ def _change_edges(
         data[file] = data[file].copy()
         data[file][begin] = values
     if stored.meta.request.get("duplicates") == "merge":
+        begin, num_copies = find(edges.new)
+        is_there = num_copies > 0
+        is_there[is_there] = stays[begin[is_there]]
         refuse(
             edges.new,
-            find(edges.new)[1] > 0,
+            is_there,
             "is in the graph already, which was made with duplicates=merge; change its weight by"
             " update.changed_edges",
         )

@@ -540,7 +540,17 @@ def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
         new_nodes=write_csv(tmp_path / "a.csv", f"id,age,town {count},3,x {count + 1},3,x"),
         new_edges=write_csv(tmp_path / "b.csv", new_edges),
     )
-    assert Meta.read(path).num_edges > len(edges)
+    made = Meta.read(path)
+    assert made is not None
+    assert made.num_edges > len(edges)
+    again = update(  # an edge that the same change deletes may be there
+        path,
+        deleted_edges=write_csv(tmp_path / "c.csv", "src,dst 0,1"),
+        new_edges=write_csv(tmp_path / "d.csv", "src,dst,weight 0,1,5"),
+    )
+    assert again.num_edges == made.num_edges
+    with pytest.raises(InputError, match="between 0 and 4 is in the graph already"):
+        update(path, new_edges=write_csv(tmp_path / "e.csv", "src,dst,weight 0,4,5"))
 
 
 def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path) -> None:
