@@ -23,6 +23,7 @@ from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
 from partitioning.graph_data import GraphData, HeteroGraphData
+from retexo.apps.export import example_inputs
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.exporting import name_relations, to_program
@@ -277,6 +278,17 @@ def test_an_exported_file_takes_the_weights_and_features_of_edges(
             session.run(None, given | {weight: given[weight][:1]})
 
 
+def test_a_network_of_a_union_of_relations_is_exported(tmp_path: Path) -> None:
+    shape = Architecture(model_of("rgcn_union"), 6, 8, scorer="dot", num_edge_features=3)
+    answer = {"offsets": [], "alpha": 1.0}
+    predictor = retexo.load(checkpoint_of(tmp_path / "run", shape, answer=answer))
+    program = to_program(predictor.to_module(explainable=False), example_inputs(predictor))
+    x, ends = torch.randn(20, 6), torch.randint(20, (2, 50))
+    relations = torch.eye(3)[torch.randint(3, (50,))]
+    wanted = predictor.to_module()(x, ends, None, relations)
+    torch.testing.assert_close(program.module()(x, ends, None, relations), wanted)
+
+
 @pytest.mark.parametrize("kind", ["gcn", "gat", "rgat"])
 def test_weights_that_are_all_1_or_missing(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -494,6 +506,11 @@ def test_tables_of_which_some_have_weights(
     assert ended.rc == 0, ended.output
     table = pd.read_parquet(tmp_path / "ones" / "predictions.parquet")
     np.testing.assert_allclose(probabilities(table), of_ones, rtol=0, atol=1e-5)
+
+    if not typed:  # and it goes on training there
+        more = (*common, *data, "dataset_file=tables", "features.spec=[run]", "init=run")
+        ended = run_main("app=train", *more, "partition_dir=on", "hydra.run.dir=on", cwd=tmp_path)
+        assert ended.rc == 0, ended.output
 
     edges.drop(columns="weight").to_csv(weighted / file, index=False)
     if typed:  # another relation has a column of that name

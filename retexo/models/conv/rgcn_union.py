@@ -35,7 +35,7 @@ class UnionRGCN(RelationalConvolution):
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         assert not len(projected)
         assert block.edge_feat is not None
-        ones, means = rows.new_ones(len(block.nodes), 1), []
+        ones, means = rows.new_ones(rows.shape[0], 1), []  # len() would fix it in an export
         for weight in block.edge_feat.to(rows.dtype).T.contiguous():
             of_relation = replace(block, weight=weight)
             count = edge_sum(of_relation, ones, weight)[:, 0]
