@@ -1,4 +1,4 @@
-"""Files of one partition in DGL's format, read where there are no npy files, written on request.
+"""The files of one partition in DGL's format, written on request; dgl_part.py reads them.
 
     part0/graph.dgl      in-edges of the inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge
@@ -8,82 +8,14 @@
 I inner nodes of a partition, H halo nodes, E edges.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from partitioning.array_checks import Array
 from partitioning.dgl_import import import_dgl
-from partitioning.directory.foreign_part import ForeignPart, require
-from partitioning.errors import InputError
-from partitioning.graph_data import EDGE_NAMES
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class DglPart:
-    """What the three files of a partition hold, unchecked."""
-
-    src: Tensor
-    """int64 [E] local ids, in the order of the edge ids."""
-    dst: Tensor
-    nodes: dict[str, Tensor]
-    """ndata of the graph, [I + H] by name."""
-    edges: dict[str, Tensor]
-    """The edata of the graph that was asked for, [E] by name."""
-    node_tensors: dict[str, Tensor]
-    edge_tensors: dict[str, Tensor]
-
-
-def load_part(files: Sequence[Path], edge_data: str) -> DglPart:
-    """Load a partition's graph, node data and edge data.
-
-    Args:
-        edge_data: the name of the edata that is kept; the rest takes a third of the edges' memory.
-    """
-    folder = files[0].parent
-    dgl = import_dgl(f"{folder}: a part in DGL's files alone")
-    try:
-        graph = dgl.load_graphs(str(files[0]))[0][0]
-        node_tensors, edge_tensors = (dgl.data.utils.load_tensors(str(file)) for file in files[1:])
-        kept = {edge_data: graph.edata[edge_data]}
-        for name in list(graph.edata):
-            graph.edata.pop(name)
-        src, dst = graph.edges(order="eid")
-    except Exception as error:  # DGL raises errors of many types
-        raise InputError(f"{folder}: DGL cannot read this part: {error}") from error
-    return DglPart(src, dst, dict(graph.ndata), kept, node_tensors, edge_tensors)
-
-
-def read_part(files: Sequence[Path], where: str) -> ForeignPart:
-    """Read a partition of a plain graph."""
-    found = load_part(files, "inner_edge")
-    is_inner = found.edges["inner_edge"].bool()
-    edges = {"src": found.src, "dst": found.dst}
-    for name, tensor in found.edge_tensors.items():
-        short = name.split("/")[-1]
-        if short not in EDGE_NAMES:
-            log.warning("%s: edata `%s`: left out", files[2], short)
-            continue
-        if len(tensor) != int(is_inner.sum()):
-            raise InputError(
-                f"{files[2]}: `{short}` has {len(tensor)} rows, the part {int(is_inner.sum())}"
-                " inner edges"
-            )
-        whole = tensor.new_zeros(len(found.src), *tensor.shape[1:])
-        whole[is_inner] = tensor
-        edges[EDGE_NAMES[short]] = whole
-    return ForeignPart(
-        edges,
-        require(found.nodes, ("_ID",), where).to(torch.int64),
-        {name.split("/")[-1]: tensor for name, tensor in found.node_tensors.items()},
-    )
 
 
 def write_part(

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from partitioning.array_checks import check_integers, check_length, check_unique
 from partitioning.dgl_probe import check_readable
-from partitioning.directory import dgl_config, dgl_files, hetero_dgl_part
-from partitioning.directory.foreign_part import to_partition
+from partitioning.directory import dgl_config, dgl_part
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import (
     REMEDY,
@@ -180,9 +179,7 @@ class PartitionDirectory:
         self.refuse_if_hetero()
         if self.meta is not None:
             return _read_plain(self.path, self.meta, part)
-        where = f"{self.path}: part {part}"
-        found = dgl_files.read_part(self.files_of(part), where)
-        return to_partition(found, self.bounds, part, where)
+        return _to_plain(self.read_typed(part))
 
     def refuse_if_hetero(self) -> None:
         """InputError where the graph is heterogeneous: it names the models for it."""
@@ -198,10 +195,14 @@ class PartitionDirectory:
 
         InputError names what is wrong with it.
         """
+        return self.read_typed(part)
+
+    def read_typed(self, part: int) -> HeteroPartition:
+        """Read and check one partition; that of a plain graph has one type and one relation."""
         if self.meta is not None:
             return read_typed(self.path, self.meta, part)
         assert self.config is not None
-        return hetero_dgl_part.read_part(self.path, self.config, part)
+        return dgl_part.read_part(self.path, self.config, part)
 
     def check(self, part: int) -> None:
         """InputError for what reading the partition finds wrong."""
@@ -302,18 +303,26 @@ def read_typed(path: Path, meta: Meta, part: int) -> HeteroPartition:
 def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
     """Read a partition of a plain graph from our own files."""
     folder, typed = path / f"part{part}", read_typed(path, meta, part)
-    nodes, edges = typed.nodes[PLAIN_TYPE], typed.relations[PLAIN_RELATION]
-    weight = edges.edge_weight
-    if weight is not None and bool((weight == 1).all()):
-        weight = None
+    nodes = typed.nodes[PLAIN_TYPE]
     out_degree = torch.from_numpy(load_array(folder / "out_deg.npy"))
     if out_degree.shape != (nodes.num_inner + nodes.num_halo,):
         raise InputError(
             f"{folder}/out_deg.npy: has {len(out_degree)} entries, needs"
             f" {nodes.num_inner + nodes.num_halo}; {REMEDY}"
         )
-    partition = Partition(
-        rank=part,
+    halo_features = _make_halo_features(folder, nodes.num_halo, meta.num_features)
+    partition = replace(_to_plain(typed), out_degree=out_degree, halo_features=halo_features)
+    return _add_links(partition, folder, meta) if meta.links else partition
+
+
+def _to_plain(typed: HeteroPartition) -> Partition:
+    """Return the partition of a plain graph from one with one type and one relation."""
+    nodes, edges = typed.nodes[PLAIN_TYPE], typed.relations[PLAIN_RELATION]
+    weight = edges.edge_weight
+    if weight is not None and bool((weight == 1).all()):
+        weight = None
+    return Partition(
+        rank=typed.rank,
         num_parts=typed.num_parts,
         num_inner=nodes.num_inner,
         num_halo=nodes.num_halo,
@@ -328,13 +337,11 @@ def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
         halo_owner=nodes.halo_owner,
         halo_index=nodes.halo_index,
         in_degree=degrees(edges.dst, weight, nodes.num_inner),
-        out_degree=out_degree,
+        out_degree=None,
         self_loops=typed.self_loops,
         edge_weight=weight,
         edge_feat=edges.edge_feat,
-        halo_features=_make_halo_features(folder, nodes.num_halo, meta.num_features),
     )
-    return _add_links(partition, folder, meta) if meta.links else partition
 
 
 def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tensor | None:

@@ -1,0 +1,297 @@
+"""Reads a partition from the files that DGL's partition_graph wrote (dgl_files.py lists them).
+
+A partition's graph is homogeneous: nodes and edges of all types have ids of one numbering, in
+`_ID`, whose ranges dgl_config.py describes. A plain graph is read as one type and one relation.
+Nodes of a heterogeneous graph without features get log(1 + in-degree) under each relation.
+Edges into halo nodes and self loops are left out, and so are halo nodes that send nothing: DGL's
+halo can be wider than one hop. I inner nodes of a type, E edges of a relation.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.array_checks import (
+    Array,
+    Ints,
+    check_dense,
+    check_edge_feat,
+    check_edge_weight,
+    check_node_ids,
+)
+from partitioning.dgl_import import import_dgl
+from partitioning.directory.dgl_config import IdRanges, files_of, is_hetero, read_ranges
+from partitioning.directory.npy_files import check_target
+from partitioning.directory.partition import HeteroPartition, PartEdges, PartNodes
+from partitioning.errors import InputError
+from partitioning.graph_data import EDGE_NAMES, MASKS, PLAIN_RELATION, PLAIN_TYPE, EdgeType
+
+log = logging.getLogger(__name__)
+
+FEATURE_NAMES = ("feat", "features")
+LABEL_NAMES = ("label", "labels")
+"""Names in DGL's examples, GraphStorm and the public Retexo code."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """The graph of one partition, unchecked."""
+
+    part: int
+    where: str
+    """What messages begin with."""
+    nodes: IdRanges
+    edges: IdRanges | None
+    """None for a plain graph, whose edges have one relation."""
+    src: Ints
+    """[E of all relations] rows of node_ids."""
+    dst: Ints
+    node_ids: Ints
+    edge_ids: Ints
+    """[E]; of a plain graph whether the edge is one of the partition's own."""
+    node_tensors: dict[str, dict[str, Array]]
+    """Data of the inner nodes by type and name."""
+    edge_tensors: dict[str, dict[str, Array]]
+    """Data of the partition's own edges by relation and name."""
+
+    def show(self, name: str, key: str) -> str:
+        """Return what messages call an array of a type or relation."""
+        return key if self.edges is None else f"{name}/{key}"
+
+    def find(self, name: str, keys: tuple[str, ...]) -> tuple[str, Array] | None:
+        """Return the first of some arrays of a node type, and its name; None where none exists."""
+        held = self.node_tensors.get(name, {})
+        return next(((key, held[key]) for key in keys if key in held), None)
+
+    def require(self, name: str, keys: tuple[str, ...]) -> tuple[str, Array]:
+        """Return the first of some arrays of a node type, and its name."""
+        found = self.find(name, keys)
+        if found is None:
+            there = ", ".join(sorted(self.node_tensors.get(name, {}))) or "nothing"
+            raise InputError(f"{self.where}: has no '{self.show(name, keys[0])}'; it has {there}")
+        return found
+
+
+def read_part(directory: Path, config: Mapping[str, Any], part: int) -> HeteroPartition:
+    """Read and check one partition; InputError names what is wrong with it."""
+    graph = _load(directory, config, part)
+    node_type, owner, _ = graph.nodes.locate(graph.node_ids)
+    is_inner = owner == part
+    is_own, is_loop = is_inner[graph.dst], graph.src == graph.dst
+    is_source = np.zeros(len(graph.node_ids), np.bool_)
+    is_source[graph.src[is_own & ~is_loop]] = True
+    halo_ids = np.unique(graph.node_ids[is_source & ~is_inner])  # by owner, then by position
+    local_ids = _number_locally(graph, halo_ids)
+    relations = _read_relations(graph, is_own & ~is_loop, node_type, local_ids)
+    nodes = {}
+    halo_type, halo_owner, halo_index = graph.nodes.locate(halo_ids)
+    for index, name in enumerate(graph.nodes.names):
+        ids, features = _read_nodes(graph, name, relations)
+        in_halo = halo_type == index
+        nodes[PLAIN_TYPE if graph.edges is None else name] = PartNodes(
+            features,
+            ids,
+            torch.from_numpy(halo_owner[in_halo]),
+            torch.from_numpy(halo_index[in_halo]),
+        )
+    target = graph.nodes.names[0] if graph.edges is None else _find_target(graph)
+    return HeteroPartition(
+        part,
+        int(config["num_parts"]),
+        PLAIN_TYPE if graph.edges is None else target,
+        nodes,
+        relations,
+        self_loops=int((is_own & is_loop).sum()),
+        **_read_target(graph, target),
+    )
+
+
+def _load(directory: Path, config: Mapping[str, Any], part: int) -> _Graph:
+    """Load the files and check that their ids are those of the config."""
+    where = f"{directory}: part {part}"
+    num_parts = int(config["num_parts"])
+    nodes = read_ranges(config, "node_map", num_parts, directory)
+    edges = read_ranges(config, "edge_map", num_parts, directory) if is_hetero(config) else None
+    files = files_of(directory, config, part)
+    dgl = import_dgl(f"{files[0].parent}: a part in DGL's files alone")
+    try:
+        graph = dgl.load_graphs(str(files[0]))[0][0]
+        node_tensors, edge_tensors = (dgl.data.utils.load_tensors(str(file)) for file in files[1:])
+        edge_ids = graph.edata["inner_edge" if edges is None else "_ID"].numpy()
+        for name in list(graph.edata):  # takes a third of the edges' memory
+            graph.edata.pop(name)
+        src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
+        node_ids = graph.ndata["_ID"].numpy().astype(np.int64)
+    except Exception as error:  # DGL raises errors of many types
+        raise InputError(f"{files[0].parent}: DGL cannot read this part: {error}") from error
+    if any(len(ends) and not 0 <= ends.min() <= ends.max() < len(node_ids) for ends in (src, dst)):
+        raise InputError(f"{where}: its edges have ends that are none of its nodes; copy it again")
+    for ids, ranges in ((node_ids, nodes), (edge_ids, edges)):
+        if ranges is not None and len(ids) and not 0 <= ids.min() <= ids.max() < ranges.total:
+            raise InputError(
+                f"{where}: has numbers of nodes or edges that the config does not know; copy it"
+                " again"
+            )
+    node_type, owner, position = nodes.locate(node_ids)
+    for index, name in enumerate(nodes.names):
+        held = np.sort(position[(owner == part) & (node_type == index)])
+        if not np.array_equal(held, np.arange(nodes.count(name, part))):
+            of_type = "" if edges is None else f" of type {name}"
+            raise InputError(
+                f"{where}: its inner nodes{of_type} are not those of the config; copy it again"
+            )
+    only_type = nodes.names[0] if edges is None else None
+    return _Graph(
+        part,
+        where,
+        nodes,
+        edges,
+        src,
+        dst,
+        node_ids,
+        edge_ids,
+        _group(node_tensors, only_type),
+        _group(edge_tensors, only_type),
+    )
+
+
+def _group(tensors: Mapping[str, Tensor], only_type: str | None) -> dict[str, dict[str, Array]]:
+    """Return tensors named TYPE/NAME by type and name."""
+    grouped: dict[str, dict[str, Array]] = {}
+    for full_name, tensor in tensors.items():
+        owner, _, name = full_name.rpartition("/")
+        # NumPy has no bfloat16.
+        array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        grouped.setdefault(only_type or owner, {})[name] = array
+    return grouped
+
+
+def _number_locally(graph: _Graph, halo_ids: Ints) -> NDArray[np.int32]:
+    """Return the local id of each node within its type.
+
+    Inner nodes come first, then halo nodes; an unused node gets -1.
+    """
+    node_type, owner, local_ids = graph.nodes.locate(graph.node_ids)
+    local_ids[owner != graph.part] = -1
+    halo_type = graph.nodes.locate(halo_ids)[0]
+    is_halo = np.isin(graph.node_ids, halo_ids)
+    for index, name in enumerate(graph.nodes.names):
+        members = halo_ids[halo_type == index]
+        chosen = is_halo & (node_type == index)
+        rank = np.searchsorted(members, graph.node_ids[chosen])
+        local_ids[chosen] = graph.nodes.count(name, graph.part) + rank
+    return local_ids.astype(np.int32)
+
+
+def _read_relations(
+    graph: _Graph, is_kept: NDArray[np.bool_], node_type: Ints, local_ids: NDArray[np.int32]
+) -> dict[EdgeType, PartEdges]:
+    """Return the edges of all relations; those of a heterogeneous graph are sorted."""
+    if graph.edges is None:
+        return {PLAIN_RELATION: _read_plain_edges(graph, is_kept, local_ids)}
+    relations: dict[EdgeType, PartEdges] = {}
+    edge_type, owner, position = graph.edges.locate(graph.edge_ids)
+    for index, relation in enumerate(graph.edges.names):
+        source, name, destination = relation.split(":")
+        kept = np.flatnonzero(is_kept & (edge_type == index))
+        src, dst = graph.src[kept], graph.dst[kept]
+        if (
+            (node_type[src] != graph.nodes.names.index(source)).any()
+            or (node_type[dst] != graph.nodes.names.index(destination)).any()
+            or (owner[kept] != graph.part).any()
+        ):
+            raise InputError(
+                f"{graph.where}: an edge of {relation} has an end of another type, or belongs to"
+                " another part"
+            )
+        order = np.lexsort((local_ids[src], local_ids[dst]))
+        num_edges = graph.edges.count(relation, graph.part)
+        data = _read_edge_data(graph, relation, num_edges, position[kept][order])
+        relations[source, name, destination] = PartEdges(
+            torch.from_numpy(local_ids[src][order]), torch.from_numpy(local_ids[dst][order]), **data
+        )
+    return relations
+
+
+def _read_plain_edges(
+    graph: _Graph, is_kept: NDArray[np.bool_], local_ids: NDArray[np.int32]
+) -> PartEdges:
+    """Return the edges of a plain graph, in the order of the file."""
+    is_own = graph.edge_ids.astype(np.bool_)
+    if (is_kept & ~is_own).any():
+        raise InputError(f"{graph.where}: an edge into its nodes belongs to another part")
+    ends = graph.src, graph.dst
+    if not is_kept.all():
+        ends = graph.src[is_kept], graph.dst[is_kept]
+    src, dst = (torch.from_numpy(local_ids[each]) for each in ends)
+    rows = np.cumsum(is_own)[is_kept] - 1 if graph.edge_tensors else np.zeros(0, np.int64)
+    data = _read_edge_data(graph, graph.nodes.names[0], int(is_own.sum()), rows)
+    return PartEdges(src, dst, **data)
+
+
+def _read_edge_data(graph: _Graph, name: str, num_edges: int, rows: Ints) -> dict[str, Any]:
+    """Return weights and, of a plain graph, features of some of the partition's own edges."""
+    checks: dict[str, Any] = {"edge_weight": check_edge_weight}
+    if graph.edges is None:
+        checks["edge_feat"] = check_edge_feat
+    data: dict[str, Any] = {}
+    for key, array in graph.edge_tensors.get(name, {}).items():
+        ours = EDGE_NAMES.get(key, "")
+        if ours not in checks or ours in data:
+            log.warning("%s: edata `%s`: left out", graph.where, key)
+            continue
+        checked = checks[ours](array, num_edges, f"{graph.where}: {graph.show(name, key)}")
+        data[ours] = torch.ones(len(rows)) if checked is None else torch.from_numpy(checked[rows])
+    return data
+
+
+def _read_nodes(
+    graph: _Graph, name: str, relations: Mapping[EdgeType, PartEdges]
+) -> tuple[Tensor, Tensor]:
+    """Return ids, int64 [I], and features, float32 [I, F], of a type's inner nodes."""
+    num_inner = graph.nodes.count(name, graph.part)
+    first = sum(graph.nodes.count(name, other) for other in range(graph.part))
+    _, ids = graph.find(name, ("orig_id",)) or ("", first + np.arange(num_inner))
+    ids = check_node_ids(ids, num_inner, f"{graph.where}: {graph.show(name, 'orig_id')}")
+    find = graph.require if graph.edges is None else graph.find
+    found = find(name, FEATURE_NAMES)
+    if found is not None:
+        rows = check_dense(found[1], num_inner, f"{graph.where}: {graph.show(name, found[0])}")
+        return torch.from_numpy(ids), torch.from_numpy(rows)
+    degrees = [
+        torch.bincount(edges.dst, minlength=num_inner)
+        for edge_type, edges in relations.items()
+        if edge_type[2] == name
+    ]
+    in_degree = torch.stack(degrees or [torch.zeros(num_inner)], dim=1)
+    return torch.from_numpy(ids), torch.log1p(in_degree.float())
+
+
+def _find_target(graph: _Graph) -> str:
+    """Return the one node type with labels and a training mask."""
+    targets = [
+        name
+        for name in graph.nodes.names
+        if graph.find(name, MASKS[:1]) and graph.find(name, LABEL_NAMES)
+    ]
+    if len(targets) != 1:
+        raise InputError(
+            f"{graph.where}: expected one type of nodes with label and train_mask, found"
+            f" {targets or 'none'}; give them to the one that is to be learned, and partition again"
+        )
+    return targets[0]
+
+
+def _read_target(graph: _Graph, target: str) -> dict[str, Any]:
+    """Return labels and masks of the target's inner nodes."""
+    arrays = {"label": graph.require(target, LABEL_NAMES)[1]}
+    arrays |= {name: graph.require(target, (name,))[1] for name in MASKS}
+    num_inner = graph.nodes.count(target, graph.part)
+    return check_target(arrays, num_inner, graph.nodes.total, graph.where)
