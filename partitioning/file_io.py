@@ -187,10 +187,17 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; ValueError also for texts with lone surrogates."""
+    content = json.loads(text)
+    json.dumps(content, ensure_ascii=False).encode()
+    return content
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; InputError if it has none."""
     with reading(path, "JSON file"):
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a JSON {type(content).__name__}, needs an object")
     return content

@@ -13,7 +13,7 @@ from partitioning.features.encoder import State
 from partitioning.features.schema import VERSION, check_states
 from partitioning.features.summary import VERSION as SUMMARY_VERSION
 from partitioning.features.summary import check_summaries, fit_summaries
-from partitioning.file_io import UNREADABLE, check_path, read_text
+from partitioning.file_io import UNREADABLE, check_path, parse_json, read_text
 from partitioning.partition_settings import FeatureSettings
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def _name_unused(settings: FeatureSettings, file: str) -> None:
 def _read(file: Path) -> dict[str, Any]:
     """The content of a file, checked."""
     try:
-        content = json.loads(read_text(file))
+        content = parse_json(read_text(file))
         if COLUMNS in content:
             raise InputError(
                 f"features.spec={file}: says which columns there are, and nothing is fitted yet:"

@@ -6,7 +6,6 @@ RUN_DIR/checkpoint/
     layer1.safetensors    ...
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,14 @@ from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError, first_line
 from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
-from partitioning.file_io import UNREADABLE, check_types, file_checksum, read_text, reading
+from partitioning.file_io import (
+    UNREADABLE,
+    check_types,
+    file_checksum,
+    parse_json,
+    read_text,
+    reading,
+)
 from partitioning.graph_data import SEPARATOR, EdgeType
 from partitioning.json_shape import check_shape
 from retexo.models.conv_registry import check_model
@@ -317,7 +323,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
     """Read and check model.json."""
     path = directory / "model.json"
     try:
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
         version = content["version"]
     except UNREADABLE as error:
         raise InputError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.file_io import read_text
+from partitioning.file_io import parse_json, read_text
 from partitioning.json_shape import COUNT, NUMBER, check_shape
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import LISTS, PER_LAYER, REST, default, keys
@@ -216,12 +216,11 @@ def read_run(path: Path) -> Run:
 def read_summary(path: Path) -> dict[str, Any]:
     """Read summary.json; ValueError if it is not a JSON object, OSError if it is unreadable."""
     try:
-        summary = json.loads(read_text(path))
+        summary = parse_json(read_text(path))
     except FileNotFoundError:
         raise ValueError("missing") from None
     if not isinstance(summary, dict):
         raise ValueError("not a JSON object")
-    json.dumps(summary, ensure_ascii=False).encode()  # ValueError: text that no file can hold
     return summary
 
 

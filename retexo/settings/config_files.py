@@ -9,15 +9,17 @@ from typing import Any
 import yaml
 
 from partitioning.errors import InputError
-from partitioning.file_io import open_regular
+from partitioning.file_io import is_unicode, open_regular
 
 MAX_FILES = 10_000
 MAX_BYTES = 200_000
 MAX_VALUES = 5_000
 """Values of one file after YAML aliases (*name) are expanded, as OmegaConf does."""
 MAX_DEPTH = 50
-INTERPOLATION = re.compile(r"\$\{\s*([^:{}$]*?)\s*\}")
-"""A value that stands in for another one: ${group.name}, with the dotted name."""
+LETTERS = 1_000
+"""A text counts as one value more for so many letters."""
+WORD = re.compile(r"[^\s${}()\[\]:,.'\"\\]+")
+"""A name, or a part of one, within ${group.name}, ${names[0]} or ${oc.select:name}."""
 PLAIN = ("run", "sweep", "mode", "verbose", "output_subdir", "help")
 """Settings of Hydra that a file may have."""
 CALLING = ("sweeper", "launcher", "job_logging", "hydra_logging")
@@ -62,8 +64,8 @@ def check_config_dir(config_dir: str) -> None:
 
 
 def _add_texts(value: Any, names: list[str], texts: dict[str, list[str]]) -> None:
-    """Collect the texts with interpolations below each name of a configuration, whatever its group:
-    a file can be placed in any.
+    """Collect the texts with interpolations, and long ones, below each name of a configuration,
+    whatever its group: a file can be placed in any.
     """
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -71,9 +73,9 @@ def _add_texts(value: Any, names: list[str], texts: dict[str, list[str]]) -> Non
     elif isinstance(value, list):
         for inner in value:
             _add_texts(inner, names, texts)
-    elif isinstance(value, str) and "${" in value:
-        for name in {*names}:
-            texts.setdefault(name, []).append(value)
+    elif isinstance(value, str) and ("${" in value or len(value) > LETTERS):
+        for word in {word for name in names for word in WORD.findall(name)}:
+            texts.setdefault(word, []).append(value)
 
 
 def _expanded_size(
@@ -87,10 +89,11 @@ def _expanded_size(
         return sizes[name]
     if not depth:
         return MAX_VALUES + 1
-    sizes[name] = 1
-    found = [other for text in texts.get(name, ()) for other in INTERPOLATION.findall(text)]
-    inner = (_expanded_size(other.rpartition(".")[2], texts, sizes, depth - 1) for other in found)
-    sizes[name] = min(1 + sum(inner), MAX_VALUES + 1)
+    own = 1 + sum(len(text) // LETTERS for text in texts.get(name, ()))
+    sizes[name] = min(own, MAX_VALUES + 1)
+    found = [word for text in texts.get(name, ()) if "${" in text for word in WORD.findall(text)]
+    inner = (_expanded_size(word, texts, sizes, depth - 1) for word in found if word in texts)
+    sizes[name] = min(own + sum(inner), MAX_VALUES + 1)
     return sizes[name]
 
 
@@ -189,7 +192,10 @@ def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
         children = [] if isinstance(node, yaml.ScalarNode) else node.value
         if isinstance(node, yaml.MappingNode):
             children = [part for pair in children for part in pair]
-        counted[id(node)] = 1 + sum(_count(child, counted, depth - 1) for child in children)
+        if isinstance(node, yaml.ScalarNode) and not is_unicode(node.value):
+            raise ValueError(f"{node.value[:60]!a} is no Unicode text")
+        own = 1 + len(node.value) // LETTERS if isinstance(node, yaml.ScalarNode) else 1
+        counted[id(node)] = own + sum(_count(child, counted, depth - 1) for child in children)
     return counted[id(node)]
 
 

@@ -198,7 +198,10 @@ def test_a_config_that_makes_no_sense(dgls: PartitionDirectory, fields: dict[str
         find([dgls.path], 3)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"version": 99}', '{"version": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{", '{"version": 99}', '{"version": 1}'],
+)
 def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
     (directory.path / "meta.json").write_text(content)
     with pytest.raises(InputError, match=r"meta\.json"):
@@ -209,6 +212,7 @@ def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
     ("field", "value"),
     [
         ("num_classes", 1),
+        ("class_names", ["\ud800", "b", "c"]),
         ("num_classes", "3"),
         ("num_classes", 10**9),
         ("num_features", 7),

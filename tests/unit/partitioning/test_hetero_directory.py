@@ -172,6 +172,16 @@ def test_a_damaged_type_or_relation_is_named(tmp_path: Path, field: str, value: 
         verify_directory(path.parent)
 
 
+def test_a_meta_without_one_of_its_relations_is_refused(tmp_path: Path) -> None:
+    """Its edges would be counted as self loops."""
+    path = write_hetero(tmp_path, random_hetero(), 2).path / "meta.json"
+    content = json.loads(path.read_text())
+    del content["relations"]["movie__sequel_of__movie"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="relations are not those of the files in checksums"):
+        find([path.parent], 2)
+
+
 def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="node_classification_rgcn"):
         write_hetero(tmp_path, random_hetero(), 2).read(0)

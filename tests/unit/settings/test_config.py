@@ -723,7 +723,16 @@ def test_a_key_of_the_users() -> None:
     assert cluster({"RETEXO_RUN_KEY": "mine"}).train.cluster.run_key == "mine"
 
 
-@pytest.mark.parametrize("form", ["${{{0}}}${{{0}}}", "[a, ['${{{0}}}', '${{ {0} }}']]"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "${{{0}}}${{{0}}}",
+        "[a, ['${{{0}}}', '${{ {0} }}']]",
+        "['${{{0}[0]}}${{{0}[0]}}']",
+        "${{oc.select:{0}}}${{oc.select:'{0}'}}",
+        "{{b: '${{{0}[b]}}', c: '${{oc.dict.values:{0}}}'}}",
+    ],
+)
 @pytest.mark.parametrize("num_files", [1, 3])
 def test_interpolations_that_double_are_refused(tmp_path: Path, form: str, num_files: int) -> None:
     """They would take hours, as aliases within aliases do, also over several files."""
@@ -737,6 +746,21 @@ def test_interpolations_that_double_are_refused(tmp_path: Path, form: str, num_f
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "mine.yaml").write_text(few)
     check_config_dir(str(tmp_path / "few"))
+
+
+def test_a_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(r'dataset_dir: "\ud800"')
+    with pytest.raises(InputError, match=r"'\\ud800' is no Unicode text"):
+        check_config_dir(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["a: &a {0}\nb: [{1}]", "a: {0}\nb: '{2}'"])
+def test_a_long_text_many_times_is_refused(tmp_path: Path, content: str) -> None:
+    """100,000 letters 4,000 times are 400 MB."""
+    content = content.format("x" * 100_000, ", ".join(["*a"] * 4_000), "${a}" * 4_000)
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(InputError, match="more than 5,000 values"):
+        check_config_dir(str(tmp_path))
 
 
 def test_an_error_without_a_message_is_a_sentence(tmp_path: Path) -> None:
