@@ -20,6 +20,8 @@ DEFLATE_RATIO = 1032
 """A gzip file grows by this factor at most."""
 CELL_BYTES = 8
 """Of a parquet column, in memory: a number, or where a text is."""
+TEXTS = 1_000
+"""Texts of a parquet column that are unpacked at a time."""
 PIECE = 1 << 20
 """Bytes of a gzip file that are unpacked at a time."""
 
@@ -46,7 +48,8 @@ def check_unpacked_size(path: Path, max_gib: float) -> None:
     """
     with open_regular(path) as file:
         if path.suffix == ".parquet":
-            size, packed = _measure_parquet(file), path.stat().st_size
+            packed = path.stat().st_size
+            size = _measure_parquet(file, packed + max_gib * GIB)
         elif path.suffix == ".gz":
             packed = path.stat().st_size
             size = _measure_gzip(file, packed, packed + max_gib * GIB)
@@ -59,7 +62,7 @@ def check_unpacked_size(path: Path, max_gib: float) -> None:
             return
     growth = size - packed
     if growth > max_gib * GIB:
-        more = " or more" if path.suffix == ".gz" else ""
+        more = " or more" if path.suffix in (".gz", ".parquet") else ""
         raise InputError(
             f"{path}: grows by {growth / GIB:.3g} GiB{more}, to {size / GIB:.3g} GiB, when it is"
             f" unpacked; if it should hold so much, set dataset_max_gib={math.ceil(growth / GIB)},"
@@ -67,19 +70,52 @@ def check_unpacked_size(path: Path, max_gib: float) -> None:
         )
 
 
-def _measure_parquet(file: IO[bytes]) -> int:
+def _measure_parquet(file: IO[bytes], limit: float) -> int:
     """Return the bytes of all cells, of which equal ones can be stored once."""
     import pyarrow.parquet as pq
 
     metadata: Any = pq.read_metadata(file)
-    columns = (
-        metadata.row_group(group).column(place)
-        for group in range(metadata.num_row_groups)
-        for place in range(metadata.num_columns)
-    )
-    return sum(
-        max(column.total_uncompressed_size, CELL_BYTES * column.num_values) for column in columns
-    )
+    size = 0
+    for group in range(metadata.num_row_groups):
+        for place in range(metadata.num_columns):
+            column = metadata.row_group(group).column(place)
+            size += max(column.total_uncompressed_size, CELL_BYTES * column.num_values)
+            is_text = column.physical_type == "BYTE_ARRAY"
+            longest = column.total_uncompressed_size * column.num_values
+            if is_text and size <= limit < longest:
+                size += _measure_texts(file, metadata, group, place, limit)
+    return size
+
+
+def _measure_texts(file: IO[bytes], metadata: Any, group: int, place: int, limit: float) -> int:
+    """Return the bytes of the texts of a column of a row group, or the first sum above the limit:
+    of the longest text in every row, or where that is too much of all texts.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    column, path = metadata.row_group(group).column(place), metadata.schema.column(place).path
+    is_shared = "DELTA_BYTE_ARRAY" in column.encodings  # each text has the beginning of another
+    texts = pq.ParquetFile(file, read_dictionary=[] if is_shared else [path])
+    size = 0
+    for batch in texts.iter_batches(TEXTS, row_groups=[group], columns=[path]):
+        cells: Any = batch.column(0)
+        while (
+            hasattr(cells, "flatten") and not hasattr(cells, "dictionary") and cells.type.num_fields
+        ):
+            cells = cells.flatten()
+        if hasattr(cells, "dictionary"):
+            lengths = pc.binary_length(cells.dictionary)
+            longest = column.num_values * (pc.max(lengths).as_py() or 0)
+            if not size and longest <= limit:
+                return int(longest)
+            lengths = lengths.take(cells.indices)
+        else:
+            lengths = pc.binary_length(cells)
+        size += int(pc.sum(lengths).as_py() or 0)
+        if size > limit:
+            break
+    return size
 
 
 def _measure_gzip(file: IO[bytes], packed: int, limit: float) -> int:

@@ -28,6 +28,8 @@ BLANK = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 SEPARATORS = ",\t;"
 HEAD = 10
 """Lines by which the separator is found."""
+MAX_LINE = 1 << 24
+"""Letters of a line among the first ones."""
 DECIMAL_COMMA = r"[+-]?(?:\d+(?:,\d*)?|,\d+)(?:[eE][+-]?\d+)?\s*"
 THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d*)?\s*"
 """A number such as 1.234,5."""
@@ -175,11 +177,12 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
     """Detect separator, column names, header and leading comments of a csv file."""
     with _open(path) as file:
         comments: list[str] = []
-        line = file.readline()
+        lines = iter(lambda: _read_line(file, path), "")
+        line = next(lines, "")
         while line.startswith("# "):
             comments.append(line)
-            line = file.readline()
-        head = [line, *islice(file, HEAD - 1)]
+            line = next(lines, "")
+        head = [line, *islice(lines, HEAD - 1)]
     separator = _find_separator(head)
     if separator not in line and ".txt" in path.suffixes:
         separator = r"\s+"
@@ -198,6 +201,14 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
     header = not _are_numbers(first) if header is None else header
     names = [cell.strip() if header else str(place) for place, cell in enumerate(first)]
     return Layout(len(comments), separator, names, header)
+
+
+def _read_line(file: TextIO, path: Path) -> str:
+    """Return the next line; InputError for one that no table has."""
+    line = file.readline(MAX_LINE)
+    if len(line) == MAX_LINE:
+        raise InputError(f"{path}: has a line of more than {MAX_LINE:,} letters; expected a table")
+    return line
 
 
 def _find_separator(lines: list[str]) -> str:

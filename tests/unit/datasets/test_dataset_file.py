@@ -8,6 +8,8 @@ from multiprocessing import forkserver
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from support import dataset_settings, split_settings
@@ -255,6 +257,26 @@ def test_a_table_that_would_fill_the_memory(tmp_path, name):
         load(tmp_path / "toy", max_gib=0.001)
     with pytest.raises(InputError, match=r"^(?!.*grows)"):  # it is no graph
         load(tmp_path / "toy", max_gib=0.1)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_long_text_in_many_rows_is_not_repeated_in_memory(tmp_path, lists):
+    """A parquet file stores it once; as a table it would take 2 GB."""
+    texts = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 100_000])
+    if lists:
+        texts = pa.ListArray.from_arrays(np.arange(20_001, dtype=np.int32), texts)
+    table = pa.table({"id": np.arange(20_000), "label": np.zeros(20_000, np.int8), "note": texts})
+    pq.write_table(table, tmp_path / "nodes.parquet")
+    (tmp_path / "edges.csv").write_text("src,dst\n")
+    with pytest.raises(InputError, match=r"nodes\.parquet: grows by 0\.\d+ GiB or more"):
+        load(tmp_path, max_gib=0.1)
+
+
+def test_a_line_that_no_table_has(tmp_path):
+    (tmp_path / "nodes.csv.gz").write_bytes(gzip.compress(b"a," * 9_000_000))
+    (tmp_path / "edges.csv").write_text("src,dst\n")
+    with pytest.raises(InputError, match=r"nodes\.csv\.gz: has a line of more than 16,777,216"):
+        load(tmp_path)
 
 
 def test_arrays_that_are_not_used_are_not_unpacked(tmp_path, caplog):
