@@ -8,6 +8,7 @@ N nodes, E directed edges, P pairs; n rows (source, destination) of one split. T
 edges without duplicates: an undirected pair has a row in each direction.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -26,6 +27,8 @@ from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import SPLITS, index_file
 from partitioning.partition_settings import SplitSettings
+
+log = logging.getLogger(__name__)
 
 Ints = NDArray[np.int64]
 SHARES = (0.85, 0.05, 0.1)
@@ -431,6 +434,15 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
     """
     relations = {SEPARATOR.join(edge_type): edge_type for edge_type in graph.relations}
     source, _, destination = relations[name]
+    weighted = [
+        key for key, each in relations.items() if graph.relations[each].edge_weight is not None
+    ]
+    if weighted:
+        log.warning(
+            "%s: the weights of %s are left out: link prediction with several types reads none",
+            graph.name,
+            ", ".join(weighted),
+        )
     sizes = [relation.num_edges for relation in graph.relations.values()]
     relation_of_edge = np.repeat(np.arange(len(sizes)), sizes)
     is_learned = relation_of_edge == list(relations).index(name)

@@ -376,7 +376,9 @@ def test_no_edge_of_a_pair_that_is_held_out_is_left_in_either_direction(
         assert max(times[1], default=-1) < min(times[2], default=99)
 
 
-def test_the_latest_pairs_of_a_relation_are_the_test(tmp_path: Path) -> None:
+def test_the_latest_pairs_of_a_relation_are_the_test(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Dates of the relation that is learned; the tables of others need none."""
     for name in ("nodes", "edges"):
         (tmp_path / name).mkdir()
@@ -385,10 +387,11 @@ def test_the_latest_pairs_of_a_relation_are_the_test(tmp_path: Path) -> None:
     days = [3, 1, 4, 5, 9, 2, 6, 8, 7]
     rows = [f"{'ab'[k % 2]},i{k},2024-01-0{day}\n" for k, day in enumerate(days)]
     (tmp_path / "edges/user__buys__item.csv").write_text("src,dst,day\n" + "".join(rows))
-    (tmp_path / "edges/user__knows__user.csv").write_text("src,dst\na,b\n")
+    (tmp_path / "edges/user__knows__user.csv").write_text("src,dst,weight\na,b,2\n")
     read = load_any(dataset_settings("file", str(tmp_path), task=TASKS[2], columns={"time": "day"}))
     assert isinstance(read, HeteroGraphData)
     graph = to_graph_of_relation(read, "user__buys__item")
+    assert "the weights of user__knows__user, user__rev_knows__user are left out" in caplog.text
     split = split_links(graph, split_settings(edges=(0.34, 0.33, 0.33), by="time"))
     assert graph.node_names is not None
     names = graph.node_names.tolist()
