@@ -206,32 +206,37 @@ def _move_surplus(
     """
     num_parts = pins.shape[1]
     most = limit(int(counted.sum()), num_parts)
+    is_absent = (pins == 0).astype(np.int32)
     while True:
         room = most - np.bincount(parts[counted], minlength=num_parts)
         fullest = int(room.argmin())
         if room[fullest] >= 0:
             return
         nodes = np.flatnonzero(movable & (parts == fullest))
-        cost = np.where(room > 0, count_added_rows(pins, nets_of[nodes], fullest), np.inf)
+        added = count_added_rows(is_absent, pins[:, fullest], nets_of[nodes])
+        cost = np.where(room > 0, added, np.inf)
         target = cost.argmin(axis=1)
         first = np.argsort(cost.min(axis=1), kind="stable")[: (1 - room[fullest]) // 2]
         for part in np.unique(target[first]):
-            going = nodes[first[target[first] == part]][: room[part]]
-            parts[going] = part
-            moved = np.asarray(nets_of[going].sum(axis=0))
-            pins[:, fullest] -= moved
-            pins[:, part] += moved
+            parts[nodes[first[target[first] == part]][: room[part]]] = part
+        moved = nodes[parts[nodes] != fullest]
+        of_moved = nets_of[moved]
+        rows, new = of_moved.indices, np.repeat(parts[moved], np.diff(of_moved.indptr))
+        np.subtract.at(pins, (rows, fullest), 1)
+        np.add.at(pins, (rows, new), 1)
+        changed = np.unique(rows)
+        is_absent[changed] = pins[changed] == 0
 
 
-def count_added_rows(pins: NDArray[np.int32], nets_of: csr_array, source: int) -> NDArray[np.int32]:
-    """Return the number of halo rows added when a node of part `source` moves to each part, int32
-    [M, P].
+def count_added_rows(
+    is_absent: NDArray[np.int32], pins_of_source: NDArray[np.int32], nets_of: csr_array
+) -> NDArray[np.int32]:
+    """Return the number of halo rows added when a node moves to each part, int32 [M, P].
 
     Args:
-        pins: int32 [N, P], the pins of each net in each part.
+        is_absent: int32 [N, P], 1 where a net has no pin in a part.
+        pins_of_source: int32 [N], the pins of each net in the part of all candidates.
         nets_of: int32 [M, N], 1 for the nets of which each candidate node is a pin.
-        source: the part of all candidates.
     """
-    added = nets_of @ (pins == 0).astype(np.int32)
-    saved = nets_of @ (pins[:, source] == 1).astype(np.int32)
-    return np.asarray(added - saved[:, None])
+    saved = nets_of @ (pins_of_source == 1).astype(np.int32)
+    return np.asarray(nets_of @ is_absent - saved[:, None])

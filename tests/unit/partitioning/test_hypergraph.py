@@ -95,7 +95,8 @@ def test_a_move_costs_what_it_is_said_to_cost(
     nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
     nodes = np.flatnonzero(parts == parts[0])
     pins = hypergraph.count_pins(nets, parts, num_parts)
-    cost = hypergraph.count_added_rows(pins, nets.T.tocsr()[nodes], int(parts[0]))
+    is_absent, of_source = (pins == 0).astype(np.int32), pins[:, parts[0]]
+    cost = hypergraph.count_added_rows(is_absent, of_source, nets.T.tocsr()[nodes])
     for row, node in enumerate(nodes):
         for part in set(range(num_parts)) - {int(parts[0])}:
             moved = parts.copy()
