@@ -72,7 +72,10 @@ class _ColumnReader:
         Raises:
             ReadAgain: the column has to be read as text, or its width is known only now.
         """
-        cells = frame[self.name]
+        written = frame[self.name]
+        cells = frames.without_blank_texts(written)
+        if cells is not written:
+            frame = frame.assign(**{self.name: cells})
         known = cells.dropna()
         if self.role is None:
             if not len(known):

@@ -256,6 +256,14 @@ def _parse_number(cell: Any) -> float:
         return np.nan
 
 
+def without_blank_texts(cells: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return the cells with texts of blanks as missing ones, as a csv has them."""
+    if cells.dtype.kind in "biufmM":
+        return cells
+    blank = np.array([isinstance(cell, str) and not cell.strip() for cell in cells], np.bool_)
+    return cells.mask(blank) if blank.any() else cells
+
+
 def is_text(cells: "pd.Series[Any]") -> bool:
     """Whether cells without blanks are texts, none of them a number."""
     if cells.dtype.kind in "biufmM" or not isinstance(cells.iloc[0], str):

@@ -759,6 +759,20 @@ def test_decimal_points_beside_commas_are_refused(tmp_path, cells):
         load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_texts_of_blanks_are_blank_cells(tmp_path, suffix):
+    """Parquet keeps the empty texts that a csv reads as missing."""
+    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
+    table = pd.DataFrame({"id": range(4), "label": [0, 1, 0, 1], "town": ["a", "  ", "", "a "]})
+    table["size"] = ["1", "", " ", "3"]
+    if suffix == "csv":
+        table.to_csv(folder / "nodes.csv", index=False)
+    else:
+        table.to_parquet(folder / "nodes.parquet")
+    graph = load(folder, features={"missing": "zero"})
+    assert graph.features.tolist() == [[1, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 3]]  # a, blank, size
+
+
 @pytest.mark.parametrize(
     "cells",
     [
