@@ -132,7 +132,7 @@ def check_weight_column(columns: ColumnSettings, files: Iterable[Path]) -> None:
         "weight",
         columns.weight,
         f"columns.weight={columns.weight}: no table of edges has such a column: {tables[0]} has"
-        f" the columns {', '.join(names[0])}; set one of them",
+        f" the columns {', '.join(names[0])}; set columns.weight to one of them",
     )
 
 

@@ -259,7 +259,8 @@ def test_ends_and_weights_are_read_as_in_training(
     assert found.edge_weight is not None
     assert found.edge_weight.tolist() == [3, 2]
     edges.write_text("payer,payee,amount\n5,7,3\n")
-    with pytest.raises(InputError, match=r"columns\.weight=times: .* has the columns payer"):
+    expected = r"no column `times`, which .* has the columns payer, .*; set columns\.weight to one"
+    with pytest.raises(InputError, match=expected):
         prediction_graph.read(str(tmp_path), later, states)
     edges.write_text("from,to\n5,7\n")
     with pytest.raises(InputError, match=r"columns\.src=payer: .* has the columns from, to; set"):

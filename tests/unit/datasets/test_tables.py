@@ -462,7 +462,7 @@ def test_nodes_without_features(tmp_path):
         (
             {},
             {"columns": {**NAMED["columns"], "weight": "w"}},
-            r"columns\.weight=w: .* source, target, weight; set one",
+            r"columns\.weight=w: .* source, target, weight; set columns",
         ),
         (
             {"labels": "name,subject\nann,x\n"},
