@@ -130,7 +130,9 @@ class Meta:
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:
+    def first_damaged(
+        self, directory: Path, begin: str | tuple[str, ...] = "", end: str = ""
+    ) -> Path | None:
         """Return the first missing or changed file whose path begins and ends so."""
         concerned = {
             file: checksum

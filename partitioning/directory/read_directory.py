@@ -147,15 +147,16 @@ class PartitionDirectory:
         if self.meta is None:
             self._verify_by_reading(list(parts))
             return
-        for part in parts:
-            path = self.meta.first_damaged(self.path, f"part{part}/", ".npy")
-            if path is not None and not path.is_file():
-                raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
-            if path is not None:
-                raise InputError(
-                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of"
-                    " another partitioning; copy it again, or partition again with overwrite=true"
-                )
+        begin = tuple(f"part{part}/" for part in parts)
+        path = self.meta.first_damaged(self.path, begin, ".npy")
+        if path is not None and not path.is_file():
+            part = path.relative_to(self.path).parts[0].removeprefix("part")
+            raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
+        if path is not None:
+            raise InputError(
+                f"{path}: its checksum is not the one in meta.json, so it is damaged or of"
+                " another partitioning; copy it again, or partition again with overwrite=true"
+            )
 
     def _verify_by_reading(self, parts: list[int]) -> None:
         """Check partitions without checksums by reading them; ids must be distinct."""
