@@ -1,4 +1,4 @@
-"""Writes summaries of feature tables for app=describe, or a pipeline that all sites fit."""
+"""What app=describe proposes about feature columns, and the pipeline that all sites fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from partitioning.features.build import stored_columns
 from partitioning.features.encoder import State
 from partitioning.features.roles import MissingColumn
 from partitioning.features.schema import Rows, Schema
-from partitioning.features.summary import Summary, summarise
+from partitioning.features.statistics import FittedRows
 from partitioning.features.sums import (
     AddUp,
     Share,
@@ -25,7 +25,7 @@ from partitioning.features.sums import (
     fit_sums,
     share_nothing,
 )
-from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, NodeTable
+from partitioning.graph_data import SEPARATOR, HeteroGraphData
 from partitioning.partition_settings import ColumnSettings, DatasetSettings, FeatureSettings
 from partitioning.site_arrays import read_ids_and_masks
 from partitioning.site_description import ARRAYS, Site
@@ -33,8 +33,11 @@ from partitioning.site_folders import SiteFolders, read_sites
 from partitioning.site_tables import SITE_TABLES, find_site_table, read_site_table
 
 
-def describe_tables(dataset: DatasetSettings) -> dict[str, Summary]:
-    """Summarise the tables with feature columns: nodes and edges; nodes/TYPE of several types.
+def describe_tables(dataset: DatasetSettings) -> dict[str, Any]:
+    """Propose the columns of the tables with features: nodes, edges, or nodes/TYPE.
+
+    Returns:
+        By table what columns.json holds, for a site's nodes; see partitioning/features/agreed.py.
 
     Raises:
         InputError: there is no such table, or it cannot be read.
@@ -51,43 +54,37 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Summary]:
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     train = node_split.draw(labelled, dataset.split, datasets.recipe(dataset.name).split).train
     rows = train if dataset.features.fit == "train" and train.any() else None
-    found = {}
-    if isinstance(graph, HeteroGraphData):
-        for name, table in graph.nodes.items():
-            found[f"nodes/{name}"] = _describe(table, rows if name == graph.target else None)
-        described: set[int] = set()  # matrices, which an added reverse relation shares
-        for each, relation in graph.relations.items():
-            feat, schema = relation.edge_feat, relation.schema
-            if feat is not None and schema is not None and id(feat) not in described:
-                described.add(id(feat))
-                found[f"edges/{SEPARATOR.join(each)}"] = summarise(feat, schema)
-    else:
-        found["nodes"] = _describe(graph, rows)
-        if graph.edge_schema is not None and graph.edge_feat is not None:
-            found["edges"] = summarise(graph.edge_feat, graph.edge_schema)
-    summaries = {name: summary for name, summary in found.items() if summary is not None}
-    if not summaries:
+    tables: dict[str, tuple[Any, Schema | None, NDArray[np.bool_] | None]] = {}
+    plain = not isinstance(graph, HeteroGraphData)
+    for name, table in graph.nodes.items():
+        used = rows if name == graph.target else None
+        if table.featured is not None:
+            used = table.featured if used is None else table.featured & used
+        tables["nodes" if plain else f"nodes/{name}"] = table.features, table.schema, used
+    described: set[int] = set()  # matrices, which an added reverse relation shares
+    for each, relation in graph.relations.items():
+        if id(relation.edge_feat) not in described:
+            key = "edges" if plain else f"edges/{SEPARATOR.join(each)}"
+            tables[key] = relation.edge_feat, relation.schema, None
+        described.add(id(relation.edge_feat))
+    found = {
+        name: _propose(features, schema, used)
+        for name, (features, schema, used) in tables.items()
+        if isinstance(features, np.ndarray) and schema is not None and schema.columns
+    }
+    if not found:
         raise InputError(f"{graph.name}: has no table with feature columns to describe")
-    return summaries
+    return found
 
 
-def _describe(table: GraphData | NodeTable, rows: NDArray[np.bool_] | None) -> Summary | None:
-    """Summarise dense features; sparse ones stay as they are."""
-    if not isinstance(table.features, np.ndarray) or table.schema is None:
-        return None
-    if not table.schema.columns:
-        return None
-    used = rows if table.featured is None else table.featured & (True if rows is None else rows)
-    return summarise(table.features, table.schema, used)
+def _propose(features: Rows, schema: Schema, rows: NDArray[np.bool_] | None) -> dict[str, Any]:
+    """Propose the columns of a table. rows: bool [N], which to look at; None: all."""
+    used = np.arange(len(features)) if rows is None else np.flatnonzero(rows)
+    return propose(FittedRows(features, schema, used), schema)
 
 
-def propose_columns(summaries: dict[str, Summary]) -> dict[str, Any]:
-    """The content of columns.json for the nodes of a site, for all sites to agree on."""
-    return propose(summaries["nodes"])
-
-
-def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Summary]:
-    """Summarise a site's table of features, for the pipeline that all sites fit together.
+def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Any]:
+    """Propose the columns of a site's table of features.
 
     Args:
         site: The site.
@@ -97,7 +94,12 @@ def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, S
     path = find_site_table(site)
     if path is None:
         raise _missing_table_error(site)
-    return {"nodes": summarise(*_read_to_fit(site, path, columns, fit))}
+    features, schema, rows = _read_to_fit(site, path, columns, fit)
+    if not isinstance(features, np.ndarray):
+        raise InputError(
+            f"{schema.path}: is a sparse matrix, which stays as it is: there is nothing to describe"
+        )
+    return {"nodes": _propose(features, schema, rows)}
 
 
 def _share_of_site(
@@ -166,12 +168,12 @@ class SharedTables:
     def read(cls, dataset: DatasetSettings, sites: SiteFolders, ranks: range) -> Self:
         """Read the columns that `features.spec` names, and compute the sites' shares."""
         features = dataset.features
-        if not features.spec or len(features.spec) > 1 or sites.is_hetero:
+        if not features.spec or sites.is_hetero:
             raise InputError(
-                f"features.spec={features.spec}: app=describe needs one file here, columns.json,"
+                f"features.spec={features.spec}: app=describe needs a file here, columns.json,"
                 " and sites of a graph with one node type"
             )
-        agreed = read_agreed(Path(features.spec[0]))
+        agreed = read_agreed(Path(features.spec))
         shares = {
             rank: _share_of_site(sites.site_of(rank), agreed, dataset.columns, features)
             for rank in ranks

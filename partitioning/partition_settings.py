@@ -273,11 +273,11 @@ class FeatureSettings(Checked):
         at_most(10_000),
         of_partitioner=True,
     )
-    spec: tuple[str, ...] | None = setting(
+    spec: str | None = setting(
         "features.spec",
         None,
-        "fitted feature pipeline to apply: a run directory, or files of app=describe; null: "
-        "fit one to the table",
+        "fitted feature pipeline to apply: a run or partition directory, or a file of app=describe;"
+        " null: fit one to the table",
         per_node=True,
         of_partitioner=True,
     )

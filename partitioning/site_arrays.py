@@ -394,7 +394,7 @@ def _read_plain_features(
         raise InputError(f"{path}: has array `{given[0]}`, and there is {table}; keep one of them")
     if pipeline is None:
         raise InputError(
-            f"{table}: needs features.spec=[FILE,...], the files that app=describe writes at all"
+            f"{table}: needs features.spec=FILE, the spec.json that app=describe fits with all"
             " sites (docs/residency.md)"
         )
     return pipeline.read(table, ids)

@@ -189,7 +189,7 @@ def _read_pipeline(features: FeatureSettings) -> State:
     states = read_spec(features)
     if "nodes" not in states:
         raise InputError(
-            f"features.spec={', '.join(features.spec or ())}: describes {', '.join(states)};"
+            f"features.spec={features.spec}: describes {', '.join(states)};"
             " expected `nodes`: sites of a heterogeneous graph hold their features in part.npz"
         )
     return states["nodes"]

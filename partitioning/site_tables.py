@@ -1,6 +1,6 @@
 """Reads a site's feature table, a row per node, encoded by a pipeline that all sites fit.
 
-partitioning/features/summary.py describes how they fit it together.
+partitioning/features/sums.py describes how they fit it together.
 """
 
 from dataclasses import dataclass

@@ -435,14 +435,14 @@ DATA = (
         graphs.two_tables,
         (
             run("north", "describe", *TABLES, "dataset_file=input/north"),
-            run("south", "describe", *TABLES, "dataset_file=input/south"),
+            run("south", "train", GCN, *TABLES, "dataset_file=input/south"),
             run(
                 "train",
                 "train",
                 GCN,
                 *TABLES,
                 "dataset_file=input/tables",
-                "features.spec=[north/spec.json,south/spec.json]",
+                "features.spec=south",
             ),
         ),
     ),

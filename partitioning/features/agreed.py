@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from partitioning.errors import InputError
-from partitioning.features.summary import Summary
+from partitioning.features.schema import Schema
+from partitioning.features.statistics import FittedRows
 from partitioning.file_io import read_json
 
 COLUMNS = "columns"
@@ -88,17 +91,20 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def propose(summary: Summary) -> dict[str, Any]:
+def propose(table: FittedRows, schema: Schema) -> dict[str, Any]:
     """The content of a file for the columns of a table, with rounded ranges."""
     columns: dict[str, Any] = {}
-    for each in summary["columns"]:
-        found: dict[str, Any] = {"role": each["role"]}
-        if each["role"] == "categorical":
-            found["categories"] = list(each["categories"])
+    for each in schema.columns:
+        found: dict[str, Any] = {"role": each.role}
+        if each.role == "categorical":
+            found["categories"] = sorted(table.count_categories(each)[0])
         else:
-            found |= {"width": each["width"]} if each["width"] > 1 else {}
-            found["range"] = _round_outwards(min(each["low"]), max(each["high"]))
-        columns[each["name"]] = found
+            moments = table.moments(each)
+            known = moments.count > 0
+            low, high = (np.where(known, ends, 0) for ends in (moments.low, moments.high))
+            found |= {"width": each.width} if each.width > 1 else {}
+            found["range"] = _round_outwards(float(low.min()), float(high.max()))
+        columns[each.name] = found
     return {COLUMNS: columns}
 
 

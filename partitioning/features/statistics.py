@@ -1,7 +1,7 @@
 """Statistics of the columns of a table, from which a feature pipeline is fitted.
 
-They come from the rows (`FittedRows`), or from the summaries of several tables that stay with their
-owners (`summary.py`). Means and variances are merged over blocks of rows (Chan et al. 1979).
+They come from the rows (`FittedRows`), or from the sums over tables that stay with their owners
+(`sums.py`). Means and variances are merged over blocks of rows (Chan et al. 1979).
 Medians and quartiles of rows are taken from a sample of evenly spaced ones.
 
 N rows, W columns of the raw matrix.

@@ -7,7 +7,7 @@ sites start it, and fit the pipeline by sums over the network.
 from pathlib import Path
 from typing import Any
 
-from partitioning.describe_tables import SharedTables, describe_tables, propose_columns
+from partitioning.describe_tables import SharedTables, describe_tables
 from partitioning.features.schema import describe
 from partitioning.site_folders import find_sites
 from retexo.apps.resume import check_unused
@@ -25,31 +25,22 @@ FILE, AGREED_FILE = "spec.json", "columns.json"
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Write run_dir/spec.json, print what it discloses, and return its content."""
+    """Write run_dir/columns.json, or spec.json of all sites, and return its content."""
     check_unused(run_dir, (FILE, AGREED_FILE))
     dataset = settings.partition.dataset
     if dataset.name == "parts" and dataset.features.spec is not None:
         return _fit_together(settings, run_dir)
-    summaries = describe_tables(dataset)
-    for table, summary in summaries.items():
-        numbers = [each["name"] for each in summary["columns"] if "categories" not in each]
-        print(f"{table}: {summary['num_rows']} rows ({summary['fitted_on']})")
-        print(f"{table}: counts, range, mean, variance and histogram of {', '.join(numbers)}")
-        for each in summary["columns"]:
-            if "categories" in each:
-                print(
-                    f"{table}: names of the {len(each['categories'])} categories of"
-                    f" {each['name']}, and how many rows have each"
-                )
-    content = {"summaries": summaries}
-    write_json(run_dir / FILE, content)
-    print(f"written to {run_dir / FILE}; look at it before you send it")
-    if dataset.name == "parts":
-        write_json(run_dir / AGREED_FILE, propose_columns(summaries))
-        print(
-            f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories, to"
-            " edit and agree on, for features.spec of app=describe at all sites"
-        )
+    proposed = describe_tables(dataset)
+    for table, content in proposed.items():
+        for name, column in content["columns"].items():
+            values = column.get("range") or ", ".join(column["categories"])
+            print(f"{table}: {name}, {column['role']}: {values}")
+    content = proposed["nodes"] if dataset.name == "parts" else proposed
+    write_json(run_dir / AGREED_FILE, content)
+    print(
+        f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories; sites"
+        " edit it, agree on one file, and give it as features.spec to app=describe at all sites"
+    )
     return content
 
 

@@ -168,7 +168,7 @@ def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> Feature
     features = settings.partition.dataset.features
     if not checkpoint.features or "features.spec" in settings.given:
         return features
-    return replace(features, spec=(str(checkpoint.directory),))
+    return replace(features, spec=str(checkpoint.directory))
 
 
 def _with_site_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:

@@ -194,10 +194,9 @@ def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
             stored,
         )
     except MissingColumn as error:
-        spec = dataset.features.spec
         if stored and error.role in FITTED_ROLES:
             raise InputError(
-                f"{error}; the model of features.spec={', '.join(spec or ())} was trained with"
+                f"{error}; the model of features.spec={dataset.features.spec} was trained with"
                 " this column"
             ) from error
         raise

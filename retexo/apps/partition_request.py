@@ -123,11 +123,7 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition_file": settings.file,
     }
     if dataset.features.spec is not None:
-        specs = [find_spec(each) for each in dataset.features.spec]
-        request["features.spec"] = {
-            "name": ", ".join(spec.name for spec in specs),
-            "sha256": " ".join(map(file_checksum, specs)),
-        }
+        files["features.spec"] = find_spec(dataset.features.spec)
     if kind == "files":
         files |= {
             f"split.{name}": node_split.index_file(name, dataset.split)

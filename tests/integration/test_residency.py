@@ -31,7 +31,7 @@ from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.graph_data import GraphData
-from partitioning.site_folders import ARRAYS, SiteFolders, write_sites
+from partitioning.site_folders import ARRAYS, write_sites
 from retexo.apps import describe, partition_data, plan, predict, train
 from retexo.apps.find_partitions import open_directory
 from retexo.errors import TrainingError
@@ -387,33 +387,28 @@ def write_tables(base: Path) -> None:
             shuffled.to_csv(folder / "features.csv", index=False)
 
 
-def write_spec(base: Path, name: str) -> str:
+def write_columns(base: Path, name: str) -> None:
     settings = compose(["app=describe", "dataset_name=parts", f"dataset_file={base / name}"])
     describe.run(settings, base / f"described-{name}")
-    return str(base / f"described-{name}/spec.json")
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """sites/ with their tables, and described-NAME/spec.json of the two with nodes."""
-    folder = Path(tmp_path_factory.mktemp("tables"))
-    write_tables(folder / "sites")
-    for name in TABLE_SITES[:2]:
-        write_spec(folder / "sites", name)
-    return folder / "sites"
+    """sites/ with their tables, described-north/columns.json, and fitted/spec.json of all."""
+    sites = Path(tmp_path_factory.mktemp("tables")) / "sites"
+    write_tables(sites)
+    write_columns(sites, "north")
+    fit_together(sites, sites / "fitted", f"features.spec={agreed_file(sites)}")
+    return sites
 
 
-def data(tables: Path, *names: str) -> list[str]:
-    files = ",".join(f"{tables}/described-{name}/spec.json" for name in names)
-    return [
-        *TABLE_SETTINGS,
-        f"dataset_file={tables}",
-        *([f"features.spec=[{files}]"] if names else []),
-    ]
+def data(tables: Path, *, spec: bool = True) -> list[str]:
+    given = [f"features.spec={tables}/fitted/spec.json"] if spec else []
+    return [*TABLE_SETTINGS, f"dataset_file={tables}", *given]
 
 
 def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_path: Path) -> None:
-    folders = open_directory(compose(data(tables, "north", "east")))
+    folders = open_directory(compose(data(tables)))
     people().assign(label=0).to_csv(tmp_path / "nodes.csv", index=False)
     (tmp_path / "edges.csv").write_text("src,dst\n")
     settings = compose(
@@ -426,25 +421,25 @@ def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_pat
             folders.read(rank).features, features.toarray()[rank == RANKS], rtol=1e-6, atol=1e-6
         )
     assert folders.read(2).num_inner == 0
-    reordered = open_directory(compose(data(tables, "east", "north")))
-    assert isinstance(folders, SiteFolders)
-    assert folders.digest() == reordered.digest()
-    assert folders.digest() != open_directory(compose(data(tables, "east"))).digest()
 
 
 def test_a_run_keeps_the_pipeline(tables: Path, tmp_path: Path) -> None:
-    train.run(compose(data(tables, "north", "east")), tmp_path / "run")
+    train.run(compose(data(tables)), tmp_path / "run")
     asked = ["app=predict", f"checkpoint_dir={tmp_path}/run"]
-    predict.run(compose([*data(tables), *asked]), tmp_path / "stored")
-    predict.run(compose([*data(tables, "east", "north"), *asked]), tmp_path / "given")
+    predict.run(compose([*data(tables, spec=False), *asked]), tmp_path / "stored")
+    predict.run(compose([*data(tables), *asked]), tmp_path / "given")
     stored, given = (
         read_table(tmp_path / name / "predictions.npy") for name in ("stored", "given")
     )
     assert sorted(stored["id"]) == people()["id"].tolist()
     for name, column in stored.items():
         np.testing.assert_array_equal(column, given[name])
+    other = agreed_file(tables, height=None)
+    ignored = ("columns.ignore=height",)
+    fit_together(tables, tmp_path / "other", f"features.spec={other}", *ignored)
+    given_other = [*data(tables, spec=False), f"features.spec={tmp_path}/other/spec.json"]
     with pytest.raises(InputError, match="encoded by another pipeline"):
-        predict.run(compose([*data(tables, "east"), *asked]), tmp_path / "other")
+        predict.run(compose([*given_other, *ignored, *asked]), tmp_path / "wrong")
 
 
 def agreed_file(tables: Path, **changes: Any) -> Path:
@@ -489,11 +484,11 @@ def test_sites_fit_a_pipeline_by_sums(tables: Path, tmp_path: Path) -> None:
         )
     assert sent == 2 * (3 - 1) * 8 * (counts + 2 + 2)
     spec = tmp_path / "spec/spec.json"
-    train.run(compose([*data(tables), f"features.spec={spec}"]), tmp_path / "run")
+    train.run(compose([*data(tables, spec=False), f"features.spec={spec}"]), tmp_path / "run")
     stored = json.loads((tmp_path / "run/checkpoint/model.json").read_text())
     assert stored["features"]["nodes"] == found
     with pytest.raises(InputError, match=r"columns\.json: .* nothing is fitted yet"):
-        open_directory(compose([*data(tables), f"features.spec={agreed}"]))
+        open_directory(compose([*data(tables, spec=False), f"features.spec={agreed}"]))
 
 
 @pytest.mark.parametrize(
@@ -529,43 +524,43 @@ def test_masks_need_three_sites_with_rows(tables: Path, tmp_path: Path) -> None:
 
 
 def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
-    def refuse(message: str, *names: str) -> None:
+    def refuse(message: str, *, spec: bool = True) -> None:
         with pytest.raises(InputError, match=message):
-            open_directory(compose(data(sites, *names))).read(0)
+            open_directory(compose(data(sites, spec=spec))).read(0)
 
     def refuse_to_describe(message: str, name: str) -> None:
         with pytest.raises(InputError, match=message):
-            write_spec(sites, name)
+            write_columns(sites, name)
 
     sites = tmp_path / "sites"
     shutil.copytree(tables, sites)
     table = sites / "north/features.csv"
-    refuse(r"features\.csv: needs features\.spec=\[FILE,\.\.\.\], the files that app=describe")
+    refuse(r"features\.csv: needs features\.spec=FILE, the spec\.json that", spec=False)
     rows = table.read_text().splitlines()
     (sites / "void/features.csv").write_text("age\n3\n")
     refuse_to_describe("there is no column `id`", "void")
     (sites / "void/features.csv").unlink()
     refuse_to_describe(r"void: has no features\.csv or", "void")
     table.write_text("\n".join([*rows, "2000,1,1,Rome"]))
-    refuse(r"is 2000; expected one of the \d+ node ids", "north", "east")
+    refuse(r"is 2000; expected one of the \d+ node ids")
     table.write_text("\n".join([rows[0] + ",label", *(f"{row},1" for row in rows[1:])]))
-    refuse(r"has label, which part\.npz holds", "north", "east")
+    refuse(r"has label, which part\.npz holds")
     table.write_text("\n".join([rows[0], *(f"n{row}" for row in rows[1:])]))
-    refuse("its ids are names", "north", "east")
+    refuse("its ids are names")
     table.write_text("\n".join(row.rpartition(",")[0] for row in rows))
-    refuse("there is no column `city`", "north", "east")
+    refuse("there is no column `city`")
     table.unlink()
     with np.load(sites / "north/part.npz") as arrays:
         np.savez(sites / "north/part.npz", feat=np.zeros((sum(RANKS == 0), 5)), **arrays)
-    refuse(r"array `feat` is taken as it is", "north", "east")
+    refuse(r"array `feat` is taken as it is")
     table.write_text("\n".join(rows))
-    refuse(r"has array `feat`, and there is .*features\.csv", "north", "east")
+    refuse(r"has array `feat`, and there is .*features\.csv")
 
 
 def test_tables_of_several_types_are_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A pipeline fitted to the description of a graph is the one fitted to the graph."""
+    """Also that settings which a stored pipeline decides are named."""
     for folder in ("nodes", "edges"):
         (tmp_path / "g" / folder).mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -577,18 +572,11 @@ def test_tables_of_several_types_are_described(
     pd.DataFrame(plays).to_csv(tmp_path / "g/edges/actor__plays__film.csv", index=False)
     common = ["dataset_name=file", f"dataset_file={tmp_path}/g", "split=fraction"]
     common += ["split.train=0.6", "split.val=0.2", "split.test=0.2", "features.missing=mean"]
-    described = describe.run(compose([*common, "app=describe"]), tmp_path / "described")
-    assert [*described["summaries"]] == ["nodes/actor", "nodes/film", "edges/actor__plays__film"]
-    made = []
-    for name, spec in (("one", []), ("other", [f"features.spec={tmp_path}/described/spec.json"])):
-        asked = [*common, *spec, "num_partitions=2", f"partition_dir={tmp_path}/{name}"]
-        made.append(partition_data.run(compose(asked).partition).features)
-    assert made[0].keys() == made[1].keys()
-    for table, state in made[0].items():
-        for column, other in zip(state["columns"], made[1][table]["columns"], strict=True):
-            assert column["name"] == other["name"]
-            assert np.allclose(column["center"], other["center"], rtol=1e-12)
-            assert np.allclose(column["scale"], other["scale"], rtol=1e-12)
+    proposed = describe.run(compose([*common, "app=describe"]), tmp_path / "described")
+    assert [*proposed] == ["nodes/actor", "nodes/film", "edges/actor__plays__film"]
+    assert proposed["edges/actor__plays__film"]["columns"]["pay"]["range"] == [0.0, 60.0]
+    asked = [*common, "num_partitions=2", f"partition_dir={tmp_path}/one"]
+    partition_data.run(compose(asked).partition)
     assert "no effect" not in caplog.text
     (parts,) = (tmp_path / "one").iterdir()
     asked = [*common, f"features.spec={parts}", f"partition_dir={tmp_path}/again"]

@@ -1,6 +1,6 @@
 """The feature pipeline: what it learns, features of nodes that have none, and of edges.
 
-It learns from training nodes, from summaries of several tables or by sums over the network.
+It learns from training nodes, or by sums over the network.
 """
 
 import json
@@ -25,7 +25,6 @@ from partitioning.features.encoder import EncodedFeatures, State, apply, fit
 from partitioning.features.kinds import HOPS, WIDTH, with_features
 from partitioning.features.schema import Column, Schema, check_states, describe
 from partitioning.features.spec import read_spec
-from partitioning.features.summary import BIN, summarise
 from partitioning.features.sums import BINS, Words, compute_share, fit_sums, share_nothing
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import FeatureSettings
@@ -476,22 +475,6 @@ TRAINED = [np.arange(rows) % 3 > 0 for rows in SIZES]
 SCHEMA = Schema("nodes.csv", COLUMNS, {"id": ["id"]}, {"note": "columns.ignore"})
 
 
-def write(folder: Path, name: str, summary: Any) -> str:
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps({"summaries": {"nodes": summary}}))
-    return str(path)
-
-
-def merge(folder: Path, **fields: Any) -> State:
-    files = [
-        write(folder, str(at), summarise(rows, SCHEMA, train))
-        for at, (rows, train) in enumerate(zip(TABLES, TRAINED, strict=True))
-    ]
-    state = read_spec(settings(spec=tuple(files), **fields))["nodes"]
-    assert state == read_spec(settings(spec=tuple(files[::-1]), **fields))["nodes"]
-    return state
-
-
 def agreed_file(folder: Path) -> Path:
     columns: dict[str, Any] = {
         name: {"role": "numeric", "range": ends} for name, ends in RANGES.items()
@@ -525,115 +508,37 @@ def add_up(folder: Path, *, masked: bool, **fields: Any) -> State:
     return states[0]
 
 
-@pytest.mark.parametrize("way", ["summaries", "sums"])
 @pytest.mark.parametrize("scale", ["auto", "standard", "robust", "log", "none"])
 @pytest.mark.parametrize("missing", ["median", "mean", "zero"])
 def test_the_pipeline_of_all_sites_is_that_of_all_rows(
-    tmp_path: Path, way: str, scale: str, missing: str
+    tmp_path: Path, scale: str, missing: str
 ) -> None:
     asked = {"scale": scale, "missing": missing, "max_categories": 3}
     one = fit(np.concatenate(TABLES), SCHEMA, settings(**asked), np.concatenate(TRAINED))
-    if way == "sums":
-        merged = add_up(tmp_path, masked=False, **asked)
-        assert merged == add_up(tmp_path, masked=True, **asked)
-        one |= {"roles": {}, "ignored": {}}
-    else:
-        merged = merge(tmp_path, **asked)
+    merged = add_up(tmp_path, masked=False, **asked)
+    assert merged == add_up(tmp_path, masked=True, **asked)
+    one |= {"roles": {}, "ignored": {}}
     for key in ("version", "fitted_on", "num_rows", "missing", "roles", "ignored"):
         assert merged[key] == one[key]
-    rows = np.concatenate(TABLES)[np.concatenate(TRAINED)]
     for column, expected, found in zip(COLUMNS, one["columns"], merged["columns"], strict=True):
         by_quantile = {
             "center": scale == "robust",
             "scale": scale == "robust",
             "fill": missing == "median",
         }
-        values = rows[:, column.columns].astype(np.float64)
         for name, value in expected.items():
             if value is None or name not in by_quantile:
                 assert found[name] == value, (column.name, name)
             elif by_quantile[name]:
-                known = values[~np.isnan(values).any(axis=1)]
-                bin_width = 3 * BIN * (known.std(axis=0) if len(known) else 0)
-                if way == "sums":
-                    bin_width = np.ptp(RANGES[column.name]) / BINS
+                bin_width = np.ptp(RANGES[column.name]) / BINS
                 assert (np.abs(np.subtract(found[name], value)) <= 2 * bin_width + 1e-9).all()
             else:
-                accuracy = 1e-8 if way == "sums" else 1e-12
-                assert np.allclose(found[name], value, rtol=accuracy, atol=0), (column.name, name)
+                assert np.allclose(found[name], value, rtol=1e-8, atol=0), (column.name, name)
     assert [each["indicator"] for each in merged["columns"][:2]] == [True, True]
     assert not merged["columns"][6]["indicator"]  # blank where `balance` is
 
 
-def test_a_summary_has_no_values_but_the_range() -> None:
-    told: list[float] = []
-    text = json.dumps(summarise(TABLES[1], SCHEMA, TRAINED[1]))
-    json.loads(text, parse_float=lambda number: told.append(float(number)))
-    balances = TABLES[1][TRAINED[1], 1].astype(np.float64)
-    assert set(told) & set(balances) == {np.nanmin(balances), np.nanmax(balances)}
-
-
-def test_quartiles_of_tables_far_apart(tmp_path: Path) -> None:
-    schema = Schema("t", (Column("x", "numeric", 0),))
-    near, far = np.array([[1], [2], [3]], np.float32), np.array([[1001], [1002]], np.float32)
-    files = [
-        write(tmp_path, str(at), summarise(each, schema)) for at, each in enumerate((near, far))
-    ]
-    found = read_spec(settings(spec=tuple(files)))["nodes"]["columns"][0]
-    both = np.concatenate([near, far])
-    assert np.allclose([found["center"], found["scale"]], [both.mean(axis=0), both.std(axis=0)])
-    assert abs(found["fill"][0] - 3) < 0.1
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"num_rows": -1},
-        {"fitted_on": "test"},
-        {"columns": {}},
-        {"roles": {"id": [3]}},
-        {"mean": [float("nan")]},
-        {"mean": ["1"]},
-        {"variance": [-1.0]},
-        {"count": [3]},
-        {"binary": [1]},
-        {"width": 0},
-        {"roles": None},
-        {"role": "text"},
-        {"blank_as": 99},
-        {"histogram": [{"first": 1 << 70, "counts": []}]},
-        {"histogram": [{"first": 0, "counts": [-1, 1]}]},
-        {"name": "balance"},
-    ],
-)
-def test_a_damaged_summary_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
-    summary = json.loads(json.dumps(summarise(TABLES[0], SCHEMA)))
-    ((name, value),) = damage.items()
-    (summary if name in summary else summary["columns"][0])[name] = value
-    with pytest.raises(InputError, match=r"bad\.json: damaged: .*no summary"):
-        read_spec(settings(spec=(write(tmp_path, "bad", summary),)))
-
-
-def test_tables_that_differ_are_refused(tmp_path: Path) -> None:
-    first = write(tmp_path, "first", summarise(TABLES[0], SCHEMA))
-
-    def refuse(message: str, summary: Any, **fields: Any) -> None:
-        other = write(tmp_path, "other", summary)
-        with pytest.raises(InputError, match=message):
-            read_spec(settings(spec=(first, other), **fields))
-
-    rows, fewer = TABLES[1], Schema("nodes.csv", COLUMNS[1:])
-    refuse(r"column `age` is in .*first\.json and not in .*other\.json", summarise(rows, fewer))
-    renamed = Schema("nodes.csv", (Column("age", "boolean", 0), *COLUMNS[1:]))
-    refuse(r"`age` is (numeric|boolean) .* set columns\.numeric=age", summarise(rows, renamed))
-    newer = summarise(rows, SCHEMA) | {"version": 2}
-    refuse(r"other\.json: has pipelines of version \['2'\]; expected 1", newer)
-    refuse(r"`age` has blanks", summarise(rows, SCHEMA), missing="error")
-    with pytest.raises(InputError, match=r"first\.json twice"):
-        read_spec(settings(spec=(first, first)))
-    (tmp_path / "meta.json").write_text(json.dumps({"features": {}}))
-    with pytest.raises(InputError, match="only files of app=describe can be merged"):
-        read_spec(settings(spec=(first, str(tmp_path))))
+def test_a_damaged_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[1, 2")
     with pytest.raises(InputError, match=r"x\.json: damaged"):
-        read_spec(settings(spec=(str(tmp_path / "x.json"),)))
+        read_spec(settings(spec=str(tmp_path / "x.json")))
