@@ -6,7 +6,7 @@ N nodes, C classes, T targets.
 import contextlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,7 @@ def parse_label_texts(pieces: list[Coded], where: str) -> Array:
         log.warning("%s: blanks around a class such as %r are left out", where, spaced[0])
     numbers = {text: _number(text) for text in texts if text not in BLANK}
     if any(number is None for number in numbers.values()):
+        _refuse_two_spellings(numbers, places, codes, where)
         return _names(texts, codes, where)
     spelled: dict[int | float, str] = {}
     for text, number in numbers.items():
@@ -155,6 +156,20 @@ def parse_label_texts(pieces: list[Coded], where: str) -> Array:
         classes: Ints = np.array([*(of_text.get(text, -1) for text in texts), -1], np.int64)[codes]
         return classes
     return _names([None if text in BLANK else text for text in texts], codes, where)
+
+
+def _refuse_two_spellings(
+    numbers: Mapping[str, int | float | None], places: Mapping[str, int], codes: Ints, where: str
+) -> None:
+    """InputError where all classes are True, False, 1 and 0, in both spellings."""
+    words = [text for text in numbers if text.lower() in ("true", "false")]
+    others = [text for text in numbers if text not in words]
+    if words and others and all(numbers[text] in (0, 1) for text in others):
+        rows = [int((codes == places[text]).argmax()) for text in (words[0], others[0])]
+        raise InputError(
+            f"{where}: row {rows[0]} is {words[0]}, row {rows[1]} is {others[0]}; expected one"
+            " spelling of true and false"
+        )
 
 
 def _number(text: str) -> int | float | None:

@@ -150,7 +150,7 @@ def test_labels_and_masks_of_some_nodes(tmp_path, labels, expected):
     assert not found[:, [1, 3]].any()
 
 
-@pytest.mark.parametrize("cells", ["True,False,,True,,", "true,true,1,0,,", ",,,,TRUE,FALSE"])
+@pytest.mark.parametrize("cells", ["True,False,,True,,", "true,true,no,0,,", ",,,,TRUE,FALSE"])
 def test_boolean_labels_do_not_depend_on_the_chunks(tmp_path, cells, monkeypatch):
     nodes = "id,x,label\n" + "".join(f"{row},1,{x}\n" for row, x in enumerate(cells.split(",")))
     folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n")
@@ -159,6 +159,21 @@ def test_boolean_labels_do_not_depend_on_the_chunks(tmp_path, cells, monkeypatch
     monkeypatch.setattr(frames, "TEXT_CELLS", 1 << 20)
     whole = load(folder)
     assert (graph.labels.tolist(), graph.class_names) == (whole.labels.tolist(), whole.class_names)
+
+
+@pytest.mark.parametrize("cells", ["True,False,,1,0,", "0,1,,,,TRUE", "1.0,,,false,,"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_true_beside_1_is_refused(tmp_path, cells, parts):
+    """They would be four classes; part files written by different programs have both."""
+    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
+    rows = [f"{row},1,{cell}\n" for row, cell in enumerate(cells.split(","))]
+    (folder / "nodes.csv").mkdir()
+    for part in range(parts):
+        some = rows[part * 3 :] if part == parts - 1 else rows[:3]
+        (folder / "nodes.csv" / f"part-{part}.csv").write_text("id,x,label\n" + "".join(some))
+    expected = r"column `label`: row \d is \S+, row \d is \S+; expected one spelling"
+    with pytest.raises(InputError, match=expected):
+        load(folder)
 
 
 JANUARY = 1704067200.0  # 2024-01-01
