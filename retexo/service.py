@@ -40,7 +40,7 @@ from prometheus_client import (
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 from starlette.exceptions import HTTPException
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 from partitioning.graph_data import SEPARATOR
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
@@ -449,6 +449,8 @@ def _add_errors(service: FastAPI, store: ModelStore) -> None:
             return answer(422, f"body: no UTF-8: {error.__cause__}")
         if isinstance(error.__cause__, RecursionError):
             return answer(422, "body: lists or objects are nested too deeply")
+        if isinstance(error.__cause__, ValueError):
+            return answer(422, f"body: no JSON: {first_line(error.__cause__)}")
         return answer(error.status_code, str(error.detail))
 
     @service.exception_handler(Exception)

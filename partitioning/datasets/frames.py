@@ -32,6 +32,12 @@ TEXT_CELLS = 1 << 21
 """Cells per chunk if some columns are text; 150 MiB."""
 
 
+INVISIBLE = (
+    "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
+    + "\0\u200b\u200c\u200d\u2060\ufeff"
+)
+"""Letters that an id cannot have alone: spaces, also of no width."""
+
 Coded = tuple[Ints, list[str]]
 """A column of text: [K] positions in the list of different texts, -1 where blank; and this list."""
 
@@ -296,7 +302,7 @@ def id_cells(
             return values.astype(np.int64)
         raise ReadAgain(column)
     texts = cells.astype(str)
-    blank = np.flatnonzero(cells.isna() | (texts.str.strip() == ""))
+    blank = np.flatnonzero(cells.isna() | (texts.str.strip(INVISIBLE) == ""))
     if len(blank):
         row = first_row(frame) + blank[0]
         raise InputError(f"{path}: column `{column}`, row {row} is blank; expected a node's id")

@@ -197,6 +197,8 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "no UTF-8": ("/predict", b'{"ids": ["\xff"]}', 422, "body: no UTF-8: .*0xff"),
     "deep": ("/predict", b'{"ids": ' + b"[" * 9_000, 422, "body: .*nested too deeply"),
     "blank id": ("/predict", {"nodes": [{**NEW, "customer": " "}]}, 422, "row 0 is blank"),
+    "invisible id": ("/embed", {"nodes": [{**NEW, "customer": "\u200b"}]}, 422, "row 0 is blank"),
+    "huge integer": ("/embed", b"[" + b"9" * 5000 + b"]", 422, "body: no JSON: .* digits"),
     "empty id": ("/embed", {"nodes": [{**NEW, "customer": ""}]}, 422, "row 0 is blank"),
     "blank end": (
         "/predict",
