@@ -64,9 +64,11 @@ OPTIONAL: dict[str, dict[str, Any]] = {
     "targets": {"mean": NUMBERS, "deviation": NUMBERS},
 }
 """By object of model.json the shapes of its fields; those that lack are found by who reads them."""
+NULLS = {"answer": (None,), "targets": (None,)}
+"""Objects that may be null."""
 SHAPE: dict[str, Any] = {
     **{
-        f"{name}?": (None, {f"{field}?": shape for field, shape in fields.items()})
+        f"{name}?": (*NULLS.get(name, ()), {f"{field}?": shape for field, shape in fields.items()})
         for name, fields in OPTIONAL.items()
     },
     "multilabel?": bool,

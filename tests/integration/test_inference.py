@@ -657,6 +657,7 @@ def of_type(path: str, value: Any) -> Callable[[Path], None]:
 
 OF_TYPES: list[tuple[str, Any]] = [
     ("multilabel", "x"),
+    ("graph", None),
     ("answer/has_labels", "x"),
     ("answer/slopes", "1"),
     ("answer/biases", {"1": 2}),
