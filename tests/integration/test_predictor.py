@@ -508,7 +508,7 @@ def test_tables_of_which_some_have_weights(
     np.testing.assert_allclose(probabilities(table), of_ones, rtol=0, atol=1e-5)
 
     if not typed:  # and it goes on training there
-        more = (*common, *data, "dataset_file=tables", "features.spec=[run]", "init=run")
+        more = (*common, *data, "dataset_file=tables", "features.spec=run", "init=run")
         ended = run_main("app=train", *more, "partition_dir=on", "hydra.run.dir=on", cwd=tmp_path)
         assert ended.rc == 0, ended.output
 
