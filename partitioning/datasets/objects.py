@@ -154,6 +154,8 @@ def networkx_arrays(G: Any, label: str = "label", feat: str = "feat") -> dict[st
         rows = [
             np.atleast_1d(value).astype(np.float32) for value in of_nodes[feat] if value is not None
         ]
+    if any(row.ndim != 1 for row in rows):
+        raise InputError(f"node attribute {feat!r}: a list of lists; expected a list of numbers")
     wide = {len(one) for one in rows}
     if len(wide) > 1:
         raise InputError(

@@ -389,7 +389,9 @@ def edit_types(place: Path, rng: Random) -> Change:
     if touched:  # content of types begins with their names
         prefix = "acts" if "acts" in path.name else path.stem
         of_target = {"label", "split"} & touched if prefix == "film" else set()
-        touched = frozenset({f"{prefix}{name}" for name in touched} | of_target)
+        prefixes = (prefix, "rev_acts") if prefix == "acts" else (prefix,)
+        of_type = {f"{each}{name}" for each in prefixes for name in touched}
+        touched = frozenset(of_type | of_target)
     return Change(f"{path.name}: {change.said}", touched)
 
 

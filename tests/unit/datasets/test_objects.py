@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -270,3 +272,32 @@ def test_networkx_with_gaps(tmp_path):
     G.add_edge("1", 0)
     with pytest.raises(InputError, match="nodes 1 and '1' have the same name; rename one"):
         retexo.from_networkx(G, tmp_path / "g.npz", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "value", "message"),
+    [
+        ("edge", "weight", "heavy", "edge attribute 'weight': could not convert"),
+        ("node", "feat", [[1.0], [2.0]], "node attribute 'feat': a list of lists"),
+        ("node", "feat", "x", "node attribute 'feat': could not convert"),
+        ("node", "train_mask", np.ones(2), "node attribute 'train_mask': .*true or false"),
+    ],
+)
+def test_an_attribute_that_is_no_number_is_named(
+    tmp_path: Path, at: str, name: str, value: Any, message: str
+) -> None:
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.DiGraph([(0, 1)])
+    networkx.set_node_attributes(graph, {0: 1, 1: 0}, "label")
+    (graph.edges[0, 1] if at == "edge" else graph.nodes[1])[name] = value
+    with pytest.raises(InputError, match=message):
+        retexo.from_networkx(graph, tmp_path / "graph.npz")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_frame_that_is_no_table_leaves_nothing(tmp_path: Path) -> None:
+    nodes = pd.DataFrame({"id": [1, 2], "label": [0, 1]})
+    edges = pd.DataFrame({"src": [1, "a"], "dst": [2, 1]}, dtype=object)
+    with pytest.raises(InputError, match="edges: not a table with one type of values"):
+        retexo.from_pandas(nodes, edges, tmp_path / "graph")
+    assert not [*tmp_path.iterdir()]
