@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import snapshot
+from support import random_graph, snapshot, thirds, write_partitions
 
 from partitioning import file_io
 from partitioning.directory import replace_directory, stored_graph, write_directory
@@ -690,3 +690,16 @@ def test_a_damaged_directory_is_not_updated(
         update(path, **change)
     assert snapshot(path) == before
     assert not [*path.parent.glob(".*")]
+
+
+def test_a_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    """A parquet file stores equal cells once."""
+    path = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2).path
+    table = tmp_path / "deleted.parquet"
+    pd.DataFrame({"id": np.zeros(500_000, np.int8)}).to_parquet(table)
+    assert table.stat().st_size < 10_000
+    given = ["app=update", f"partition_dir={path}", f"update.deleted_nodes={table}"]
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match=r"deleted\.parquet: grows by 0\.0037"):
+        apps.run(compose([*given, "dataset_max_gib=0.001"]), tmp_path / "out")
+    assert snapshot(tmp_path) == before
