@@ -111,7 +111,7 @@ def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None)
             return hydra.compose(config_name, [*overrides], return_hydra_config=True)
     except REFUSALS:
         raise
-    except (ValueError, TypeError, AttributeError, LookupError) as error:  # at odd defaults
+    except Exception as error:  # at odd defaults or a name twice: Hydra raises many types
         raise InputError(explain_command(error, overrides)) from error
     finally:
         OwnFolder.path = None

@@ -650,9 +650,7 @@ def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 # --- settings ----------
 
 
-DERIVED = {
-    "seed": {"partition.seed", "split.seed"},
-}
+DERIVED = {"seed": {"partition.seed", "split.seed", "synthetic.seed"}}
 """Settings that follow another one."""
 
 

@@ -748,6 +748,17 @@ def test_interpolations_that_double_are_refused(tmp_path: Path, form: str, num_f
     check_config_dir(str(tmp_path / "few"))
 
 
+@pytest.mark.parametrize(
+    "content", ["defaults: 5", "defaults: [5]", "defaults: ['${a}': b]", "seed: 1\nseed: 2"]
+)
+def test_what_hydra_cannot_compose_is_refused(tmp_path: Path, content: str) -> None:
+    """It raises errors of many types for files of users."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(content)
+    with pytest.raises(InputError):
+        compose(["+experiment=mine"], config_dir=str(tmp_path))
+
+
 def test_a_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(r'dataset_dir: "\ud800"')
     with pytest.raises(InputError, match=r"'\\ud800' is no Unicode text"):
