@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from partitioning.child_process import end_with_parent, run_module
 from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.errors import InputError
+from partitioning.file_io import load_npy
 from partitioning.graph_data import GraphData
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def partition(
         num_entries = _write_graph(graph, folder)
         arguments = [library, num_parts, objective, rng.integers(2**31), os.getpid(), name]
         _run([*map(str, arguments)], library, START_SECONDS + SECONDS_PER_EDGE * num_entries)
-        parts: NDArray[np.int64] = np.load(folder / "parts.npy")
+        parts: NDArray[np.int64] = load_npy(folder / "parts.npy")
     assert parts.shape == (graph.num_nodes,)
     assert parts.min(initial=0) >= 0
     assert parts.max(initial=0) < num_parts
@@ -162,7 +163,7 @@ def main(
     """Partition the graph of a folder, see above; parent: the process that waits."""
     end_with_parent(parent)
     run = {"pymetis": _partition_by_pymetis, "dgl": _partition_by_dgl}[library]
-    starts, neighbours = (np.load(folder / f"{name}.npy") for name in ("starts", "neighbours"))
+    starts, neighbours = (load_npy(folder / f"{name}.npy") for name in ("starts", "neighbours"))
     (folder / "neighbours.npy").unlink()  # large, and left behind by a command that is killed
     np.save(folder / "parts.npy", run(starts, neighbours, num_parts, objective, seed))
 

@@ -349,6 +349,7 @@ FIELDS = {
     "peak_private_bytes",
     "restarts",
     "partition_digest",
+    "data_checksums",
     "resumed",
 }
 
