@@ -10,9 +10,9 @@ bytes a pair until the child has read it.
 
 METIS gets a simple undirected graph: no self loops, and each pair of neighbours once, because DGL's
 corrupts memory where pairs are repeated. Neither nodes nor edges have weights. The number of copies
-of an edge as its weight changes nothing for the objective `vol`, and gives 18 to 71 % more halo rows
-for `cut`. `hypergraph.balance` evens out types and training nodes afterwards: with weights instead,
-METIS has cut 6 % worse and left parts of 1.7 times the mean.
+of an edge as its weight changes nothing for the objective `vol`, and gives 18 to 71 % more halo
+rows for `cut`. `hypergraph.balance` evens out types and training nodes afterwards: with weights
+instead, METIS has cut 6 % worse and left parts of 1.7 times the mean.
 
 N nodes, E pairs of neighbours, P parts.
 """

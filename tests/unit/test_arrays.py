@@ -163,9 +163,7 @@ def test_no_file_is_opened_by_another_way() -> None:
                 other = text.startswith(
                     ("os.open(", "archive.open(", "archive.zip.open(", "opener.open(")
                 )
-                other = other or text.startswith(
-                    ("self._filesystem().open(", "ChangedRowsExchange.open(")
-                )
+                other = other or text.startswith("self._filesystem().open(")
                 other = other or "/proc/" in text or "os.devnull" in text
                 if where not in OWN and not other:
                     found.append(f"{where}:{call.lineno}: {text}")
