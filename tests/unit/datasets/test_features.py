@@ -25,6 +25,7 @@ from partitioning.features.encoder import EncodedFeatures, State, apply, fit
 from partitioning.features.kinds import HOPS, WIDTH, with_features
 from partitioning.features.schema import Column, Schema, check_states, describe
 from partitioning.features.spec import read_spec
+from partitioning.features.statistics import Moments
 from partitioning.features.sums import BINS, Words, compute_share, fit_sums, share_nothing
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import FeatureSettings
@@ -536,6 +537,14 @@ def test_the_pipeline_of_all_sites_is_that_of_all_rows(
                 assert np.allclose(found[name], value, rtol=1e-8, atol=0), (column.name, name)
     assert [each["indicator"] for each in merged["columns"][:2]] == [True, True]
     assert not merged["columns"][6]["indicator"]  # blank where `balance` is
+
+
+def test_moments_of_blocks_are_those_of_all_rows() -> None:
+    """Blocks of other sizes and means; blanks are left out."""
+    blocks = [table[:, :2].astype(np.float64) for table in TABLES]
+    found, rows = Moments.of(blocks, 2), np.concatenate(blocks)
+    np.testing.assert_allclose(found.mean, np.nanmean(rows, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.deviation, np.nanstd(rows, axis=0), rtol=1e-12)
 
 
 def test_a_damaged_pipeline_is_refused(tmp_path: Path) -> None:
