@@ -734,6 +734,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "model": (("model=gat",), ("model=gat", "model=gcn")),
     "width": (("hidden_dim=16",), ("hidden_dim=16", "hidden_dim=8")),
     "layers": (("num_layers=3",), ("num_layers=3",)),
+    "trainer": (("trainer=bns",), ("trainer=bns", "trainer=lazy")),
     "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),
     "nothing there": (("checkpoint_dir=nowhere",), ("checkpoint_dir=nowhere", "app=train")),
     "two precisions": (
