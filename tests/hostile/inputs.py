@@ -192,19 +192,7 @@ def defaults() -> dict[str, Any]:
 
 def override(name: str, value: Any) -> str:
     """As Hydra reads it: quoted."""
-    return f"{name}={quoted(value)}"
-
-
-def quoted(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(quoted, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{quoted(entry)}' for key, entry in value.items())}}}"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "\\'") + "'"
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    )
+    return f"{name}={mutate.quoted(value)}"
 
 
 def settings(rng: Random, base: Path) -> Input:

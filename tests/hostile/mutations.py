@@ -238,6 +238,19 @@ def like(default: Any, rng: Random) -> Any:
     return rng.choice({int: INTEGERS, float: FLOATS}.get(type(default), WORDS))
 
 
+def quoted(value: Any) -> str:
+    """A value as Hydra reads it on a command line."""
+    if isinstance(value, list):
+        return f"[{','.join(map(quoted, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{quoted(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "\\'") + "'"
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    )
+
+
 def spots(content: Any) -> Iterator[tuple[Any, Any]]:
     """Every (container, key) of a JSON value."""
     items = (

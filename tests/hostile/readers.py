@@ -31,7 +31,7 @@ from support import random_graph, thirds, write_partitions
 import retexo
 from partitioning import local_copies
 from partitioning.datasets import objects, read_graph
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
@@ -626,7 +626,11 @@ def edit_parts(place: Path, rng: Random) -> Change:
 
 
 def read_parts(place: Path) -> Content:
-    found = find([place / "parts"], 2)
+    return contents_of(find([place / "parts"], 2))
+
+
+def contents_of(found: PartitionDirectory) -> Content:
+    """The tensors of both partitions, after their checksums."""
     found.verify(range(2))
     content: Content = {}
     for part in range(2):
@@ -669,23 +673,10 @@ def edit_settings(place: Path, rng: Random) -> Change:
 
 def read_settings(place: Path) -> Content:
     given = json.loads((place / "settings.json").read_text())
-    overrides = [f"{name}={as_override(value)}" for name, value in given.items()]
+    overrides = [f"{name}={mutate.quoted(value)}" for name, value in given.items()]
     settings = compose(overrides)
     json.dumps(settings.resolved, ensure_ascii=False).encode()  # as summary.json has them
     return {name: repr(value) for name, value in flatten(settings.resolved).items()}
-
-
-def as_override(value: Any) -> str:
-    """As Hydra reads it: quoted."""
-    if isinstance(value, list):
-        return f"[{','.join(map(as_override, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{as_override(each)}' for key, each in value.items())}}}"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "\\'") + "'"
-    return (
-        "null" if value is None else json.dumps(value) if isinstance(value, bool) else repr(value)
-    )
 
 
 def judge_settings(valid: Content, found: Content, change: Change) -> str:
@@ -1069,13 +1060,7 @@ def edit_site(place: Path, rng: Random) -> Change:
 
 
 def read_sites(place: Path) -> Content:
-    found = find_sites(place / "sites", 2, 0.1)
-    found.verify(range(2))
-    content: Content = {}
-    for part in range(2):
-        held = found.read_hetero(part) if found.is_hetero else found.read(part)
-        content |= {f"{part}/{name}": value for name, value in tensors_of(held)}
-    return content
+    return contents_of(find_sites(place / "sites", 2, 0.1))
 
 
 # --- all ----------
