@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from typing import Any
 
+from partitioning.file_io import parse_json
 from retexo.launch.tls import CertificateRefused, Tls
 
 MAX_MESSAGE_BYTES = 1 << 18
@@ -168,8 +169,7 @@ def decode(line: bytes) -> dict[str, Any]:
     Raises ChannelClosed for anything else, and for text that UTF-8 cannot encode.
     """
     try:
-        message = json.loads(line.decode())
-        json.dumps(message, ensure_ascii=False).encode()  # fails for lone surrogates ("\\ud800")
+        message = parse_json(line.decode())
     except (ValueError, RecursionError) as error:
         raise ChannelClosed("not a message of retexo") from error
     if not isinstance(message, dict):

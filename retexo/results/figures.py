@@ -1,6 +1,7 @@
 """Figures of one data set or one run by matplotlib, in the colours of Okabe and Ito (2008)."""
 
 import importlib.util
+import math
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -176,7 +177,7 @@ def _plot_pairs(shown: list[tuple[str, np.ndarray[Any, Any]]], width: float) -> 
         axes.set_facecolor("0.9")
         axes.set(xlabel="receiver", ylabel="sender")
         axes.set_title(_wrap(name), fontsize=9)
-        _write_numbers(axes, np.where(own, 0, table), most, lambda count: format_bytes(count))
+        _write_numbers(axes, np.where(own, 0, table), most, format_bytes)
         bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda x, _: format_bytes(x))
         bar.set_label("bytes", fontsize=8)
     return figure
@@ -225,7 +226,7 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
         )
         for axes, name, label, colour in series:
             values = [(each.round, getattr(each, name)) for each in points]
-            known = [(at, value) for at, value in values if value is not None and value == value]
+            known = [(at, y) for at, y in values if y is not None and not math.isnan(y)]
             if known:
                 axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.2, label=label)
             if known and axes is metric:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ class Run:
         chosen = self.summary.get("chosen")
         return str(chosen.get("metric")) if isinstance(chosen, dict) else None
 
-    @property
+    @cached_property
     def draw(self) -> str:
         """Key of the draw: equal for runs with the same seeds, split and partitions."""
         return json.dumps([*(self.settings.get(name) for name in SEEDS), self.partition_digest])
