@@ -37,10 +37,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             print(f"{table}: {name}, {column['role']}: {values}")
     content = proposed["nodes"] if dataset.name == "parts" else proposed
     write_json(run_dir / AGREED_FILE, content)
-    print(
-        f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories; sites"
-        " edit it, agree on one file, and give it as features.spec to app=describe at all sites"
-    )
+    print(f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories")
+    if dataset.name == "parts":
+        print("edit it, agree on one file, and give it as features.spec of app=describe everywhere")
     return content
 
 
