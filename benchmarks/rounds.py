@@ -31,7 +31,6 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.launch import fork_server, start_workers
 from retexo.launch.certificates import read_credentials
 from retexo.launch.handshake import RunInfo
-from retexo.launch.tls import StreamTls
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.stage import Architecture, build_stages
@@ -99,7 +98,7 @@ def messages_alone(
     meeting, sizes, keys = job
     if keys is not None:
         own = read_credentials(keys / f"site{rank}", rank, WORKERS)
-        meeting = replace(meeting, security=StreamTls(own))
+        meeting = replace(meeting, security=own.secure_stream)
     torch.set_num_threads(1)
     with connected(meeting, rank, streams) as transport:
         comm = Communicator(transport)

@@ -34,13 +34,16 @@ def main() -> int:
     keep_standard_streams()
     try:
         check_unicode(sys.argv[1:])
+        if sys.argv[1:2] == ["credentials"]:
+            from retexo.launch.security import import_certificates
+
+            import_certificates()
+            from retexo.apps.credentials import main as make_credentials
+
+            return make_credentials(sys.argv[2:])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if sys.argv[1:2] == ["credentials"]:
-        from retexo.apps.credentials import main as make_credentials
-
-        return make_credentials(sys.argv[2:])
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, instead of exiting with status 1
     try:
         return run_jobs()

@@ -26,24 +26,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
 from partitioning.errors import InputError
-from partitioning.file_io import open_regular, read_bytes, reading
+from partitioning.file_io import open_regular
 from retexo.launch.certificates import (
-    import_serialization,
-    import_x509,
     naming_file,
-    number_of,
     read_key,
     read_pem,
     read_revocations,
-    revocation_number,
 )
 
 DAYS = 365
 """Default validity of certificates."""
 LIST_DAYS = 3650
 """Validity of the authority's certificate and of the list of revoked certificates."""
-SHARED = ("authority.pem", "revoked.pem", "members.json", "members.sig")
+SHARED = ("authority.pem", "revoked.pem", "members.json")
 """Files that the authority copies to all sites."""
 
 
@@ -94,28 +94,22 @@ def authority(folder: Path) -> None:
     key = _new_key(folder)
     certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
     _write_pem(folder / "authority.pem", certificate)
-    _write_pem(folder / "revoked.pem", _make_revocation_list(key, certificate, 1, ()))
+    _write_pem(folder / "revoked.pem", _make_revocation_list(key, certificate, ()))
     print(f"{folder}: a new authority; who has its key.pem decides who takes part")
 
 
 def request(folder: Path, name: str) -> None:
     """Create a site's key and the request for its certificate."""
-    x509 = import_x509()
     _check_name(name)
     key = _new_key(folder)
-    _write_pem(
-        folder / "request.pem",
-        x509.CertificateSigningRequestBuilder()
-        .subject_name(_make_x509_name(name))
-        .sign(key, _make_sha256()),
-    )
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_make_x509_name(name))
+    _write_pem(folder / "request.pem", builder.sign(key, hashes.SHA256()))
     digest = _key_digest(key.public_key())
     print(f"{folder / 'request.pem'}: send it to the authority; key.pem stays here. Key {digest}")
 
 
 def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     """Sign a request. First compare the digest of the key with the site, for example by phone."""
-    x509 = import_x509()
     key, issuer = _authority(folder)
     asked = read_pem(request, x509.load_pem_x509_csr)
     with naming_file(request):
@@ -134,27 +128,23 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 
 
 def members(folder: Path, sites: Sequence[str]) -> None:
-    """Write members.json and its signature, members.sig: the sites of a run in order of node_rank.
+    """Write members.json: the sites of a run in order of node_rank.
 
     Args:
         folder: of the authority; issued/NAME.pem has the certificate of each site.
         sites: names of the members.
     """
     path = folder / "members.json"
-    key, issuer = _authority(folder)
-    number = _read_list_number(path) + 1 if path.exists() else 1
+    _, issuer = _authority(folder)
     if len(set(sites)) < len(sites):
         raise InputError(f"--sites {' '.join(sites)}: a name is there twice")
-    listed = [
-        {"name": site, "fingerprint": _fingerprint(_issued(folder, site, issuer))} for site in sites
-    ]
-    content = json.dumps({"number": number, "members": listed}, indent=1).encode()
-    signature = _sign_content(key, content)
-    _write_bytes(path, content)
-    _write_bytes(folder / "members.sig", signature)
+    for site in sites:
+        _issued(folder, site, issuer)
+    listed = {"members": [{"name": site} for site in sites]}
+    _write_bytes(path, json.dumps(listed, indent=1).encode())
     print(
-        f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its"
-        " issued/NAME.pem as certificate.pem"
+        f"{path}: every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as"
+        " certificate.pem"
     )
 
 
@@ -163,15 +153,15 @@ def revoke(folder: Path, name: str) -> None:
     key, issuer = _authority(folder)
     certificate = _issued(folder, name, issuer)
     before = read_revocations(folder, issuer)
-    number = revocation_number(folder / "revoked.pem", before) + 1
+    entry = x509.RevokedCertificateBuilder(certificate.serial_number, datetime.now(UTC)).build()
     with naming_file(folder / "revoked.pem"):
-        revoked = _make_revocation_list(key, issuer, number, (*before, _revoked(certificate)))
+        revoked = _make_revocation_list(key, issuer, (*before, entry))
     _write_pem(folder / "revoked.pem", revoked)
     (folder / "issued" / f"{name}.pem").rename(
         folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked"
     )
     print(
-        f"{folder / 'revoked.pem'}: give it to all sites; those with another number than node 0's"
+        f"{folder / 'revoked.pem'}: give it to all sites; those with another list than node 0's"
         " are refused"
     )
 
@@ -203,11 +193,8 @@ def hand_out(folder: Path, sites: Sequence[str]) -> None:
 # --- keys, certificates, lists ----------
 
 
-def _new_key(folder: Path) -> Any:
+def _new_key(folder: Path) -> ec.EllipticCurvePrivateKey:
     """Create a key that only its owner may read; an existing file is not overwritten."""
-    serialization = import_serialization()
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key, form = ec.generate_private_key(ec.SECP256R1()), serialization.PrivateFormat.PKCS8
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -218,9 +205,11 @@ def _new_key(folder: Path) -> Any:
     return key
 
 
-def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -> Any:
+def _certificate(
+    name: str, public_key: Any, key: Any, issuer: x509.Certificate | None, days: int
+) -> x509.Certificate:
     """Sign with `key`, whose certificate is `issuer`; None for the authority's own certificate."""
-    x509, now, is_authority = import_x509(), datetime.now(UTC), issuer is None
+    now, is_authority = datetime.now(UTC), issuer is None
     use = dict.fromkeys(
         (
             "content_commitment",
@@ -233,7 +222,7 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
         False,
     )
     purposes = [x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH]
-    extensions = [
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
         (x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True),
         (
             x509.KeyUsage(
@@ -243,15 +232,10 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
         ),
         (x509.SubjectKeyIdentifier.from_public_key(public_key), False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False),
-        *(
-            []
-            if is_authority
-            else [
-                (x509.ExtendedKeyUsage(purposes), False),
-                (x509.SubjectAlternativeName([x509.DNSName(name)]), False),
-            ]
-        ),
     ]
+    if not is_authority:
+        extensions.append((x509.ExtendedKeyUsage(purposes), False))
+        extensions.append((x509.SubjectAlternativeName([x509.DNSName(name)]), False))
     builder = x509.CertificateBuilder(
         _make_x509_name(name) if issuer is None else issuer.subject,
         _make_x509_name(name),
@@ -262,30 +246,24 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
     )
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
-    return builder.sign(key, _make_sha256())
+    return builder.sign(key, hashes.SHA256())
 
 
-def _make_revocation_list(key: Any, issuer: Any, number: int, revoked: Sequence[Any]) -> Any:
-    """Make and sign the authority's list of revoked certificates, with a number that grows."""
-    x509, now = import_x509(), datetime.now(UTC)
+def _make_revocation_list(
+    key: Any, issuer: x509.Certificate, revoked: Sequence[x509.RevokedCertificate]
+) -> x509.CertificateRevocationList:
+    """Make and sign the authority's list of revoked certificates."""
+    now = datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder(
         issuer.subject, now, now + timedelta(days=LIST_DAYS), revoked_certificates=list(revoked)
     )
-    builder = builder.add_extension(x509.CRLNumber(number), False)
+    builder = builder.add_extension(x509.CRLNumber(len(revoked) + 1), False)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    return builder.add_extension(identifier, False).sign(key, _make_sha256())
+    return builder.add_extension(identifier, False).sign(key, hashes.SHA256())
 
 
-def _revoked(certificate: Any) -> Any:
-    """The entry of a certificate in the list of revoked ones."""
-    builder = import_x509().RevokedCertificateBuilder(certificate.serial_number, datetime.now(UTC))
-    return builder.build()
-
-
-def _authority(folder: Path) -> tuple[Any, Any]:
+def _authority(folder: Path) -> tuple[Any, x509.Certificate]:
     """The key and certificate of an authority; InputError if they do not belong together."""
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
-
     path = folder / "key.pem"
     key = read_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
@@ -293,7 +271,7 @@ def _authority(folder: Path) -> tuple[Any, Any]:
             f"{path}: a key of another kind than RSA and elliptic curves; get it again from the"
             " authority"
         )
-    certificate = read_pem(folder / "authority.pem", import_x509().load_pem_x509_certificate)
+    certificate = read_pem(folder / "authority.pem", x509.load_pem_x509_certificate)
     with naming_file(folder / "authority.pem"):
         if certificate.public_key() != key.public_key():
             raise InputError(
@@ -302,27 +280,21 @@ def _authority(folder: Path) -> tuple[Any, Any]:
     return key, certificate
 
 
-def _issued(folder: Path, name: str, issuer: Any) -> Any:
+def _issued(folder: Path, name: str, issuer: x509.Certificate) -> x509.Certificate:
     """The certificate of a site; InputError if this authority has not issued one."""
     _check_name(name)
     path = folder / "issued" / f"{name}.pem"
     if not path.exists():
         raise InputError(f"{path}: {name} has no certificate that is not revoked; sign its request")
-    certificate = read_pem(path, import_x509().load_pem_x509_certificate)
+    certificate = read_pem(path, x509.load_pem_x509_certificate)
     with naming_file(path):
         certificate.verify_directly_issued_by(issuer)
     return certificate
 
 
-def _read_list_number(members: Path) -> int:
-    """Return the number that a file with a list of members has; InputError for a damaged file."""
-    with reading(members, "list of members", "get it again from the authority"):
-        return number_of(json.loads(read_bytes(members)))
-
-
 def _write_pem(path: Path, made: Any) -> None:
     """Write a certificate, request or list of revocations in PEM."""
-    _write_bytes(path, made.public_bytes(import_serialization().Encoding.PEM))
+    _write_bytes(path, made.public_bytes(serialization.Encoding.PEM))
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
@@ -330,43 +302,16 @@ def _write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _fingerprint(certificate: Any) -> str:
-    """Return the sha256 (hex) of a certificate."""
-    return hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
-
-
 def _key_digest(public_key: Any) -> str:
     """The digest that two people compare on the phone."""
-    serialization = import_serialization()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()[
-        :32
-    ]
+    content = public_key.public_bytes(serialization.Encoding.DER, form)
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _sign_content(key: Any, content: bytes) -> bytes:
-    """Return the signature of the SHA-256 of the content, by an elliptic-curve or RSA key."""
-    from cryptography.hazmat.primitives.asymmetric import ec, padding
-
-    of_curve = isinstance(key, ec.EllipticCurvePrivateKey)
-    made: bytes = key.sign(
-        content,
-        *((ec.ECDSA(_make_sha256()),) if of_curve else (padding.PKCS1v15(), _make_sha256())),
-    )
-    return made
-
-
-def _make_x509_name(name: str) -> Any:
+def _make_x509_name(name: str) -> x509.Name:
     """Return an X.509 name whose common name is `name`."""
-    x509 = import_x509()
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-
-
-def _make_sha256() -> Any:
-    """Return the SHA-256 of `cryptography`, for signatures."""
-    from cryptography.hazmat.primitives import hashes
-
-    return hashes.SHA256()
 
 
 def _check_name(name: str) -> None:

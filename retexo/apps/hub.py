@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.launch.certificates import read_credentials
 from retexo.launch.control_channel import listen
 from retexo.launch.hub import HubServer
+from retexo.launch.security import import_certificates
 from retexo.launch.start_workers import terminate_as_exit
-from retexo.launch.tls import Tls
 from retexo.settings.run_settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,9 @@ def run(settings: Settings, run_dir: Path) -> Any:
             "app=hub: needs distributed.hub=ADDRESS:PORT, where it listens, and"
             " distributed.credentials=FOLDER; it is the last member, after all nodes"
         )
-    credentials = read_credentials(Path(cluster.credentials), cluster.num_nodes, cluster.num_nodes)
+    tls = import_certificates().read_credentials(
+        Path(cluster.credentials), cluster.num_nodes, cluster.num_nodes
+    )
     address, port = cluster.hub_address
     try:
         listener = listen(address, port)
@@ -37,4 +38,4 @@ def run(settings: Settings, run_dir: Path) -> Any:
         ) from error
     with listener, terminate_as_exit():
         logger.info("hub of %d nodes at %s", cluster.num_nodes, cluster.hub)
-        HubServer(listener, Tls(credentials)).serve()
+        HubServer(listener, tls).serve()

@@ -14,7 +14,7 @@ Pieces = Sequence[ByteArray]
 
 SecureStream = Callable[[socket.socket, int, float, bool], socket.socket]
 """Encrypts a stream to a worker of a node within some seconds, as the side that accepted it or that
-opened it; PeerLost if that fails. Picklable. retexo.launch.tls.StreamTls is one."""
+opened it; PeerLost if that fails. Picklable. retexo.launch.tls.Tls.secure_stream is one."""
 
 
 class PeerLost(RuntimeError):

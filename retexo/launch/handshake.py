@@ -62,7 +62,7 @@ class NodeInfo:
     address: str
     """ADDRESS:PORT at which the other nodes reach this one."""
     credentials: str = ""
-    """Numbers of the signed lists (Security.versions); empty in the clear."""
+    """Members and list of revoked certificates (Tls.lists); empty in the clear."""
     resumes: bool = False
     num_saved: int | None = None
 

@@ -151,7 +151,7 @@ def connect_nodes(
             partition=run.partition,
             backend=cluster.backend,
             address=endpoint.address,
-            credentials=security.versions,
+            credentials=security.tls.lists if security.tls is not None else "",
             resumes=run.resumes,
             num_saved=run.num_saved,
         )
@@ -203,12 +203,12 @@ class Participant:
             secret: known to the nodes of this run only.
             store: ADDRESS:PORT of gloo's store; else empty.
         """
-        run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
+        run_id, tls = hashlib.sha256(secret.encode()).hexdigest()[:16], self.security.tls
         address, port = split_address(store) if store else ("", 0)
         rendezvous = replace(
             _make_rendezvous(self.cluster, self.interface, run_id, address=address, port=port),
-            security=self.security.streams,
-            identity=f"{run_id} {self.security.members}",
+            security=None if tls is None else tls.secure_stream,
+            identity=f"{run_id} {tls.members if tls is not None else ''}",
             parts_per_node=self.cluster.parts_per_node,
         )
         links = {key[0]: channel for key, channel in found.items() if len(key) == 1}

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-from retexo.comm.transport import SecureStream
-from retexo.launch.certificates import read_credentials
+from partitioning.errors import InputError
 from retexo.launch.hub import Hub
-from retexo.launch.tls import StreamTls, Tls
+from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
 
 
@@ -15,15 +15,7 @@ class Security:
     """How a node's connections are encrypted and relayed; by default direct and in the clear."""
 
     tls: Tls | None = None
-    """Encrypts the connections between parents."""
-    streams: SecureStream | None = None
-    """Encrypts the streams between workers."""
     hub: Hub | None = None
-    """None: nodes connect directly."""
-    versions: str = ""
-    """Numbers of the signed lists of members and of revoked certificates."""
-    members: str = ""
-    """The nodes and their certificates."""
 
 
 def make_security(cluster: ClusterSettings) -> Security:
@@ -34,11 +26,22 @@ def make_security(cluster: ClusterSettings) -> Security:
     """
     if not cluster.encrypted:
         return Security()
-    assert cluster.credentials is not None
-    credentials = read_credentials(Path(cluster.credentials), cluster.node_rank, cluster.num_nodes)
-    tls = Tls(credentials)
-    hub = None
-    if cluster.hub is not None:
-        is_node_0 = len(credentials.members) == cluster.num_nodes  # no hub is listed
-        hub = Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes)
-    return Security(tls, StreamTls(credentials), hub, credentials.numbers, str(credentials.members))
+    tls: Tls = import_certificates().read_credentials(
+        Path(str(cluster.credentials)), cluster.node_rank, cluster.num_nodes
+    )
+    if cluster.hub is None:
+        return Security(tls)
+    is_node_0 = len(tls.members) == cluster.num_nodes  # no hub is listed
+    return Security(tls, Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes))
+
+
+def import_certificates() -> ModuleType:
+    """Import what reads certificates; InputError if `cryptography` is not installed."""
+    try:
+        from retexo.launch import certificates
+    except ImportError as error:
+        raise InputError(
+            "credentials and gradient.secure need cryptography: pip install -e '.[sites]' -c"
+            " constraints.txt"
+        ) from error
+    return certificates

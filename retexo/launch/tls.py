@@ -1,26 +1,52 @@
-"""TLS 1.3 between nodes, with their credentials: parents' links and workers' streams."""
+"""TLS 1.3 between nodes, with certificates on both sides: parents' links and workers' streams."""
 
 import socket
 import ssl
 import time
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from retexo.comm.transport import PeerLost
-from retexo.launch.certificates import Credentials
 
 
 class CertificateRefused(ConnectionError):
     """A peer's certificate is not the one that it should have."""
 
 
+@dataclass(frozen=True)
 class Tls:
-    """TLS with certificates on both sides, with the credentials of a node."""
+    """TLS with the credentials of a node (launch/certificates.py, which has checked them)."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-        self._contexts = {
-            accepted: credentials.context(accepted=accepted) for accepted in (False, True)
-        }
+    folder: Path
+    members: tuple[str, ...]
+    """Names of the sites, by node. The certificate of a site has its name."""
+    lists: str
+    """The members and the list of revoked certificates; equal at all nodes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the contexts, which a worker makes anew."""
+        return Tls, (self.folder, self.members, self.lists)
+
+    @cached_property
+    def _contexts(self) -> dict[bool, ssl.SSLContext]:
+        """By whether the other end opened the connection."""
+        return {accepted: self.make_context(accepted=accepted) for accepted in (False, True)}
+
+    def make_context(self, *, accepted: bool) -> ssl.SSLContext:
+        """Return a context for TLS 1.3; `node_of` then identifies the peer."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # node_of compares the name
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF | ssl.VERIFY_X509_STRICT
+        context.load_cert_chain(self.folder / "certificate.pem", self.folder / "key.pem")
+        for name in ("authority.pem", "revoked.pem"):
+            context.load_verify_locations(self.folder / name)
+        if accepted:
+            context.num_tickets = 0  # no session resumption: each connection checks certificates
+        return context
 
     def wrap(self, connection: socket.socket, *, accepted: bool) -> ssl.SSLSocket:
         """Return a TLS stream over a connection, before its handshake.
@@ -32,66 +58,56 @@ class Tls:
         )
 
     def node_of(self, connection: ssl.SSLSocket) -> int:
-        """Return the node that the peer's certificate belongs to, after the handshake.
+        """Return the node that the peer's certificate names, after the handshake.
 
         Raises:
-            CertificateRefused: the certificate is no member's.
+            CertificateRefused: the certificate names no member, or several.
         """
-        node = self._credentials.node_of(connection.getpeercert(binary_form=True))
-        if node is None:
-            raise CertificateRefused("its certificate is signed, but not in members.json")
-        return node
+        subject: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
+        names = [value for kind, value in subject if kind == "DNS"]
+        nodes = [node for node, member in enumerate(self.members) if member in names]
+        if len(nodes) != 1:
+            raise CertificateRefused(
+                f"its certificate is signed, but {', '.join(names) or 'its site'} is not in"
+                " members.json"
+            )
+        return nodes[0]
 
     def check_node(self, connection: ssl.SSLSocket, node: int) -> None:
-        """Raise CertificateRefused unless the peer's certificate belongs to `node`."""
-        found, members = self.node_of(connection), self._credentials.members
+        """Raise CertificateRefused unless the peer's certificate names the site of `node`."""
+        found = self.node_of(connection)
         if found != node:
-            expected = f"{members[node].name}, node {node}"
             raise CertificateRefused(
-                f"it has the certificate of {members[found].name}, node {found}, not of {expected}"
+                f"it has the certificate of {self.members[found]}, node {found}, not of"
+                f" {self.members[node]}, node {node}"
             )
 
-
-@dataclass(frozen=True)
-class StreamTls:
-    """Encrypts streams between workers with the credentials of a node (SecureStream)."""
-
-    credentials: Credentials
-
-    def __call__(
-        self, stream: socket.socket, node: int, timeout: float, accepted: bool
+    def secure_stream(
+        self, connection: socket.socket, node: int, timeout: float, accepted: bool
     ) -> ssl.SSLSocket:
-        """Encrypt a stream to a worker of `node`, see secure_stream."""
-        return secure_stream(stream, Tls(self.credentials), node, timeout, accepted=accepted)
+        """Encrypt a worker's connection to a worker of another node (SecureStream).
 
+        Args:
+            connection: open, nothing sent so far; closed if this fails.
+            node: the other worker's, which its certificate has to name.
+            timeout: seconds.
+            accepted: whether the other end opened the connection; this end is then the server.
 
-def secure_stream(
-    connection: socket.socket, tls: Tls, node: int, timeout: float, *, accepted: bool
-) -> ssl.SSLSocket:
-    """Encrypt a worker's connection to a worker of another node, within `timeout` seconds.
-
-    Args:
-        connection: open, nothing sent so far; closed if this fails.
-        tls: with the credentials of this node.
-        node: the other worker's, which its certificate has to belong to.
-        timeout: seconds.
-        accepted: whether the other end opened the connection; this end is then the server.
-
-    Raises:
-        PeerLost: the handshake failed, or the certificate belongs to another node.
-    """
-    deadline = time.monotonic() + timeout
-    stream = tls.wrap(connection, accepted=accepted)
-    try:
-        stream.settimeout(timeout)
-        stream.do_handshake()
-        tls.check_node(stream, node)
-        # Each side learns that it was accepted before anything of the run is sent.
-        stream.settimeout(max(0.1, deadline - time.monotonic()))
-        stream.sendall(b"\1")
-        if stream.recv(1) != b"\1":
-            raise CertificateRefused("it closed the connection")
-    except OSError as error:
-        stream.close()
-        raise PeerLost(f"no TLS with a worker of node {node}: {error}") from error
-    return stream
+        Raises:
+            PeerLost: the handshake failed, or the certificate belongs to another node.
+        """
+        deadline = time.monotonic() + timeout
+        stream = self.wrap(connection, accepted=accepted)
+        try:
+            stream.settimeout(timeout)
+            stream.do_handshake()
+            self.check_node(stream, node)
+            # Each side learns that it was accepted before anything of the run is sent.
+            stream.settimeout(max(0.1, deadline - time.monotonic()))
+            stream.sendall(b"\1")
+            if stream.recv(1) != b"\1":
+                raise CertificateRefused("it closed the connection")
+        except OSError as error:
+            stream.close()
+            raise PeerLost(f"no TLS with a worker of node {node}: {error}") from error
+        return stream

@@ -8,7 +8,7 @@ no mask is used twice.
 
 Shares are integers modulo 2^32 or 2^64, in which masks cancel exactly. Public keys are exchanged
 over the streams between the two workers, which with TLS have checked certificates. The run id and
-the certificates of all members are part of the keys.
+the names of all members are part of the keys.
 """
 
 import torch
@@ -17,7 +17,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.masks import PairwiseMasks
 from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import SETUP
-from retexo.launch.certificates import import_x509
+from retexo.launch.security import import_certificates
 
 
 def agree_on_masks(comm: Communicator, context: str) -> PairwiseMasks:
@@ -26,7 +26,7 @@ def agree_on_masks(comm: Communicator, context: str) -> PairwiseMasks:
     Args:
         context: a text that all workers of this run have, and no other run.
     """
-    import_x509()
+    import_certificates()
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF

@@ -36,7 +36,6 @@ from retexo.launch.control_channel import Channel, connect
 from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
 from retexo.launch.hub import Hub, OwnHub
 from retexo.launch.security import Security, make_security
-from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -621,7 +620,7 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
 @pytest.fixture
 def own_hub(folder: Path) -> Iterator[Hub]:
     """The hub within node 0, as node 1 sees it."""
-    tls = [Tls(read_credentials(folder / site, node, 2)) for node, site in enumerate(SITES)]
+    tls = [read_credentials(folder / site, node, 2) for node, site in enumerate(SITES)]
     listener = socket.create_server(("127.0.0.1", 0))
     serving = OwnHub(listener, tls[0])
     yield Hub("127.0.0.1", listener.getsockname()[1], tls[1], 0)

@@ -48,7 +48,6 @@ from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
 from retexo.launch.certificates import read_credentials
 from retexo.launch.heartbeat import Progress
-from retexo.launch.tls import StreamTls
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
@@ -142,8 +141,7 @@ def struck(
 
         Progress.enter, Progress.set_round = enters, is_at  # type: ignore[method-assign]
     if keys:  # as if each worker were a node
-        credentials = read_credentials(keys[rank], rank, WORLD)
-        security = StreamTls(credentials)
+        security = read_credentials(keys[rank], rank, WORLD).secure_stream
         job = replace(job, rendezvous=replace(job.rendezvous, security=security, parts_per_node=1))
     train_worker.main(rank, job, parent, streams)
 
