@@ -14,6 +14,7 @@ import stat
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
@@ -187,10 +188,23 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text; ValueError also for texts with lone surrogates."""
-    content = json.loads(text)
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: also for lone surrogates, and for an object that has a key twice: JSON's usual
+            readers take the last one.
+    """
+    content = json.loads(text, object_pairs_hook=_make_object)
     json.dumps(content, ensure_ascii=False).encode()
+    return content
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        key = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {key[:100]!a} occurs twice; leave one out")
     return content
 
 

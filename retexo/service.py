@@ -17,7 +17,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +29,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -41,6 +42,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 from starlette.exceptions import HTTPException
 
 from partitioning.errors import InputError, first_line
+from partitioning.file_io import parse_json
 from partitioning.graph_data import SEPARATOR
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
@@ -56,6 +58,23 @@ BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 # --- requests ----------
+
+
+class _JSONRequest(Request):
+    async def json(self) -> Any:
+        return parse_json(await self.body())
+
+
+class _JSONRoute(APIRoute):
+    """A route that refuses the JSON that the program's readers of files refuse."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def read_and_handle(request: Request) -> Response:
+            return await handle(_JSONRequest(request.scope, request.receive))
+
+        return read_and_handle
 
 
 class Ids(BaseModel):
@@ -118,23 +137,10 @@ class Nodes(BaseModel):
         if isinstance(nodes, dict):
             given: Any = edges or {}
             return (
-                {name: _frame(rows, "nodes") for name, rows in nodes.items()},
-                {
-                    tuple(name.split(SEPARATOR)): _frame(rows, "edges")
-                    for name, rows in given.items()
-                },
+                {name: pd.DataFrame(rows) for name, rows in nodes.items()},
+                {tuple(name.split(SEPARATOR)): pd.DataFrame(rows) for name, rows in given.items()},
             )
-        return _frame(nodes, "nodes"), _frame(edges or [], "edges")
-
-
-def _frame(rows: Any, what: str) -> pd.DataFrame:
-    """Rows as a data frame; InputError for what is no Unicode text, which JSON can escape."""
-    try:
-        return pd.DataFrame(rows)
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{what}: {error.object[:100]!a} is no Unicode text; write it without lone surrogates"
-        ) from None
+        return pd.DataFrame(nodes), pd.DataFrame(edges or [])
 
 
 class Pairs(BaseModel):
@@ -277,6 +283,7 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
         pool.shutdown(wait=False, cancel_futures=True)
 
     service = FastAPI(title="Retexo", version=store.model.version, lifespan=lifespan)
+    service.router.route_class = _JSONRoute
     _add_errors(service, store)
 
     @service.middleware("http")

@@ -24,8 +24,9 @@ import psutil
 from partitioning.errors import InputError
 from retexo.settings.messages import is_wrong_path
 
-SECONDS, LIMIT = 10.0, 60.0
-"""Of computing in which a reader has to end, and those after which it is interrupted."""
+SECONDS, LIMIT = 10.0, 240.0
+"""Of computing in which a reader has to end, and those after which it is interrupted, however busy
+the machine is."""
 MEMORY = 1 << 30
 """Bytes that a reader may take."""
 LETTERS, LOGGED = 3_000, 20_000

@@ -367,6 +367,10 @@ FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: (folder / "site.json").write_text("[]"),
         "site.json: holds a JSON list",
     ),
+    "key-twice": (
+        lambda folder: (folder / "site.json").write_text('{"version": 1, "site": 1, "site": 2}'),
+        "site.json: .*the key 'site' occurs twice",
+    ),
     "no-npz": (
         lambda folder: (folder / "part.npz").unlink(),
         "part.npz: missing; write it with numpy.savez",
