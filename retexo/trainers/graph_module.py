@@ -18,12 +18,12 @@ from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block, make_block
-from retexo.models.conv.gcn import GCN
 from retexo.models.convolution import Convolution, Inputs
 from retexo.models.hetero_stage import (
     PLAIN_EDGE,
     AnyArchitecture,
     HeteroArchitecture,
+    Schema,
     TypedLayer,
     projected_width,
     projections,
@@ -32,8 +32,14 @@ from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, matmul, to_dense
 from retexo.models.stage import Architecture, OutputHeads, Stage
 from retexo.tasks.output_heads import average_heads, sum_powers
+from retexo.trainers.label_propagation import (
+    PathRelations,
+    SumOverRelations,
+    count_reached,
+    make_aggregator,
+    take_step,
+)
 from retexo.trainers.network_pass import block_mean
-from retexo.trainers.relational_propagation import PathRelations, SumOverRelations
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +72,32 @@ class GraphModule(nn.Module):
         self.heads, self.weighted = heads, frozenset(weighted)
         self.edge_gates = nn.ModuleDict()
         self.eval()
+
+    def smooth(self, start: Tensor, schema: Schema, blocks: Mapping[EdgeType, Block]) -> Tensor:
+        """Label propagation (retexo.trainers.label_propagation) that starts from all nodes, [N, C].
+
+        blocks: of each relation, without edge features.
+        """
+        paths = PathRelations.of(schema)
+        if self.heads.alpha == 1 or not paths.leaving:
+            return start
+        conv = make_aggregator(heterogeneous=schema.relations != (PLAIN_EDGE,))
+
+        def hop(
+            relations: frozenset[EdgeType], rows: Mapping[str, Tensor]
+        ) -> dict[str, SumOverRelations]:
+            sums: dict[str, SumOverRelations] = {}
+            for each in sorted(relations):
+                block, sent = blocks[each], rows[each[0]]
+                total = to_dense(conv.prepare(block, sent.clone(), NO_PROJECTED_ROWS).matrices[-1])
+                found = SumOverRelations(total, count_reached(conv, block.in_degree).to(total))
+                sums[each[2]] = sums[each[2]].add(found) if each[2] in sums else found
+            return sums
+
+        powers = [start]
+        for _ in range(self.heads.steps):
+            powers.append(take_step(paths, powers[-1], powers[-1], hop))
+        return sum_powers(powers, self.heads.alpha)
 
     def scale_of(self, relation: EdgeType, num_edges: int, like: Tensor) -> Tensor | None:
         """The factors [E] that an explainer gives the messages of a relation; None without one."""
@@ -240,18 +272,9 @@ class PlainGraphModule(GraphModule):
         by_head = [logits for _, logits, _ in layers]
         start = average_heads(by_head, self.heads, len(by_head))
         embeddings = layers[-2][0] if len(layers) > 1 else x
-        return Outputs(self.heads.calibrate(self.smooth(start, block)), embeddings, by_head)
-
-    def smooth(self, start: Tensor, block: Block) -> Tensor:
-        """Label propagation, as retexo.trainers.label_propagation, which starts from all nodes."""
-        if self.heads.alpha == 1:
-            return start
-        gcn, powers = GCN(start.shape[1], start.shape[1], dropout=0.0), [start]
-        block = replace(block, edge_feat=None)
-        for _ in range(self.heads.steps):
-            inputs = gcn.prepare(block, powers[-1].clone(), NO_PROJECTED_ROWS)
-            powers.append(to_dense(inputs.matrices[0]))
-        return sum_powers(powers, self.heads.alpha)
+        blocks = {PLAIN_EDGE: replace(block, edge_feat=None)}
+        logits = self.smooth(start, Schema.of_plain_graph(x.shape[1]), blocks)
+        return Outputs(self.heads.calibrate(logits), embeddings, by_head)
 
 
 def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
@@ -316,9 +339,8 @@ class TypedGraphModule(GraphModule):
         by_head, embeddings = run(x_dict, blocks)
         heads = self.heads if len(by_head) > 1 else replace(self.heads, stages=(0,))
         start = average_heads(by_head, heads, len(by_head))
-        if heads.alpha < 1:
-            start = sum_powers(list(self._propagate(start, blocks, x_dict)), heads.alpha)
-        return Outputs(heads.calibrate(start), embeddings, by_head)
+        logits = self.smooth(start, self.schema, blocks)
+        return Outputs(heads.calibrate(logits), embeddings, by_head)
 
     def _run_typed(
         self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
@@ -381,30 +403,6 @@ class TypedGraphModule(GraphModule):
             passed[name] = torch.cat([*start, *far], dim=1)
         return passed
 
-    def _propagate(
-        self, start: Tensor, blocks: Mapping[EdgeType, Block], x_dict: Mapping[str, Tensor]
-    ) -> Iterator[Tensor]:
-        """Yield the logits `start`, then the result of each step along relations.
-
-        Label propagation starts from all nodes of the target.
-        """
-        yield start
-        relations, target = PathRelations.of(self.schema), self.schema.target
-        if not relations.leaving:
-            return
-        rows = start
-        for _ in range(self.heads.steps):
-            reached = _sum_relations(relations.leaving, {target: rows}, blocks, x_dict)
-            found = [reached.pop(target)] if target in reached else []
-            between = {name: each.mean for name, each in reached.items()}
-            if between:
-                found += _sum_relations(relations.returning, between, blocks, x_dict).values()
-            whole = found[0]
-            for each in found[1:]:
-                whole.add(each.total, each.count)
-            rows = torch.where(whole.count > 0, whole.mean, rows)
-            yield rows
-
 
 def _relation_inputs(
     stage: Stage,
@@ -422,25 +420,6 @@ def _relation_inputs(
         read, chosen = [rows[each[0]] for each in into], tuple(blocks[each] for each in into)
     matrices = tuple(as_matrix(each) for each in (*first, *read))
     return Inputs(matrices, 0, NO_PROJECTED_ROWS, skips=own, blocks=chosen)
-
-
-def _sum_relations(
-    relations: frozenset[EdgeType],
-    rows: Mapping[str, Tensor],
-    blocks: Mapping[EdgeType, Block],
-    x_dict: Mapping[str, Tensor],
-) -> dict[str, SumOverRelations]:
-    """Return, by destination type, the sum of the means over relations.
-
-    rows: [N_t, C] by source type.
-    """
-    sums: dict[str, SumOverRelations] = {}
-    for each in sorted(relations):
-        if each[0] in rows:
-            to, like = each[2], rows[each[0]]
-            held = sums.setdefault(to, SumOverRelations.zeros(x_dict[to].shape[0], like))
-            held.add(block_mean(blocks[each], like), (blocks[each].in_degree > 0)[:, None].to(like))
-    return sums
 
 
 # --- making a module ----------

@@ -1,8 +1,17 @@
 """Label propagation: predictions V are smoothed along the edges, V_i = A V_(i-1).
 
-A is the normalised adjacency of GCN with self loops (Gasteiger, Bojchevski and Günnemann, "Predict
-then Propagate", ICLR 2019); retexo.trainers.relational_propagation has the step of heterogeneous
-graphs. With smoothing.reach=computed only nodes in a split are sources, so that predictions do not
+On a plain graph A is the normalised adjacency of GCN with self loops (Gasteiger, Bojchevski and
+Günnemann, "Predict then Propagate", ICLR 2019). On a heterogeneous graph the predictions of the
+labelled type, the target, follow the paths target - x - target and the relations within the target:
+
+    U_x = mean over the relations r from the target to x of  A_r V
+    V'  = mean over the relations r into the target of  A_r U
+
+with V in place of U for a relation within the target. A mean counts the relations that reach a
+node; a node that none reaches keeps its own V. A plain graph has one relation within the target,
+and its self loops reach every node: one step is one exchange of rows with C values, or two.
+
+With smoothing.reach=computed only nodes in a split are sources, so that predictions do not
 depend on which others a run computes; in a graph without a split all nodes are. With reach=hops the
 network's plan has L + K layers: V_0 is computed at all nodes within K hops of a split and V_i at
 those within K - i hops, so V_K is exact at the nodes in a split.
@@ -11,36 +20,126 @@ One step at the validation nodes decides first whether all steps are taken, unle
 validate. In 13 of 14 runs on 7 graphs it decided as all steps did; in the other one (PubMed, 4
 partitions) the test accuracy was .8803 without smoothing, .8799 with it.
 
-I inner nodes, H halo nodes, C classes, L layers, K steps.
+I inner nodes of a type, H halo nodes, C classes, L layers, K steps.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import Partition
+from partitioning.graph_data import EdgeType
 from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
+    PlanOptions,
     make_plan,
     make_plan_from_required_layers,
     request_halo_flags,
 )
 from retexo.models.conv.gcn import GCN
+from retexo.models.conv.sage import SAGEMean
+from retexo.models.hetero_stage import Schema
+from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import to_dense
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
-from retexo.trainers.relational_propagation import propagate_along_paths
 
 MAX_VALIDATING = 0.5
 """Largest share of validation nodes at which the first step is tried; it takes up to that share of
 one of the K steps.
 """
+Relations = frozenset[EdgeType]
+Plans = Mapping[str, ExchangePlan]
+
+
+# --- one step ----------
+
+
+@dataclass(frozen=True)
+class PathRelations:
+    """The relations of paths that begin and end at the target."""
+
+    target: str
+    leaving: Relations
+    """From the target, to types with a relation back or to the target itself."""
+    returning: Relations
+    """From these other types to the target."""
+
+    @classmethod
+    def of(cls, schema: Schema) -> "PathRelations":
+        """Find the target's relations to types with a relation back, and these relations back."""
+        target = schema.target
+        reached = {each[2] for each in schema.relations if each[0] == target}
+        returning_from = {each[0] for each in schema.relations if each[2] == target}
+        between = reached & returning_from
+        leaving = {each for each in schema.relations if each[0] == target and each[2] in between}
+        returning = {
+            each for each in schema.relations_into(target) if each[0] in between - {target}
+        }
+        return cls(target, frozenset(leaving), frozenset(returning))
+
+
+@dataclass(eq=False)
+class SumOverRelations:
+    """The sum of the aggregates over several relations at a type's nodes."""
+
+    total: Tensor
+    """[I, C]"""
+    count: Tensor
+    """[I, 1] how many of the relations reach each node."""
+
+    def add(self, other: "SumOverRelations") -> "SumOverRelations":
+        return SumOverRelations(self.total + other.total, self.count + other.count)
+
+    @property
+    def mean(self) -> Tensor:
+        """Return the mean over the relations that reach a node, [I, C]; 0 where none does."""
+        return self.total / self.count.clamp(min=1)
+
+
+Hop = Callable[[Relations, Mapping[str, Tensor]], dict[str, SumOverRelations]]
+"""Aggregates rows [I, C] of source types over relations; returns the sums by destination type."""
+
+
+def take_step(paths: PathRelations, rows: Tensor, sent: Tensor, hop: Hop) -> Tensor:
+    """Return A V, [I, C], at the nodes that `hop` reaches.
+
+    Args:
+        paths: of the graph, at least one.
+        rows: V, [I, C].
+        sent: the same with 0 at nodes that are no source.
+        hop: along the edges.
+    """
+    reached = hop(paths.leaving, {paths.target: sent})
+    found = [reached.pop(paths.target)] if paths.target in reached else []
+    if reached:
+        between = {name: each.mean for name, each in reached.items()}
+        found.append(hop(paths.returning, between)[paths.target])
+    whole = found[0] if len(found) == 1 else found[0].add(found[1])
+    return torch.where(whole.count > 0, whole.mean, rows)
+
+
+def make_aggregator(*, heterogeneous: bool) -> LinearConvolution:
+    """Return what aggregates over a relation: GCN's sums, or with types means.
+
+    Its parameters are not used.
+    """
+    return SAGEMean(1, 1, 0.0, root_weight=False) if heterogeneous else GCN(1, 1, 0.0)
+
+
+def count_reached(conv: LinearConvolution, in_degree: Tensor) -> Tensor:
+    """Return whether a relation or a self loop of `make_aggregator` reaches nodes, [n, 1]."""
+    has_loops = conv.self_loop_scale(in_degree[:1], in_degree[:1]) is not None
+    return (torch.ones_like(in_degree) if has_loops else in_degree > 0)[:, None]
+
+
+# --- on a worker ----------
 
 
 @dataclass(frozen=True)
@@ -67,7 +166,7 @@ class LabelPropagation:
 
     def first_step(self, start: Tensor) -> Tensor:
         """Return the predictions after one step, [I, C], at validation nodes; NaN elsewhere."""
-        _, first = _propagate_plain(self.context, start, 1, self.context.partition.val_mask)
+        _, first = propagate(self.context, start, 1, self.context.partition.val_mask)
         return first
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
@@ -79,110 +178,142 @@ class LabelPropagation:
         return contextlib.nullcontext() if self.count_apart is None else self.count_apart()
 
 
-def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """Yield the predictions `start`, then the result of each of `steps` steps, [I, C] each.
-
-    NaN where `start` is, and where no later step needs the value.
-    """
-    if context.is_heterogeneous:
-        return propagate_along_paths(context, start, steps)
-    return _propagate_plain(context, start, steps)
-
-
-def _propagate_plain(
+def propagate(
     context: Context, start: Tensor, steps: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield the predictions `start`, then each of `steps` steps' results on a plain graph.
+    """Yield the predictions `start`, then the result of each of `steps` steps, [I, C] each.
 
-    targets: bool [I] nodes that a single step is for.
+    NaN where `start` is, and where no later step needs the value; without paths only `start` comes.
+
+    targets: bool [I] nodes of a plain graph that a single step is for.
     """
-    gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
-    computed = context.computed
-    reaches_hops = context.settings.smoothing.hops > 0
-    all_are_sources = reaches_hops or not context.graph_info.num_in_split
-    sources = computed if all_are_sources else context.in_a_split
+    yield start
+    paths, edges = PathRelations.of(context.schema), context.target.out_edges.edges
+    if not paths.leaving:
+        return
+    all_are_sources = context.settings.smoothing.hops > 0 or not context.graph_info.num_in_split
+    sources = context.computed if all_are_sources else context.in_a_split
     with context.phase("plan"):
-        if targets is not None:
-            # With hops, all in-neighbours of nodes in a split are sources.
-            options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
-            plan = (
-                make_plan(context.partition, options, context.comm, targets)
-                if all_are_sources
-                else _plan_from_sources(context, sources, targets)
-            )
-        elif reaches_hops:
-            plan = _plan_for_steps(context)
-        elif _plan_has_all_edges(context):
-            plan = context.plan.merge_phases()
+        if context.is_heterogeneous:
+            hops = (paths.leaving, paths.returning)
+            plans = {each: _plan_relations(context, each) for each in hops}
         else:
-            plan = _plan_from_sources(context, sources, computed)
+            plan = _choose_plain_plan(context, sources, targets, all_are_sources=all_are_sources)
+            plans = {paths.leaving: {paths.target: plan}}
+    conv = make_aggregator(heterogeneous=context.is_heterogeneous)
     rows = start
-    yield rows
     for step in range(steps):
+        plan = plans[paths.leaving][paths.target]
         layer = max(0, plan.num_layers - steps + step)  # 0 in a plan for one layer
-        rows = _smooth_once(context, gcn, plan, layer, rows, sources)
+        needed = context.computed
+        if not context.is_heterogeneous:
+            needed = plan.required_layers > layer
+        hop = partial(_hop, context, conv, plans, layer)
+        after = take_step(paths, rows, torch.where(sources[:, None], rows, 0.0), hop)
+        alone = (needed & ~sources).nonzero()[:, 0]  # not in their own sums
+        loops = conv.self_loop_scale(edges.in_degree[alone], edges.out_degree[alone])
+        if loops is not None:
+            after[alone] += loops[:, None] * rows[alone]
+        rows = torch.where(needed[:, None], after, torch.nan)
         yield rows
 
 
-def _smooth_once(
-    context: Context, gcn: GCN, plan: ExchangePlan, layer: int, rows: Tensor, sources: Tensor
-) -> Tensor:
-    """Return A V, [I, C]. What it received is freed before the next step; sources: bool [I]."""
-    required = plan.required_layers > layer
-    nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
-    own_scale = gcn.self_loop_scale(
-        context.edges.in_degree[alone], context.edges.out_degree[alone]
-    )[:, None]
-    sent = rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
-    scale = context.source_scale(gcn)
-    received = exchange_rows(
-        context, plan, layer, sent, scale, "predictions", WHOLE_RUN, context.device
-    )
-    with context.phase("aggregate"):
-        accumulator = AggregateAccumulator(gcn, context.edges, nodes, sent, None, context.device)
-        accumulator.add(received)
-        after = torch.full_like(rows, torch.nan)
-        after[nodes] = to_dense(accumulator.inputs().matrices[0]).cpu()
-        after[alone] += own_scale * rows[alone]
-    return after
+def _hop(
+    context: Context,
+    conv: LinearConvolution,
+    plans: Mapping[Relations, Plans],
+    layer: int,
+    relations: Relations,
+    rows: Mapping[str, Tensor],
+) -> dict[str, SumOverRelations]:
+    """Exchange rows [I, C] of source types, and aggregate them over relations (see Hop).
+
+    What a plan of a plain graph does not need in this layer stays 0. What was received is freed
+    before the next step.
+    """
+    like = next(iter(rows.values()))
+    sums: dict[str, SumOverRelations] = {}
+    for name, plan in plans[relations].items():
+        out_edges = context.types[name].out_edges
+        edges, nodes = out_edges.edges, (plan.required_layers > layer).nonzero()[:, 0]
+        scale = conv.source_scale(edges.out_degree[: len(rows[name])])
+        received = exchange_rows(
+            context, plan, layer, rows[name], scale, "predictions", WHOLE_RUN, context.device
+        )
+        with context.phase("aggregate"):
+            sum_of = AggregateAccumulator(conv, edges, nodes, rows[name], None, context.device)
+            sum_of.add(received)
+            total = like.new_zeros(len(plan.required_layers), like.shape[1])
+            total[nodes] = to_dense(sum_of.inputs().matrices[-1]).cpu()
+        count = count_reached(conv, edges.in_degree).to(like)
+        for each, first in out_edges.first.items():
+            if each in relations:
+                end = first + len(context.types[each[2]].required_layers)
+                found = SumOverRelations(total[first:end], count[first:end])
+                sums[each[2]] = sums[each[2]].add(found) if each[2] in sums else found
+    return sums
 
 
-def _plan_has_all_edges(context: Context) -> bool:
-    """Whether the network's plan has every edge of the graph, and partial sums."""
-    options = context.plan_options
-    return options.all_nodes and options.use != "nothing" and context.plan.partial_sums
+# --- plans ----------
 
 
-def _plan_for_steps(context: Context) -> ExchangePlan:
-    """Return the exchange plan of the steps: the network's if it allows sums, else a new one."""
-    plan, first = context.plan, context.settings.model.depth
-    if plan.partial_sums or plan.all_halo_rows:
+def _plan_relations(context: Context, relations: Relations) -> Plans:
+    """Make, by source type, the plan to send its rows to all nodes that the relations reach."""
+    plans = {}
+    for name in dict.fromkeys(each[0] for each in context.schema.relations if each in relations):
+        node_type = context.types[name]
+        options = replace(node_type.plan_options.for_targets(partial_sums=True), num_layers=1)
+        value = 2 if options.all_halo_rows else 1
+        required = {
+            each: torch.full_like(of_type, value)
+            for each, of_type in context.required_layers.items()
+        }
+        destinations = node_type.out_edges.required_destinations(required, relations)
+        plans[name] = make_plan_from_required_layers(
+            node_type.out_edges.partition, options, destinations, context.comm
+        )
+    return plans
+
+
+def _choose_plain_plan(
+    context: Context, sources: Tensor, targets: Tensor | None, *, all_are_sources: bool
+) -> ExchangePlan:
+    """Return the plan of a plain graph's steps: the network's where it has the edges and sums.
+
+    sources: bool [I]; targets: bool [I] of a single step, None for all steps.
+    """
+    options, plan = context.plan_options, context.plan
+    one_layer = replace(options.for_targets(partial_sums=True), num_layers=1)
+    if targets is not None and all_are_sources:
+        return make_plan(context.partition, one_layer, context.comm, targets)
+    if targets is not None:
+        return _plan_from_sources(context, one_layer, sources, targets)
+    if context.settings.smoothing.hops > 0:
+        if plan.partial_sums or plan.all_halo_rows:
+            return plan.merge_phases()
+        first = context.settings.model.depth
+        required = plan.required_layers.clamp(first, plan.num_layers) - first
+        all_steps = replace(one_layer, num_layers=plan.num_layers - first)
+        return make_plan_from_required_layers(context.partition, all_steps, required, context.comm)
+    if options.all_nodes and options.use != "nothing" and plan.partial_sums:
         return plan.merge_phases()
-    required_layers = plan.required_layers.clamp(first, plan.num_layers) - first
-    options = replace(
-        context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first
-    )
-    return make_plan_from_required_layers(context.partition, options, required_layers, context.comm)
+    return _plan_from_sources(context, one_layer, sources, context.computed)
 
 
-def _plan_from_sources(context: Context, sources: Tensor, computed: Tensor) -> ExchangePlan:
-    """A plan for the edges from sources to computed nodes, bool [I] each."""
-    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
-    partition = _keep_source_edges(context, sources, computed)
-    return make_plan(partition, options, context.comm, computed)
-
-
-def _keep_source_edges(context: Context, sources: Tensor, computed: Tensor) -> Partition:
-    """The partition with the edges from sources to computed nodes, bool [I] each.
+def _plan_from_sources(
+    context: Context, options: PlanOptions, sources: Tensor, computed: Tensor
+) -> ExchangePlan:
+    """Make a plan for the edges from sources to computed nodes, bool [I] each.
 
     The owners of halo nodes say which of them are sources.
     """
     partition, comm = context.partition, context.comm
-    if context.plan_options.all_nodes:
-        return partition
-    used = computed[partition.dst]
-    halo = torch.zeros(partition.num_halo, dtype=torch.bool)
-    halo[partition.src[used & (partition.src >= partition.num_inner)] - partition.num_inner] = True
-    part_sizes = context.plan_options.part_sizes
-    halo[halo.clone()] = request_halo_flags(partition, halo, sources, part_sizes, comm)
-    return partition.keep_edges(used & torch.cat((sources, halo))[partition.src])
+    if not context.plan_options.all_nodes:
+        used = computed[partition.dst]
+        halo = torch.zeros(partition.num_halo, dtype=torch.bool)
+        from_halo = used & (partition.src >= partition.num_inner)
+        halo[partition.src[from_halo] - partition.num_inner] = True
+        part_sizes = options.part_sizes
+        halo[halo.clone()] = request_halo_flags(partition, halo, sources, part_sizes, comm)
+        partition = partition.keep_edges(used & torch.cat((sources, halo))[partition.src])
+    return make_plan(partition, options, comm, computed)
