@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import ttest_rel
 
 CONFIDENCE = 0.95
 
@@ -33,5 +32,7 @@ def compare_pairs(
     mean = float(np.mean(after - before))
     if np.ptp(after - before) == 0:
         return Difference(len(pairs), mean, mean, mean)
+    from scipy.stats import ttest_rel  # takes half a second to load, and training needs none
+
     interval = ttest_rel(after, before).confidence_interval(CONFIDENCE)
     return Difference(len(pairs), mean, float(interval.low), float(interval.high))

@@ -5,6 +5,7 @@ that.
 """
 
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -68,6 +69,19 @@ def test_nobody_is_told_to_install_a_strangers_package() -> None:
         for path in texts
         if path.exists() and re.search(r"pip install +['\"]?retexo", path.read_text())
     ]
+
+
+def test_a_command_that_trains_loads_only_what_it_uses(tmp_path: Path) -> None:
+    """The others take seconds before the first round; a fresh process has none of them."""
+    words = ["", "app=train", "dataset_name=synthetic", "num_partitions=2", "num_rounds=2"]
+    code = (
+        f"import sys; sys.argv = {words}; from retexo.__main__ import main; assert main() == 0;"
+        " heavy = {'dgl', 'ogb', 'pandas', 'pyarrow', 'scipy.stats', 'sklearn', 'matplotlib',"
+        " 'networkx'}; sys.exit(', '.join(heavy & sys.modules.keys()) or None)"
+    )
+    command = [sys.executable, "-c", code]
+    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, env=path, check=True, timeout=200)
 
 
 def test_an_import_loads_nothing_and_starts_nothing() -> None:
