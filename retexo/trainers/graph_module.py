@@ -81,7 +81,8 @@ class GraphModule(nn.Module):
         paths = PathRelations.of(schema)
         if self.heads.alpha == 1 or not paths.leaving:
             return start
-        conv = make_aggregator(heterogeneous=schema.relations != (PLAIN_EDGE,))
+        is_typed = schema.relations != (PLAIN_EDGE,)
+        conv = make_aggregator(heterogeneous=is_typed)
 
         def hop(
             relations: frozenset[EdgeType], rows: Mapping[str, Tensor]
@@ -89,7 +90,11 @@ class GraphModule(nn.Module):
             sums: dict[str, SumOverRelations] = {}
             for each in sorted(relations):
                 block, sent = blocks[each], rows[each[0]]
-                total = to_dense(conv.prepare(block, sent.clone(), NO_PROJECTED_ROWS).matrices[-1])
+                if is_typed:
+                    total = block_mean(block, sent)
+                else:
+                    inputs = conv.prepare(block, sent.clone(), NO_PROJECTED_ROWS)
+                    total = to_dense(inputs.matrices[-1])
                 found = SumOverRelations(total, count_reached(conv, block.in_degree).to(total))
                 sums[each[2]] = sums[each[2]].add(found) if each[2] in sums else found
             return sums
