@@ -2,19 +2,19 @@
 
 RUN_DIR/
     predictions/part0.parquet ...   one partition: id, class (multi-label: label0 ...), p0 ...
-                                    p(C-1); regression: id, value (several targets: value_NAME ...)
+                                    p(C-1); regression: id, value (several targets: value_NAME ...);
+                                    then known_class (known_label0 ..., known_value ...) and split
     embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
     predictions.parquet             all partitions, sorted by id; embeddings.parquet likewise
 
 npy files hold a structured array with these columns. n nodes, C classes, embeddings of width D.
 """
 
-import csv
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -24,9 +24,11 @@ from torch import Tensor
 from partitioning.file_io import load_npy, open_regular
 from retexo.results.atomic_write import atomic_write
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, Any]
+"""Arrays of numpy or pandas by name."""
 KINDS = ("predictions", "embeddings")
 
 
@@ -95,7 +97,7 @@ class Predictions:
     def columns(self) -> Columns:
         """Return the columns id, class (or label0 ...), p0 ...; or id, value."""
         if self.values.shape[1]:
-            return {"id": self.ids, **self._value_columns()}
+            return {"id": self.ids, **_value_columns("value", self.values, self.target_names)}
         classes = (
             {"class": self.classes}
             if self.classes.ndim == 1
@@ -103,15 +105,39 @@ class Predictions:
         )
         return {"id": self.ids, **classes, **_numbered_columns("p", self.probabilities)}
 
-    def _value_columns(self) -> Columns:
-        if self.values.shape[1] == 1:
-            return {"value": self.values[:, 0]}
-        names = self.target_names or range(self.values.shape[1])
-        return {f"value_{name}": each for name, each in zip(names, self.values.T, strict=True)}
-
     def embedding_columns(self) -> Columns:
         """Return the columns id, e0 ..."""
         return {"id": self.ids, **_numbered_columns("e", self.embeddings)}
+
+    def known_columns(
+        self, labels: Tensor, class_names: Sequence[str | int], masks: Mapping[str, Tensor]
+    ) -> Columns:
+        """Return the columns with the known labels and the split, without a value elsewhere.
+
+        Args:
+            labels: as `Partition` has them; of a graph without labels int64 [n] of -1.
+            class_names: of these labels; empty for 0 ... C-1.
+            masks: bool [n] by the name of the split.
+        """
+        import pandas as pd
+
+        values, known = labels.numpy(), Columns()
+        predicted = self.values if self.values.shape[1] else self.classes
+        if values.ndim < predicted.ndim:  # there are no labels
+            values = np.full(predicted.shape, np.nan)
+        if predicted is self.values:
+            known = _value_columns("known_value", values, self.target_names)
+        elif values.ndim == 2:
+            for name, column in _numbered_columns("known_label", values).items():
+                known[name] = pd.array(column, dtype="Int64")
+        else:
+            kind = "string" if any(isinstance(name, str) for name in class_names) else "Int64"
+            classes = np.array(class_names)[values] if class_names else values
+            known["known_class"] = pd.Series(classes, dtype=kind).mask(values < 0)
+        split = pd.Series(pd.NA, index=range(len(labels)), dtype="string")
+        for name, mask in masks.items():
+            split[mask.numpy()] = name
+        return {**known, "split": split}
 
 
 def _numbered_columns(prefix: str, matrix: NDArray[Any]) -> Columns:
@@ -119,24 +145,41 @@ def _numbered_columns(prefix: str, matrix: NDArray[Any]) -> Columns:
     return {f"{prefix}{index}": column for index, column in enumerate(matrix.T)}
 
 
+def _value_columns(
+    prefix: str, values: NDArray[np.float64], target_names: Sequence[str | int]
+) -> Columns:
+    """Return the columns of a regression, [n, T], by name; one target needs no name."""
+    if values.shape[1] == 1:
+        return {prefix: values[:, 0]}
+    names = target_names or range(values.shape[1])
+    return {f"{prefix}_{name}": column for name, column in zip(names, values.T, strict=True)}
+
+
 # --- files ----------
 
 
 def write_part(
-    run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool
+    run_dir: Path, part: int, found: Predictions, kind: str, known: Columns, *, embeddings: bool
 ) -> None:
-    """Write the files of one partition; TrainingError if that fails."""
-    write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns())
+    """Write the files of one partition; TrainingError if that fails.
+
+    known: what `known_columns` returns of its nodes.
+    """
+    write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns() | known)
     if embeddings:
         write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
 
 
 def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
-    """Merge the partitions' files of predictions, and those of embeddings, each sorted by id.
+    """Merge the partitions' files of predictions, and those of embeddings.
+
+    Rows are sorted by id, links of one id from the highest score down.
 
     Returns:
         The partitions without a file.
     """
+    import pandas as pd
+
     missing: set[int] = set()
     for name in KINDS:
         if not (run_dir / name).is_dir():
@@ -144,97 +187,68 @@ def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
         paths = {part: run_dir / name / f"part{part}.{suffix}" for part in range(num_parts)}
         found = [path for path in paths.values() if path.is_file()]
         missing |= {part for part, path in paths.items() if not path.is_file()}
-        if not found:
-            continue
-        if suffix == "csv":
-            _merge_lines(run_dir / f"{name}.csv", found)
-        else:
-            _merge_tables(run_dir / f"{name}.{suffix}", found)
+        if found:
+            table = pd.concat([read_table(path) for path in found], ignore_index=True)
+            write_table(
+                run_dir / f"{name}.{suffix}", table.loc[_sort_rows(table, is_text=suffix == "csv")]
+            )
     return sorted(missing)
 
 
-def _merge_tables(target: Path, paths: list[Path]) -> None:
-    """Merge parquet or npy files, sorted by id, and for one id from the highest score down."""
-    tables = [read_table(path) for path in paths]
-    keys = [np.concatenate([table["id"] for table in tables])]
-    if "score" in tables[0]:  # of links
-        keys.insert(0, -np.concatenate([table["score"] for table in tables]))
-    order = np.lexsort(keys)
-    write_table(
-        target,
-        {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]},
-    )
+def _sort_rows(table: "DataFrame", *, is_text: bool) -> Any:
+    """Return the index of a table in the order of `merge`.
+
+    is_text: numbers are texts, as in csv files.
+    """
+    keys = table[["id"]]
+    if is_text:
+        with suppress(ValueError):  # of ids that are names
+            keys = keys.astype(np.int64)
+    if table.columns[-1] != "score":
+        return keys.sort_values("id", kind="stable").index
+    keys = keys.assign(score=-table["score"].astype(float))  # of links
+    return keys.sort_values(["id", "score"], kind="stable").index
 
 
-def _merge_lines(target: Path, paths: list[Path]) -> None:
-    """Merge csv files in the order of _merge_tables, as text: only ids and scores are parsed."""
-    header: list[str] = []
-    rows: list[list[str]] = []
-    for path in paths:
-        with open_regular(path, "r", newline="") as file:
-            header, *rest = csv.reader(file)
-        rows += rest
-    if header[-1:] == ["score"]:
-        rows.sort(key=lambda row: -float(row[-1]))
-    try:
-        rows.sort(key=lambda row: int(row[0]))
-    except ValueError:
-        rows.sort(key=lambda row: row[0])
-    with atomic_write(target) as unfinished, open_regular(unfinished, "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *rows])
-
-
-def write_table(path: Path, columns: Columns) -> None:
+def write_table(path: Path, columns: "Columns | DataFrame") -> None:
     """Write a parquet, npy or csv file atomically; TrainingError if that fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as unfinished:
-        {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](
-            unfinished, columns
-        )
-
-
-def read_table(path: Path) -> Columns:
-    """Read the columns of a parquet or npy file."""
-    if path.suffix == ".parquet":
-        import pandas as pd
-
-        with open_regular(path) as file:
-            frame = pd.read_parquet(file)
-        return {name: frame[name].to_numpy() for name in frame.columns}
-    rows = load_npy(path)
-    return {name: rows[name] for name in rows.dtype.names}
-
-
-def _write_parquet(path: Path, columns: Columns) -> None:
     import pandas as pd
 
-    texts = {name: "str" for name, column in columns.items() if column.dtype == object}
-    pd.DataFrame(columns).astype(texts).to_parquet(path, index=False)
+    table = pd.DataFrame(columns)
+    texts = [name for name in table if pd.api.types.is_string_dtype(table[name])]
+    table = table.astype(dict.fromkeys(texts, "string"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as unfinished, open_regular(unfinished, "wb") as file:
+        if path.suffix == ".parquet":
+            table.to_parquet(file, index=False)
+        elif path.suffix == ".csv":  # 9 digits restore a float32 exactly
+            table.to_csv(file, index=False, float_format="%.9g", lineterminator="\n")
+        else:
+            np.save(file, _as_structured(table), allow_pickle=False)
 
 
-def _write_npy(path: Path, columns: Columns) -> None:
-    """Write columns as one structured array; texts have the width of the longest one."""
-    columns = {
-        name: column.astype(np.str_) if column.dtype == object else column
-        for name, column in columns.items()
-    }
-    rows = np.empty(
-        len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()]
-    )
-    for name, column in columns.items():
-        rows[name] = column
-    np.save(path, rows, allow_pickle=False)
+def _as_structured(table: "DataFrame") -> NDArray[Any]:
+    """Return a structured array; texts have the width of the longest, no value is "" or -1."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, column in table.items():
+        if column.dtype == "string":
+            arrays[str(name)] = np.array(column.fillna("").tolist(), np.str_)
+        else:
+            filled = column.fillna(-1) if column.dtype == "Int64" else column
+            arrays[str(name)] = filled.to_numpy()
+    rows = np.empty(len(table), [(name, array.dtype) for name, array in arrays.items()])
+    for name, array in arrays.items():
+        rows[name] = array
+    return rows
 
 
-def _write_csv(path: Path, columns: Columns) -> None:
-    """Write floats with 9 digits, which restore a float32 exactly."""
+def read_table(path: Path) -> "DataFrame":
+    """Read a parquet, npy or csv file; the cells of a csv file are text."""
+    import pandas as pd
 
-    def as_text(column: NDArray[Any]) -> list[str]:
-        return [
-            f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()
-        ]
-
-    with open_regular(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*map(as_text, columns.values()), strict=True))
+    if path.suffix == ".npy":
+        return pd.DataFrame(load_npy(path))
+    with open_regular(path) as file:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(file)
+        return pd.read_csv(file, dtype=str, keep_default_na=False)

@@ -24,7 +24,7 @@ from retexo.tasks.ranking import score_links
 from retexo.tasks.scores import score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
-from retexo.worker.graph import load_graph, make_inference_context
+from retexo.worker.graph import load_graph, make_inference_context, read_graph
 from retexo.worker.link_predictions import write_links
 from retexo.worker.make_context import link_task
 from retexo.worker.measure import MemoryWatch, gather_measurements
@@ -103,19 +103,26 @@ def run(
             found = found.named(
                 None if names is None else names.tolist(), job.checkpoint.class_names
             )
+            nodes = graph.partition
+            known = found.known_columns(
+                read_graph(job.directory, rank).partition.labels,  # also of untrained classes
+                job.directory.class_names,
+                {"train": nodes.train_mask, "val": nodes.val_mask, "test": nodes.test_mask},
+            )
             write_part(
-                job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings
+                *(job.run_dir, rank, found, job.predict.format, known),
+                embeddings=job.predict.embeddings,
             )
         seconds = time.perf_counter() - start
         measured = gather_measurements(comm, clock, memory.peaks(), seconds, len(stages))
     measured["seconds"] = {"inference": seconds, "phase": measured["seconds"]["phase"]}
-    nodes = {
+    num_nodes = {
         "train": graph_info.num_train,
         "val": graph_info.num_val,
         "test": graph_info.num_test,
         "all": sum(graph_info.part_sizes),
     }
-    return {**scores, "nodes": nodes, **measured}
+    return {**scores, "nodes": num_nodes, **measured}
 
 
 def _score(

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sklearn import metrics
 from support import (
     random_graph,
     run_workers,
@@ -379,9 +381,7 @@ def trained_on_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def predict_table(
-    folder: Path, graph: Path, run_dir: Path, *arguments: str
-) -> dict[str, np.ndarray]:
+def predict_table(folder: Path, graph: Path, run_dir: Path, *arguments: str) -> pd.DataFrame:
     options = (f"dataset_file={graph}", f"partition_dir={run_dir}-parts", "num_partitions=2")
     where = ("app=predict", "dataset_name=file", f"checkpoint_dir={folder}/run", "exchange=exact")
     predict.run(compose([*where, *options, "predict.format=npy", *HERE, *arguments]), run_dir)
@@ -404,6 +404,8 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     probabilities = np.column_stack([found["p0"], found["p1"]])
     np.testing.assert_allclose(probabilities, wanted.probabilities, rtol=1e-5)
     assert set(found["class"].tolist()) <= {"no", "yes"}
+    assert set(found["known_class"]) == {-1}
+    assert set(found["split"]) == {""}
     described = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
 
@@ -587,7 +589,7 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
     table, embeddings = (
         read_table(written / f"{name}.parquet") for name in ("predictions", "embeddings")
     )
-    assert list(table) == ["id", "class", "p0", "p1", "p2"]
+    assert list(table) == ["id", "class", "p0", "p1", "p2", "known_class", "split"]
     width = 4  # the aggregate of hidden_dim=8, that the last layer reads
     assert list(embeddings) == ["id", *(f"e{place}" for place in range(width))]
     wanted = load_run(place / "run").predict(place / "parts" / "toy-random-vol-2")
@@ -605,6 +607,43 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
         "part0.parquet",
         "part1.parquet",
     ]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "names", "labels"])
+def test_scores_are_computed_again_from_predictions(
+    kind: str, place: Path, trained_on_tables: Path, tmp_path: Path
+) -> None:
+    """By sklearn, from the known labels and the split in predictions.csv."""
+    data, folder, where = at(place), place, place / "predicted-again"
+    if kind == "names":
+        folder, where = trained_on_tables, tmp_path / "out"
+        file = f"dataset_file={folder}/known"
+        data = (*TABLES, file, f"partition_dir={folder}/parts", "split=fraction")
+    elif kind == "labels":
+        folder, where = tmp_path, tmp_path / "out"
+        graph = random_graph(multi=True)
+        graph.labels[::5, 1] = np.nan
+        save_npz(folder / "toy.npz", graph, sparse_masks(40))
+        data = at(folder)
+        train.run(compose([*data, "app=train", "exchange=exact", *SMALL]), folder / "run")
+    asked = ("app=predict", f"checkpoint_dir={folder}/run", "predict.format=csv", *HERE)
+    scores = predict.run(compose([*data, *asked]), where)
+    table = pd.read_csv(where / "predictions.csv")
+    for split in ("train", "val", "test"):
+        rows = table[table["split"] == split]
+        assert len(rows) == scores["nodes"][split]
+        if kind == "labels":
+            known = rows[[f"known_label{place}" for place in range(3)]].to_numpy()
+            found = rows[[f"label{place}" for place in range(3)]].to_numpy()
+            assert np.isnan(known).any()
+            is_known = ~np.isnan(known)
+            score = metrics.f1_score(known[is_known], found[is_known])
+        else:
+            score = metrics.f1_score(rows["known_class"], rows["class"], average="micro")
+        assert score == pytest.approx(scores[split]["micro_f1"])
+    assert table["split"].isna().sum() == scores["nodes"]["all"] - sum(
+        scores["nodes"][split] for split in ("train", "val", "test")
+    )
 
 
 # --- mistakes ----------
