@@ -22,6 +22,7 @@ from retexo.settings.command_line import check_unicode, options_first
 from retexo.settings.compose import BASE, check_sweeper, remove_if_unused
 from retexo.settings.messages import REFUSALS, explain_command
 from retexo.settings.schema import CONFIG_DIR
+from retexo.settings.search import leave_out_fixed
 
 OWN_PACKAGES = {"retexo", "partitioning", "__main__"}
 
@@ -70,6 +71,8 @@ def run_jobs() -> int:
 
         try:
             sys.argv[1:] = options_first(sys.argv[1:])
+            overrides = [each for each in sys.argv[1:] if not each.startswith("-")]
+            sys.argv.append(leave_out_fixed(overrides))
             job()
         except Exception as error:
             # Until the first job starts, Hydra and its plugins raise any error for what the user

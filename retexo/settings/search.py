@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from partitioning.errors import InputError
 from partitioning.setting_fields import Check
 from retexo.errors import TrainingError
@@ -47,6 +49,16 @@ IS_OBJECTIVE = Check(
     "must be a number of summary.json: val.NAME or test.NAME with one of "
     f"{', '.join(SCORES)}, hits@20; or bytes.total, seconds.train and the like",
 )
+
+
+def leave_out_fixed(overrides: Sequence[str]) -> str:
+    """Return the override that leaves settings with one value out of hydra.job.override_dirname.
+
+    Names of jobs then have only what --multirun or a search varies.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    fixed = [f"'{each.key_or_group}'" for each in parsed if not each.is_sweep_override()]
+    return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"
 
 
 def shorten_name(overrides: str) -> str:
