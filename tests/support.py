@@ -48,10 +48,10 @@ from partitioning.partition_settings import (
     SyntheticSettings,
 )
 from retexo.comm.message_format import as_bytes
-from retexo.comm.process_group import Rendezvous, process_group
+from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
-from retexo.launch.interfaces import loopback
+from retexo.launch.addresses import loopback
 from retexo.launch.worker_streams import add_local_streams
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.compose import compose
@@ -96,7 +96,7 @@ def _worker(
 ) -> None:
     torch.set_num_threads(1)
     try:
-        with process_group(rendezvous, rank):
+        with connected(rendezvous, rank, None):
             _send(sender, ("done", target(rank, rendezvous.world_size, *args)))
     except BaseException:
         _send(sender, ("failed", traceback.format_exc()))
@@ -121,7 +121,7 @@ def run_workers(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["retexo.worker.train"])
     file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
-    rendezvous = Rendezvous(world_size, loopback(), file, "127.0.0.1", 1, timeout, timeout)
+    rendezvous = Rendezvous(world_size, loopback(), file, timeout, timeout)
     workers = []
     try:
         for rank in range(world_size):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.launch.control_channel import listen
+from retexo.launch.channels import listen
 from retexo.launch.hub import HubServer
 from retexo.launch.security import import_certificates
 from retexo.launch.start_workers import terminate_as_exit
@@ -38,4 +38,6 @@ def run(settings: Settings, run_dir: Path) -> Any:
         ) from error
     with listener, terminate_as_exit():
         logger.info("hub of %d nodes at %s", cluster.num_nodes, cluster.hub)
-        HubServer(listener, tls).serve()
+        server = HubServer(listener, tls)
+        while True:
+            server.step(1.0)

@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from retexo.comm.socket_transport import SocketTransport, Streams, socket_transport
+from retexo.comm.socket_transport import SocketTransport, Streams
 from retexo.comm.transport import (
     PeerLost,
     Pieces,
     SecureStream,
-    Transport,
     fill_pieces,
     join_pieces,
 )
@@ -37,35 +36,48 @@ class Rendezvous:
     world_size: int
     interface: str
     """The network interface that gloo listens on."""
-    file: Path | None
-    """One node: a file in a private folder, so that nothing listens for the rendezvous."""
-    address: str
-    port: int
+    store: Path | tuple[str, int] | None
+    """Where gloo's workers meet. One node: a file in a private folder, so that nothing listens for
+    it; several: the address and port of a store of node 0."""
     init_timeout: float
     """Seconds."""
     timeout: float
     """Seconds."""
     run_id: str = ""
-    """Several nodes: prefix of the store's keys, which keeps runs apart."""
-    parts_per_node: int = 0
-    """Several nodes: the number of ranks of each."""
+    parts_per_node: int = 1
+    """Ranks of each node."""
     security: SecureStream | None = None
     """Encrypts streams between nodes; None: they are in the clear."""
     identity: str = ""
-    """The run id and the certificates of the run; the same for all workers and for no other run."""
+    """The run id and the names of the sites; the same for all workers and for no other run."""
 
 
+@contextlib.contextmanager
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None
-) -> contextlib.AbstractContextManager[Transport]:
+) -> Iterator["SocketTransport | GlooTransport"]:
     """The transport of a worker until the end of its run.
 
     Args:
         streams: connections to all other workers; None for gloo, which opens its own.
     """
-    if streams is None:
-        return process_group(rendezvous, rank)
-    return socket_transport(_over_sockets(rendezvous, rank, dict(streams)))
+    if streams is not None:
+        with contextlib.closing(_over_sockets(rendezvous, rank, dict(streams))) as transport:
+            yield transport
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
+    with _peer_lost():
+        dist.init_process_group(
+            "gloo",
+            store=_open_store(rendezvous),
+            rank=rank,
+            world_size=rendezvous.world_size,
+            timeout=timedelta(seconds=rendezvous.timeout),
+        )
+    try:
+        yield GlooTransport(rank, rendezvous.world_size)
+    finally:
+        dist.destroy_process_group()
 
 
 def _over_sockets(
@@ -74,7 +86,7 @@ def _over_sockets(
     """Encrypt streams to other nodes, in the order of peers, so that no circle of workers waits."""
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):
-        if not per_node or peer // per_node == rank // per_node:
+        if peer // per_node == rank // per_node:
             continue
         _tune_for_network(streams[peer])
         if security is not None:
@@ -92,24 +104,6 @@ def _tune_for_network(stream: socket.socket) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
         stream.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-@contextlib.contextmanager
-def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[Transport]:
-    """Join the gloo group of a run, and leave it at the end."""
-    os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
-    with _peer_lost():
-        dist.init_process_group(
-            "gloo",
-            store=_open_store(rendezvous),
-            rank=rank,
-            world_size=rendezvous.world_size,
-            timeout=timedelta(seconds=rendezvous.timeout),
-        )
-    try:
-        yield GlooTransport(rank, rendezvous.world_size)
-    finally:
-        dist.destroy_process_group()
 
 
 @dataclass(frozen=True)
@@ -168,58 +162,44 @@ def _is_network_error(error: RuntimeError) -> bool:
 
 
 def _open_store(rendezvous: Rendezvous) -> Store:
-    """Open the store in which gloo's workers find each other: a file, or node 0's TCP store."""
-    if rendezvous.file is not None:
-        store: Store = FileStore(str(rendezvous.file), rendezvous.world_size)
+    """Open the store in which gloo's workers find each other."""
+    limit = timedelta(seconds=rendezvous.init_timeout)
+    if isinstance(rendezvous.store, tuple):
+        store: Store = TCPStore(*rendezvous.store, is_master=False, timeout=limit)
     else:
-        store = TCPStore(
-            rendezvous.address,
-            rendezvous.port,
-            is_master=False,
-            timeout=timedelta(seconds=rendezvous.init_timeout),
-        )
-        store = PrefixStore(rendezvous.run_id, store)
-    store.set_timeout(timedelta(seconds=rendezvous.init_timeout))
+        store = FileStore(str(rendezvous.store), rendezvous.world_size)
+    store.set_timeout(limit)
     return store
 
 
 @contextlib.contextmanager
-def serving_store(address: str) -> Iterator[int]:
-    """Serve the store of a run over several nodes, on this address only; yields its free port."""
+def serving_store(address: str) -> Iterator[tuple[str, int]]:
+    """Serve the store of a run over several nodes, on this address only; yields where."""
     server = socket.create_server((address, 0))
     port = int(server.getsockname()[1])
     store = TCPStore(
         address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
     )
     try:
-        yield port
+        yield address, port
     finally:
         del store
 
 
-class LauncherStore:
-    """torchrun's own store, in which the processes that it started find each other."""
+def share_by_launcher(
+    address: str, port: int, timeout: float, key: str, value: str | None = None
+) -> str:
+    """Set a value in torchrun's own store, where all processes that it started find it.
 
-    def __init__(self, address: str, port: int, timeout: float) -> None:
-        self._where = f"the store of torchrun at {address}:{port}"
-        with self._named_errors():
-            self._store = TCPStore(
-                address, port, is_master=False, timeout=timedelta(seconds=timeout)
-            )
-
-    def put(self, key: str, value: str) -> None:
-        with self._named_errors():
-            self._store.set(key, value)
-
-    def get(self, key: str) -> str:
-        """The value; waits until it is there."""
-        with self._named_errors():
-            return str(self._store.get(key).decode())
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """Turn errors of the store within the block into a TrainingError that names the store."""
-        try:
-            yield
-        except RuntimeError as error:  # the base of torch.distributed's errors
-            raise TrainingError(f"{self._where}: {str(error).splitlines()[0]}") from error
+    Args:
+        value: None to wait for the value that another process sets.
+    """
+    try:
+        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout))
+        if value is not None:
+            store.set(key, value)
+        return str(store.get(key).decode())
+    except RuntimeError as error:  # the base of torch.distributed's errors
+        raise TrainingError(
+            f"the store of torchrun at {address}:{port}: {str(error).splitlines()[0]}"
+        ) from error

@@ -9,8 +9,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from retexo.comm.received import REMEDY
 from retexo.comm.transport import PeerLost, Pieces
@@ -28,15 +27,6 @@ TLS_WRITE = 1 << 18
 """Bytes that one call encrypts."""
 Streams = Mapping[int, socket.socket]
 """The connections of one worker to all others, by rank."""
-
-
-@contextmanager
-def socket_transport(transport: "SocketTransport") -> Iterator["SocketTransport"]:
-    """Yield a worker's transport and close its connections at the end."""
-    try:
-        yield transport
-    finally:
-        transport.close()
 
 
 class SocketTransport:

@@ -1,20 +1,22 @@
-"""The address at which a node can be reached, and the address of node 0."""
+"""The address at which a node can be reached, the address of node 0, and network interfaces."""
 
 import logging
 import re
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Collection
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+import psutil
+
 from partitioning.errors import InputError
-from retexo.comm.process_group import LauncherStore
+from retexo.comm.process_group import share_by_launcher
 from retexo.errors import TrainingError
-from retexo.launch.accepted_connections import Listener
-from retexo.launch.control_channel import listen
-from retexo.launch.hub import Hub
-from retexo.launch.interfaces import interface_address, loopback, route_interface
+from retexo.launch.channels import Listener, listen
+from retexo.launch.hub import serving_hub
+from retexo.launch.security import Security
 from retexo.settings.cluster_settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
@@ -36,22 +38,27 @@ class Endpoint:
     """ADDRESS:PORT, or THROUGH_HUB:NODE."""
 
 
-def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> Endpoint:
-    """Listen, or wait at the hub, or be the hub.
+def open_endpoint(
+    cluster: ClusterSettings, security: Security, timeout: float, stack: ExitStack
+) -> Endpoint:
+    """Listen, or wait at the hub, which node 0 may have to start.
 
     Args:
         timeout: seconds within which the hub has to be reached, or node 0's name to be known.
+        stack: closes the listener.
     """
-    own_port = cluster.inbound_port or 0
-    if hub is not None and cluster.node_rank == hub.node:
-        logger.info("node 0 is the hub, at %s", cluster.hub)
-        return Endpoint(hub.serve(_listen_as_hub(cluster)), "none", f"{THROUGH_HUB}:0")
+    hub, node, own_port = security.hub, cluster.node_rank, cluster.inbound_port or 0
     if hub is not None and not own_port:
-        logger.info("node %d is reached through the hub at %s", cluster.node_rank, cluster.hub)
+        if node == hub.node:
+            logger.info("node 0 is the hub, at %s", cluster.hub)
+            stack.enter_context(serving_hub(_listen_as_hub(cluster), hub.tls))
+        logger.info("node %d is reached through the hub at %s", node, cluster.hub)
         try:
-            return Endpoint(hub.wait(timeout), "none", f"{THROUGH_HUB}:{cluster.node_rank}")
+            at_hub = hub.wait(timeout)
         except OSError as error:
             raise TrainingError(f"distributed.hub={cluster.hub}: not reached: {error}") from error
+        stack.callback(at_hub.close)
+        return Endpoint(at_hub, "none", f"{THROUGH_HUB}:{node}")
     if hub is not None:
         interface = cluster.interface or route_interface(*cluster.hub_address, "distributed.hub")
         address = interface_address(interface)
@@ -60,8 +67,8 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
             _wait_for_name(cluster.master_addr, timeout)
         interface = choose_interface(cluster)
         address = interface_address(interface, preferred=_resolve_host(cluster.master_addr))
-    if cluster.node_rank == 0:
-        listener = _open_listener(cluster, interface, address)
+    if node == 0:
+        listener = _listen_as_node_0(cluster, interface, address)
     else:
         try:
             listener = listen(address, own_port)
@@ -70,6 +77,7 @@ def open_endpoint(cluster: ClusterSettings, hub: Hub | None, timeout: float) -> 
             raise InputError(
                 f"distributed.inbound_port={own_port}: {where}; choose a free port"
             ) from error
+    stack.callback(listener.close)
     return Endpoint(listener, interface, f"{address}:{listener.getsockname()[1]}")
 
 
@@ -116,16 +124,14 @@ def choose_interface(cluster: ClusterSettings) -> str:
     return interface
 
 
-def _open_listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
-    """Open the port at which other nodes reach this node.
+def _listen_as_node_0(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
+    """Open the port at which other nodes reach node 0.
 
     It is announced in torchrun's store if there is one.
     """
-    if cluster.launcher_env is not None and cluster.launcher_env.store:
+    if _has_launcher_store(cluster):
         listener = listen(address, 0)
-        _launcher_store(cluster).put(
-            _launcher_key(cluster), f"{address}:{listener.getsockname()[1]}"
-        )
+        _share_address(cluster, f"{address}:{listener.getsockname()[1]}")
         return listener
     where = f"{address}:{cluster.master_port}"
     if not cluster.one_machine and address not in _resolve_host(cluster.master_addr):
@@ -162,8 +168,8 @@ def master_address(cluster: ClusterSettings) -> tuple[str, int]:
     """Host and port at which node 0 listens."""
     if cluster.hub is not None:
         return THROUGH_HUB, 0
-    if cluster.launcher_env is not None and cluster.launcher_env.store:
-        return split_address(_launcher_store(cluster).get(_launcher_key(cluster)))
+    if _has_launcher_store(cluster):
+        return split_address(_share_address(cluster))
     host = interface_address(loopback()) if cluster.one_machine else cluster.master_addr
     return host, cluster.master_port
 
@@ -178,10 +184,52 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _launcher_store(cluster: ClusterSettings) -> LauncherStore:
-    return LauncherStore(cluster.master_addr, cluster.master_port, cluster.init_timeout)
+def _has_launcher_store(cluster: ClusterSettings) -> bool:
+    return cluster.launcher_env is not None and cluster.launcher_env.store
 
 
-def _launcher_key(cluster: ClusterSettings) -> str:
-    """Return the key under which node 0's address stands in torchrun's store."""
-    return f"retexo {cluster.run_key}"
+def _share_address(cluster: ClusterSettings, address: str | None = None) -> str:
+    """Write node 0's address into torchrun's store, or wait for it there."""
+    where, key = (cluster.master_addr, cluster.master_port), f"retexo {cluster.run_key}"
+    return share_by_launcher(*where, cluster.init_timeout, key, address)
+
+
+def loopback() -> str:
+    """The name of the loopback interface: lo on Linux."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            return name
+    raise InputError(
+        "this machine has no network interface with the address 127.0.0.1; bring up loopback"
+    )
+
+
+def route_interface(address: str, port: int, setting: str = "distributed.master_addr") -> str:
+    """The interface with the route to the address in a setting. Looking it up sends nothing."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, port))
+            own = probe.getsockname()[0]
+    except OSError as error:
+        raise InputError(f"{setting}={address}: no route to it: {error}") from error
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(candidate.address == own for candidate in addresses):
+            return name
+    raise InputError(f"{setting}={address}: no interface has {own}; set distributed.interface")
+
+
+def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
+    """An IPv4 address of an interface, a preferred one if it has one of these."""
+    interfaces = psutil.net_if_addrs()
+    if interface not in interfaces:
+        raise InputError(
+            f"distributed.interface={interface}: not here; there are"
+            f" {', '.join(sorted(interfaces))}"
+        )
+    own = [str(entry.address) for entry in interfaces[interface] if entry.family == socket.AF_INET]
+    if not own:
+        raise InputError(
+            f"distributed.interface={interface}: has no IPv4 address; choose another, or give"
+            " it one"
+        )
+    return next((address for address in own if address in preferred), own[0])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from retexo.launch.control_channel import make_printable
+from retexo.launch.channels import make_printable
 
 KINDS = ("ended", "death", "lost", "input", "disk", "failure", "error", "stopped", "peer")
 """Kinds of failures. One that comes first here is the cause of those after it. ended: a node

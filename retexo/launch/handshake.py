@@ -1,8 +1,9 @@
 """Node 0's check, before anything is started, that all nodes are about to run the same.
 
-Each node sends a `NodeInfo`, which node 0 compares with its own (`mismatch`). A node that differs
-is told why. The start then ends with that message on all nodes, unless a matching node takes the
-place within MISMATCH_WAIT: without certificates and a run key the first may have been a stranger.
+Each node sends a `NodeInfo`, which node 0 compares with its own (`find_mismatch`). A node that
+differs is told why. The start then ends with that message on all nodes, unless a matching node
+takes the place within MISMATCH_WAIT: without certificates and a run key the first may have been a
+stranger.
 """
 
 import hashlib
@@ -16,12 +17,18 @@ from typing import Any
 
 from partitioning.file_io import check_types
 from retexo import __version__
-from retexo.launch.accepted_connections import AcceptedConnections, Listener
 from retexo.launch.addresses import split_address
-from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
+from retexo.launch.channels import (
+    AcceptedConnections,
+    Channel,
+    ChannelClosed,
+    Listener,
+    Message,
+    make_printable,
+)
 from retexo.launch.tls import Tls
 
-PROTOCOL = 1
+PROTOCOL = 2
 MISMATCH_WAIT = 5.0
 """Seconds that node 0 waits after a mismatch for a matching node in the same place."""
 
@@ -50,15 +57,12 @@ class NodeInfo:
     """Separates runs that use the same port by accident; empty without a launcher."""
     node: int
     ranks: list[int]
-    world_size: int
     code: str
     """Versions and a digest of the program."""
     settings: dict[str, Any]
-    """RunInfo.settings by dotted name."""
+    """Those that have to be the same on every node, by dotted name."""
     partition: str
     """Digest of the partition directory."""
-    backend: str
-    """distributed.backend; a run may be resumed with another."""
     address: str
     """ADDRESS:PORT at which the other nodes reach this one."""
     credentials: str = ""
@@ -76,16 +80,17 @@ def describe_node(node: int, ranks: list[int] | range) -> str:
     return f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
 
 
-def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
-    """The NodeInfo in a message; None without one, or for one of another form."""
+def parse_node_info(message: Message) -> NodeInfo:
+    """The NodeInfo in a message; ChannelClosed without one, or for one of another form."""
     try:
         info = NodeInfo(**message["node"])
         check_types(info)
         split_address(info.address)
+        if message["retexo"] == PROTOCOL and all(isinstance(rank, int) for rank in info.ranks):
+            return info
     except (KeyError, TypeError, ValueError):
-        return None
-    fits = all(isinstance(rank, int) for rank in info.ranks)
-    return info if message.get("retexo") == PROTOCOL and fits else None
+        pass
+    raise ChannelClosed("not a node of this program's version")
 
 
 def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
@@ -99,16 +104,6 @@ def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = ""
         return (
             f"{other.name} has other lists of the authority than node 0: {other.credentials}, not "
             f"{first.credentials}; copy the newest to all nodes"
-        )
-    if other.world_size != first.world_size:
-        return (
-            f"{other.name} has num_partitions={other.world_size}, node 0 has"
-            f" num_partitions={first.world_size}"
-        )
-    if other.backend != first.backend:
-        return (
-            f"{other.name} has distributed.backend={other.backend}, node 0 has"
-            f" distributed.backend={first.backend}"
         )
     differing = [
         f"{name}={other.settings.get(name)} instead of {first.settings.get(name)}"
@@ -185,8 +180,8 @@ class Coordinator:
         self._accepted = AcceptedConnections(listener, tls)
         self._mismatches: dict[int, tuple[float, str]] = {}
         """By node: the time at which its mismatch ends the start, and the message."""
-        self.addresses: dict[str, str] = {}
-        """Where each joined node listens, by node; a string, as keys of JSON are."""
+        self.addresses: dict[int, str] = {}
+        """Where each joined node listens, by node."""
         self.joined: dict[int, Channel] = {}
 
     @property
@@ -204,13 +199,15 @@ class Coordinator:
         """Wait at most `timeout` seconds until all nodes joined or a mismatch ends the start."""
         timeout_at = time.monotonic() + timeout
         while self.missing:
-            if self._knows_its_nodes and self._mismatches.keys() >= set(self.missing):
-                return  # no other node can take these places
             deadline = min([timeout_at, *(deadline for deadline, _ in self._mismatches.values())])
             seconds = deadline - time.monotonic()
-            if seconds <= 0:
+            only_mismatches = self._mismatches.keys() >= {*self.missing}
+            if seconds <= 0 or (self._knows_its_nodes and only_mismatches):
                 return
-            self._step(min(0.5, seconds))
+            for channel in self._accepted.step(
+                min(0.5, seconds), self._answer, self.joined.values()
+            ):
+                self._check_connected(channel)
 
     def send_reply(self, reply: dict[str, Any]) -> None:
         """Send the reply to all nodes, and close every other connection."""
@@ -224,48 +221,29 @@ class Coordinator:
         """Whether strangers are recognised, by certificates or by the run key."""
         return self._tls is not None or self._own.run_key != ""
 
-    def _step(self, timeout: float) -> None:
-        """Handle what arrives within `timeout` seconds."""
-        first_messages, readable = self._accepted.wait(timeout, list(self.joined.values()))
-        for channel in readable:
-            self._check_connected(channel)
-        self._accepted.answer(first_messages, self._admit_or_reject)
+    def _answer(self, channel: Channel, message: Message) -> None:
+        """Let a node join, or tell it why it does not fit.
 
-    def _admit_or_reject(self, channel: Channel, message: dict[str, Any]) -> None:
-        """Handle a connection's first message; a stranger is rejected and forgotten.
-
-        See _admit for a node of this run.
+        ChannelClosed for a stranger, who is turned away and forgotten.
         """
         info = parse_node_info(message)
-        if info is None:
-            self._accepted.reject(channel, "not a node of this program's version")
-        elif not channel.speaks_for(info.node):
-            whose = (
-                "no certificate"
-                if channel.node is None
-                else f"the certificate of node {channel.node}"
-            )
-            self._accepted.reject(channel, f"it claims to be node {info.node}, and has {whose}")
-        elif info.run_key != self._own.run_key:
+        if not channel.speaks_for(info.node):
+            own = "no certificate"
+            if channel.node is not None:
+                own = f"the certificate of node {channel.node}"
+            raise ChannelClosed(f"it claims to be node {info.node}, and has {own}")
+        if info.run_key != self._own.run_key:
             other_run = make_printable(info.run_key) or "no launcher"
-            self._accepted.reject(channel, f"it belongs to another run ({other_run})")
-        elif not self._knows_its_nodes and has_nothing_in_common(self._own, info):
-            self._accepted.reject(
-                channel, "its code, settings and partitioning all differ from node 0's"
-            )
-        else:
-            self._admit(info, channel)
-
-    def _admit(self, info: NodeInfo, channel: Channel) -> None:
-        """Let a node join, or tell it why its settings, code or rank do not fit."""
+            raise ChannelClosed(f"it belongs to another run ({other_run})")
+        if not self._knows_its_nodes and has_nothing_in_common(self._own, info):
+            raise ChannelClosed("its code, settings and partitioning all differ from node 0's")
         difference = find_mismatch(self._own, info, self._partition_mismatch)
-        problem = difference or self._wrong_node_rank(info)
-        if problem is None:
+        problem = make_printable(difference or self._wrong_node_rank(info) or "")
+        if not problem:
             self.joined[info.node] = channel
-            self.addresses[str(info.node)] = info.address
+            self.addresses[info.node] = info.address
             self._mismatches.pop(info.node, None)
             return
-        problem = make_printable(problem)
         if difference is None or info.node not in self.joined:
             self._mismatches.setdefault(info.node, (time.monotonic() + MISMATCH_WAIT, problem))
         self._accepted.reject(channel, problem, {"mistake": problem})

@@ -13,15 +13,20 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any
 
 from retexo.errors import Interrupted
-from retexo.launch.accepted_connections import AcceptedConnections
-from retexo.launch.control_channel import Channel, ChannelClosed, Disconnected, connect
+from retexo.launch.channels import (
+    AcceptedConnections,
+    Channel,
+    ChannelClosed,
+    Disconnected,
+    Message,
+    connect,
+)
 from retexo.launch.tls import Tls
 
 logger = logging.getLogger(__name__)
@@ -45,10 +50,6 @@ class Hub:
     tls: Tls
     node: int
     """The hub's number: 0 where node 0 is the hub, else the number of nodes."""
-
-    def serve(self, listener: socket.socket) -> "OwnHub":
-        """Start the hub within node 0, on a listening socket."""
-        return OwnHub(listener, self.tls)
 
     def wait(self, timeout: float) -> "HubListener":
         """Wait at the hub for connections to this node; OSError where it is not reached."""
@@ -77,17 +78,14 @@ class HubListener:
 
     def __init__(self, hub: Hub, link: Channel) -> None:
         self._hub, self._link = hub, link
-        self._incoming: list[dict[str, Any]] = []
+        self._incoming: list[Message] = []
         """Messages of the hub, one for each connection to this node."""
 
     def fileno(self) -> int:
         return self._link.fileno()
 
-    def setblocking(self, flag: bool, /) -> None:
-        """Do nothing: `accept` never blocks."""
-
     def accept(self) -> tuple[socket.socket, None]:
-        """Accept a connection like a socket.
+        """Accept a connection like a socket that does not block.
 
         Raises:
             BlockingIOError: no node wants to connect.
@@ -110,49 +108,6 @@ class HubListener:
         self._link.close()
 
 
-class OwnHub:
-    """The hub within node 0, in a thread; a Listener for the connections to node 0."""
-
-    def __init__(self, listener: socket.socket, tls: Tls) -> None:
-        self._arrived: SimpleQueue[socket.socket] = SimpleQueue()
-        self._wakeup, self._wake = socket.socketpair()
-        self._wakeup.setblocking(False)
-        self._listener, self._ended = listener, False
-        self._server = HubServer(listener, tls, self._deliver)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        """Join connections until the hub is closed; runs in a thread."""
-        while not self._ended:
-            self._server.step(0.2)
-
-    def _deliver(self, stream: socket.socket) -> None:
-        """Hand a connection to node 0, and wake its listener."""
-        self._arrived.put(stream)
-        self._wake.send(b"\0")
-
-    def fileno(self) -> int:
-        return self._wakeup.fileno()
-
-    def setblocking(self, flag: bool, /) -> None:
-        """Do nothing: `accept` never blocks."""
-
-    def accept(self) -> tuple[socket.socket, None]:
-        """Accept a connection like a socket; BlockingIOError if no node wants to connect."""
-        self._wakeup.recv(1)
-        return self._arrived.get(), None
-
-    def close(self) -> None:
-        """End the thread. Connections that were joined stay."""
-        if self._ended:
-            return
-        self._ended = True
-        self._thread.join()
-        for each in (self._listener, self._wakeup, self._wake):
-            each.close()
-
-
 # --- the hub itself ----------
 
 
@@ -169,57 +124,41 @@ class Pair:
 class HubServer:
     """Joins connections."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        tls: Tls,
-        deliver: Callable[[socket.socket], None] | None = None,
-    ) -> None:
-        """Args:
-        deliver: of the hub within node 0; takes the connections to node 0.
-        """
-        self._accepted, self._deliver = AcceptedConnections(listener, tls), deliver
+    def __init__(self, listener: socket.socket, tls: Tls) -> None:
+        self._accepted = AcceptedConnections(listener, tls)
         self._waiting: dict[int, Channel] = {}
         """Links of the nodes that wait for connections."""
-        self._tokens: dict[str, tuple[Pair, int]] = {}
-
-    def serve(self) -> NoReturn:
-        while True:
-            self.step(1.0)
+        self._tokens: dict[Any, tuple[Pair, int]] = {}
 
     def step(self, timeout: float) -> None:
         """Answer the requests that arrive within `timeout` seconds."""
-        self._accepted.answer(self._accepted.wait(timeout)[0], self._answer)
-        for token, (pair, _) in list(self._tokens.items()):
+        self._accepted.step(timeout, self._answer)
+        for token, (pair, _) in [*self._tokens.items()]:
             if pair.deadline < time.monotonic():
                 del self._tokens[token]
                 for end in pair.ends.values():
                     end.close()
 
-    def _answer(self, channel: Channel, message: dict[str, Any]) -> None:
+    def _answer(self, channel: Channel, message: Message) -> None:
         """Handle a message of a connection with a token, or of a node that waits or calls."""
-        token = message.get("token")
-        if isinstance(token, str) and token in self._tokens:
-            self._join(channel, *self._tokens.pop(token))
+        if message.get("token") in self._tokens:
+            self._join(channel, *self._tokens.pop(message["token"]))
         elif channel.node is not None and "listen" in message:
             self._waiting[channel.node] = channel
             logger.info("node %d waits for connections", channel.node)
         elif channel.node is not None and type(message.get("reach")) is int:
             self._send_tokens(channel, channel.node, message["reach"])
         else:
-            self._accepted.reject(channel, "not a node of this hub")
+            raise ChannelClosed("not a node of this hub")
 
     def _send_tokens(self, channel: Channel, node: int, other: int) -> None:
         """Send both nodes of a wanted connection a token each, with which they are joined."""
-        pair, tokens = (
-            Pair((node, other), time.monotonic() + TOKEN_SECONDS),
-            [secrets.token_hex(16) for _ in range(2)],
-        )
+        pair = Pair((node, other), time.monotonic() + TOKEN_SECONDS)
+        tokens = [secrets.token_hex(16) for _ in range(2)]
         try:
-            if not self._is_for_own(pair):
-                if other not in self._waiting:
-                    raise Disconnected("it does not wait here")
-                self._waiting[other].send({"incoming": tokens[1]})
+            if other not in self._waiting:
+                raise Disconnected("it does not wait here")
+            self._waiting[other].send({"incoming": tokens[1]})
         except ChannelClosed:
             self._waiting.pop(other, None)
             channel.send({"absent": other})
@@ -228,35 +167,40 @@ class HubServer:
             channel.send({"token": tokens[0]})
         channel.close()
 
-    def _is_for_own(self, pair: Pair) -> bool:
-        """Return whether a connection goes to node 0, which runs this hub."""
-        return self._deliver is not None and pair.nodes[1] == 0
-
     def _join(self, channel: Channel, pair: Pair, index: int) -> None:
-        """Add a connection to its pair.
-
-        Forward bytes between the two ends once both are connected.
-        """
+        """Add a connection to its pair; forward bytes between the ends once both are there."""
         pair.ends[index] = channel
         try:
-            stream = channel.detach()
-            if self._deliver is not None and self._is_for_own(pair):
-                channel.send({"joined": True})
-                self._deliver(stream)
-            elif len(pair.ends) == 2:
+            channel.detach()  # raises ChannelClosed if it has sent more than its token
+            if len(pair.ends) == 2:
                 pair.ends[0].send({"joined": True})
-                self._start_forwarding(pair)
+                near, far = (pair.ends[end].detach() for end in (0, 1))
+                for arguments in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
+                    threading.Thread(target=_forward, args=arguments, daemon=True).start()
         except ChannelClosed:
             for end in pair.ends.values():
                 if end is not channel:
                     end.close()
             raise
 
-    def _start_forwarding(self, pair: Pair) -> None:
-        """Start two threads that forward bytes between the ends of a pair."""
-        near, far = (pair.ends[index].detach() for index in (0, 1))
-        for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
-            threading.Thread(target=_forward, args=(source, target, nodes), daemon=True).start()
+
+@contextmanager
+def serving_hub(listener: socket.socket, tls: Tls) -> Iterator[None]:
+    """Run the hub within node 0, in a thread. Connections that were joined stay."""
+    server, ended = HubServer(listener, tls), threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            server.step(0.2)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        listener.close()
 
 
 def _forward(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) -> None:

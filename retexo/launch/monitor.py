@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from retexo.errors import Interrupted, TrainingError
-from retexo.launch.control_channel import Channel, ChannelClosed, make_printable
+from retexo.launch.channels import Channel, ChannelClosed, make_printable
 from retexo.launch.failure import CURABLE, KINDS, ROOT_CAUSES, Failure, read_failure
 from retexo.launch.handshake import describe_node
 from retexo.launch.heartbeat import ProcessMonitor, Stopwatch, heartbeat_interval

@@ -23,18 +23,17 @@ from support import free_port, make_credentials
 
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
-from retexo.launch import (
-    accepted_connections,
-    addresses,
-    control_channel,
-    handshake,
-    rendezvous,
-)
-from retexo.launch.accepted_connections import AcceptedConnections
+from retexo.launch import addresses, channels, handshake, rendezvous
 from retexo.launch.certificates import read_credentials
-from retexo.launch.control_channel import Channel, connect
-from retexo.launch.handshake import Coordinator, NodeInfo, code_version, parse_node_info
-from retexo.launch.hub import Hub, OwnHub
+from retexo.launch.channels import AcceptedConnections, Channel, connect
+from retexo.launch.handshake import (
+    PROTOCOL,
+    Coordinator,
+    NodeInfo,
+    code_version,
+    parse_node_info,
+)
+from retexo.launch.hub import Hub, serving_hub
 from retexo.launch.security import Security, make_security
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
@@ -81,7 +80,8 @@ def attend(settings: ClusterSettings, *run: Any, **state: Any) -> Outcome:
     try:
         with connect_node(settings, *run, **state) as node:
             assert node.rendezvous.run_id == node.run_id
-            return node.run_id, str(node.rendezvous.port)
+            assert isinstance(node.rendezvous.store, tuple | None)
+            return node.run_id, str(node.rendezvous.store and node.rendezvous.store[1])
     except (InputError, TrainingError) as error:
         kind = InputError if isinstance(error, InputError) else TrainingError
         return kind.__name__, str(error)
@@ -126,7 +126,7 @@ def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.Monkey
 
 
 MISMATCHES: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
-    "world size": ({"parts": 3}, SETTINGS, "abc", ("num_partitions=3", "num_partitions=2")),
+    "world size": ({"parts": 3}, SETTINGS, "abc", ("num_partitions=3 instead of 2",)),
     "settings": ({}, {**SETTINGS, "seed": 2}, "abc", ("other settings", "seed=2 instead of 1")),
     "nested": (
         {},
@@ -139,7 +139,7 @@ MISMATCHES: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]
         {"backend": "sockets", "tls": False},
         SETTINGS,
         "abc",
-        ("distributed.backend=sockets", "distributed.backend=gloo"),
+        ("distributed.backend=sockets instead of gloo",),
     ),
 }
 
@@ -275,18 +275,20 @@ def test_something_else_listens_at_the_master() -> None:
 
 
 def test_an_error_closes_only_its_connection_and_tells_it() -> None:
+    accepted_one: list[Channel] = []
+
     def fail(channel: Channel, message: dict[str, Any]) -> None:
+        accepted_one.append(channel)
         raise KeyError(message["kind"])
 
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname(), timeout=10) as stream,
     ):
-        accepted, first = AcceptedConnections(server), []
+        accepted = AcceptedConnections(server)
         stream.sendall(b'{"kind": "bad"}\n')
-        while not first:
-            first = accepted.wait(10)[0]
-        accepted.answer(first, fail)
+        while not accepted_one:
+            accepted.step(10, fail)
         assert stream.recv(1000) == b'{"refused": "not a message of retexo"}\n'
         assert stream.recv(1000) == b""
 
@@ -316,14 +318,12 @@ def node_info(**fields: Any) -> bytes:
         "run_key": "",
         "node": 1,
         "ranks": [1],
-        "world_size": 2,
         "code": "",
         "settings": {},
         "partition": "",
-        "backend": "gloo",
         "address": "127.0.0.1:1",
     }
-    return json.dumps({"retexo": 1, "node": {**content, **fields}}).encode() + b"\n"
+    return json.dumps({"retexo": PROTOCOL, "node": {**content, **fields}}).encode() + b"\n"
 
 
 def wait_for(port: int) -> int:
@@ -333,7 +333,7 @@ def wait_for(port: int) -> int:
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_connections, "FIRST_MESSAGE_TIMEOUT", 0.2)
+    monkeypatch.setattr(channels, "FIRST_MESSAGE_TIMEOUT", 0.2)
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
@@ -407,13 +407,12 @@ def test_another_run_on_the_same_port_is_not_joined() -> None:
 
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     port = free_port()
-    own = handshake.NodeInfo(
-        "", 1, [1], 3, handshake.code_version(), flatten(SETTINGS), "abc", "gloo", ""
-    )
+    shared = {**flatten(SETTINGS), "num_partitions": 3, "distributed.backend": "gloo"}
+    own = NodeInfo("", 1, [1], code_version(), shared, "abc", "127.0.0.1:1")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
-        gone = control_channel.connect("127.0.0.1", port, 10)
-        gone.send({"retexo": 1, "node": own.__dict__})
+        gone = connect("127.0.0.1", port, 10)
+        gone.send({"retexo": PROTOCOL, "node": own.__dict__})
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
         outcome = attend(cluster(2, port, parts=3))
@@ -482,10 +481,8 @@ HELLO = st.fixed_dictionaries(
 MESSAGE = JSON | st.fixed_dictionaries(
     {},
     optional={
-        "retexo": st.just(1),
+        "retexo": st.just(PROTOCOL),
         "node": HELLO,
-        "from": JSON | st.lists(st.integers(0, 3), max_size=3),
-        "proof": JSON,
         "token": JSON,
         "listen": JSON,
         "reach": JSON,
@@ -510,10 +507,10 @@ def say(port: int, content: bytes) -> None:
 
 def annoy(port: int) -> None:
     @given(CONTENT)
-    @example(b'{"from": [1], "proof": "\\ud800"}\n')
-    @example(b'{"from": [1], "proof": "\xed\xa0\x80"}\n')
-    @example(b'{"from": ' + b"[" * 100_000 + b"\n")
-    @example(b'{"from": [1' + b"0" * 4000 + b'], "proof": ""}\n')
+    @example(b'{"token": "\\ud800"}\n')
+    @example(b'{"token": "\xed\xa0\x80"}\n')
+    @example(b'{"token": ' + b"[" * 100_000 + b"\n")
+    @example(b'{"token": [1' + b"0" * 4000 + b"]}\n")
     @example(b'{"reach": 1}\n{"listen": 1}\nx')
     def strangers(content: bytes) -> None:
         say(port, content)
@@ -549,7 +546,7 @@ def test_strangers_before_a_run(node_of: Callable[..., Any]) -> None:
 MATCHING = {
     "ranks": [1],
     "code": code_version(),
-    "settings": flatten(SETTINGS),
+    "settings": {**flatten(SETTINGS), "num_partitions": 2, "distributed.backend": "gloo"},
     "partition": "abc",
 }
 """The info of node 1, in the clear."""
@@ -563,7 +560,7 @@ def test_a_stranger_who_knows_nothing_of_a_run_does_not_end_its_start(
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
-        for fields in ({"code": "other"}, {"world_size": 9}, {"node": 0}, {"node": 7}):
+        for fields in ({"code": "other"}, {"node": 0}, {"node": 7}):
             assert b"refused" in visit(port, node_info(**fields))
         assert attend(cluster(1, port)) == first.result(20)
 
@@ -585,7 +582,6 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         port = listener.getsockname()[1]
         info = parse_node_info(json.loads(node_info(**MATCHING)))
-        assert info is not None
         coordinator = Coordinator(listener, replace(info, node=0), 3)
         waiting = pool.submit(coordinator.wait, 20.0)
         nodes = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(2)]
@@ -602,16 +598,15 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
 def test_strangers_while_nodes_connect_to_each_other() -> None:
     """At the port of node 0, which waits for node 1."""
     listener = socket.create_server(("127.0.0.1", 0))
-    port, own = listener.getsockname()[1], NodeInfo("", 0, [0], 2, "", {}, "", "sockets", "")
-    participant = rendezvous.Participant(
-        cluster(0, 1), "lo", own, listener, Security(), rendezvous.TimeLimit("", 20.0)
-    )
+    port, own = listener.getsockname()[1], NodeInfo("", 0, [0], "", {}, "", "")
+    endpoint = addresses.Endpoint(listener, "lo", "")
+    participant = rendezvous.Participant(cluster(0, 1), endpoint, own, Security(), 20.0, "")
     with listener, ThreadPoolExecutor(1) as pool:
-        accepting = pool.submit(rendezvous._accept, participant, "secret", {(1,)})
+        accepting = pool.submit(rendezvous._accept, participant, {"secret": (1,)})
         annoy(port)
         assert not accepting.done()
         peer = connect("127.0.0.1", port, 5.0)
-        peer.send({"from": [1], "proof": rendezvous._proof("secret", (1,))})
+        peer.send({"token": "secret"})
         found, problem = accepting.result(20)
         assert problem is None
         assert set(found) == {(1,)}
@@ -619,12 +614,23 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
 
 @pytest.fixture
 def own_hub(folder: Path) -> Iterator[Hub]:
-    """The hub within node 0, as node 1 sees it."""
+    """The hub within node 0, which waits there for connections, as node 1 sees it."""
     tls = [read_credentials(folder / site, node, 2) for node, site in enumerate(SITES)]
     listener = socket.create_server(("127.0.0.1", 0))
-    serving = OwnHub(listener, tls[0])
-    yield Hub("127.0.0.1", listener.getsockname()[1], tls[1], 0)
-    serving.close()
+    port = listener.getsockname()[1]
+    with serving_hub(listener, tls[0]), ThreadPoolExecutor(1) as pool:
+        waiting, ended = Hub("127.0.0.1", port, tls[0], 0).wait(5.0), threading.Event()
+        accepted = AcceptedConnections(waiting)
+
+        def accept() -> None:
+            while not ended.is_set():
+                accepted.step(0.05, lambda channel, message: channel.close())
+
+        accepting = pool.submit(accept)
+        yield Hub("127.0.0.1", port, tls[1], 0)
+        ended.set()
+        accepting.result(10)
+        waiting.close()
 
 
 def test_strangers_at_a_hub(own_hub: Hub) -> None:

@@ -49,7 +49,7 @@ from retexo.comm.transport import PeerLost
 from retexo.errors import TrainingError
 from retexo.launch import addresses, handshake, hub
 from retexo.launch.certificates import read_credentials
-from retexo.launch.control_channel import Channel, ChannelClosed, connect
+from retexo.launch.channels import Channel, ChannelClosed, connect
 from retexo.launch.handshake import PROTOCOL
 from retexo.launch.hub import Hub, HubListener, HubServer
 from retexo.launch.tls import Tls
@@ -143,19 +143,12 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
 
 def claim(stream: socket.socket, node: int) -> str:
     """Say that one is a node, over this connection, and what came back."""
-    about = {
-        "run_key": "",
-        "node": node,
-        "ranks": [node],
-        "world_size": 3,
-        "code": "",
-        "settings": {},
-    }
+    about = {"run_key": "", "node": node, "ranks": [node], "code": "", "settings": {}}
     stream.settimeout(20)
     try:
         if isinstance(stream, ssl.SSLSocket) and b"welcome" not in (answer := stream.recv(1 << 10)):
             return answer.decode()
-        about |= {"partition": "", "backend": "sockets", "address": "127.0.0.1:1"}
+        about |= {"partition": "", "address": "127.0.0.1:1"}
         stream.sendall(json.dumps({"retexo": PROTOCOL, "node": about}).encode() + b"\n")
         return b"".join(iter(lambda: stream.recv(1 << 16), b"")).decode()
     except ssl.SSLError as error:
@@ -215,7 +208,7 @@ def test_who_does_not_encrypt_is_turned_away(folder: Path) -> None:
         with stream_to(
             port
         ) as stream:  # a link of the run, or a stream of it, without the run's secret
-            stream.sendall(b'{"from": [1, 1, 0], "proof": "00"}\n')
+            stream.sendall(b'{"token": "00"}\n')
             assert b"refused" in stream.recv(1 << 10)
 
     assert good(meet(folder, port, attack))
@@ -355,8 +348,8 @@ def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
     with pytest.raises(InputError, match="was revoked"):
         read_credentials(place / "b", 1, 2)
     old = read_credentials(place / "a", 0, 2)
-    first = handshake.NodeInfo("", 0, [0], 2, "", {}, "", "sockets", "", "members a, b; 1 revoked")
-    second = handshake.NodeInfo("", 1, [1], 2, "", {}, "", "sockets", "", old.lists)
+    first = handshake.NodeInfo("", 0, [0], "", {}, "", "", "members a, b; 1 revoked")
+    second = handshake.NodeInfo("", 1, [1], "", {}, "", "", old.lists)
     assert "other lists of the authority than node 0: members a, b; 0 revoked by 20" in str(
         handshake.find_mismatch(first, second)
     )
@@ -529,7 +522,7 @@ def test_node_0_is_the_hub_where_no_other_is_listed(tmp_path: Path) -> None:
     ports = met([there.cluster(node) for node in range(3)])
     assert ports[1][2] == ports[2][1] == port
     assert ports[1][0] == ports[2][0] == port
-    assert ports[0][~1] == ports[0][~2] == port, "node 0 has them by way of itself"
+    assert ports[0][1] == ports[0][2] == port, "node 0 comes to its own hub"
     with socket.create_server(("127.0.0.1", port)):
         kind, said = attend(there.cluster(0))
     assert kind == "InputError"

@@ -25,7 +25,7 @@ from support import wait_until
 
 from retexo.errors import Stopped, TrainingError
 from retexo.launch import monitor, start_workers
-from retexo.launch.control_channel import Channel
+from retexo.launch.channels import Channel
 from retexo.launch.fork_server import warm_up
 from retexo.launch.heartbeat import ProcessMonitor, Progress, Stopwatch
 from retexo.launch.rendezvous import Node

@@ -29,8 +29,7 @@ from torch import Tensor
 from partitioning.directory.dgl_config import config_file, read_config
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP, MessageTag
-from retexo.launch.addresses import choose_interface
-from retexo.launch.interfaces import interface_address
+from retexo.launch.addresses import choose_interface, interface_address
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.sampled_dgl import hooks
 

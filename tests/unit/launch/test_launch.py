@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from retexo.launch.control_channel import ChannelClosed, decode
+from retexo.launch.channels import ChannelClosed, decode
 from retexo.launch.cores import usable_cores
 from retexo.launch.heartbeat import heartbeat_interval
 from retexo.launch.ticker import Ticker

@@ -1,19 +1,25 @@
-"""Control messages between the parents of a run: one JSON object per line, over TCP or TLS.
+"""Connections between the parents of a run: one JSON object per line, over TCP or TLS.
 
-Received lines have a maximum length and are only parsed as JSON. Every wait has a time limit.
-Control messages are small (docs/cluster.md) and not counted as traffic.
+Anybody can connect to a node's port. So a received line has a maximum length and is only parsed as
+JSON, every wait has a time limit, and the connections that have sent no message are limited in
+time, in all, and per address. Above a limit the oldest is closed; a node whose connection is closed
+tries again. Control messages are small (docs/cluster.md) and not counted as traffic.
 """
 
 import json
+import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Protocol
 
 from partitioning.file_io import parse_json
 from retexo.launch.tls import CertificateRefused, Tls
+
+logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 1 << 18
 """Bytes of the longest message that is accepted."""
@@ -25,6 +31,16 @@ RETRY_INTERVAL = 0.2
 """Seconds between two attempts to connect."""
 CLIENT_HELLO = b"\x16"
 """First byte of a TLS connection; no JSON object begins with it."""
+FIRST_MESSAGE_TIMEOUT = 5.0
+"""Seconds within which a connection has to send its first message."""
+MAX_CONNECTIONS = 64
+MAX_CONNECTIONS_PER_ADDRESS = 16
+MAX_ACCEPTED_AT_ONCE = 8
+"""Less than the limits, so that a connection's first packet is read before it can be closed."""
+MAX_WARNINGS = 20
+"""Refused connections that are logged one by one."""
+
+Message = dict[str, Any]
 
 
 class ChannelClosed(ConnectionError):
@@ -49,7 +65,8 @@ class Channel:
         self.node: int | None = None
         """The node that the other end's certificate belongs to; None without a certificate."""
         self._received = b""
-        self._ready: list[dict[str, Any]] = []
+        self.unread: list[Message] = []
+        """Received messages that `receive` has not returned."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -80,7 +97,7 @@ class Channel:
                 f"it refused this node's certificate: {make_printable(answer.get('refused'))}"
             )
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
             raise Disconnected("no TLS yet")  # sending would wait for the other end
         try:
@@ -88,43 +105,40 @@ class Channel:
         except OSError as error:
             raise Disconnected(str(error)) from error
 
-    def receive_one(self, timeout: float) -> dict[str, Any]:
+    def receive_one(self, timeout: float) -> Message:
         """The next message, within `timeout` seconds; ChannelClosed if none comes."""
         deadline = time.monotonic() + timeout
-        while not self._ready:
+        while not (messages := self.receive()):
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 raise ChannelClosed(f"no answer within {timeout:g} s")
             wait([self._socket], seconds)
-            self._ready = self.receive()
-        return self._ready.pop(0)
+        self.unread = messages[1:]
+        return messages[0]
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         """The messages received so far, without waiting.
 
         Raises ChannelClosed at the end of the connection.
         """
-        waiting, self._ready = self._ready, []
+        if self.unread:
+            messages, self.unread = self.unread, []
+            return messages
         try:
             content = self._read()
         except (BlockingIOError, ssl.SSLWantReadError):
-            return waiting
-        except (CertificateRefused, ssl.SSLError) as error:
-            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                raise Disconnected("connection closed") from error
-            raise ChannelClosed(f"TLS: {error}") from error
+            return []
         except OSError as error:
-            raise Disconnected(str(error)) from error
+            refused = isinstance(error, CertificateRefused | ssl.SSLError)
+            if refused and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                raise ChannelClosed(f"TLS: {error}") from error
+            raise Disconnected("connection closed" if refused else str(error)) from error
         if not content:
             raise Disconnected("connection closed")
         *lines, self._received = (self._received + content).split(b"\n")
         if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
             raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
-        return [*waiting, *map(decode, lines)]
-
-    def put_back(self, messages: list[dict[str, Any]]) -> None:
-        """Have `receive` return these messages again, before all others."""
-        self._ready = [*messages, *self._ready]
+        return [*map(decode, lines)]
 
     def _read(self) -> bytes:
         """Received bytes, at most one TLS record.
@@ -147,7 +161,7 @@ class Channel:
 
     def detach(self) -> socket.socket:
         """Give up the channel and return its socket; ChannelClosed if received bytes are unread."""
-        if self._received or self._ready:
+        if self._received or self.unread:
             raise ChannelClosed("it sent more before it was answered")
         return self._socket
 
@@ -163,7 +177,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, ensure_ascii=False, default=str).encode(errors="replace")
 
 
-def decode(line: bytes) -> dict[str, Any]:
+def decode(line: bytes) -> Message:
     """Parse a JSON object.
 
     Raises ChannelClosed for anything else, and for text that UTF-8 cannot encode.
@@ -201,11 +215,12 @@ def connect(
         tls: encrypts the connection.
         node: with `tls`, the node to connect to. ChannelClosed at once for another certificate.
     """
-
-    def open_connection(seconds: float) -> socket.socket:
-        return socket.create_connection((address, port), timeout=seconds)
-
-    return connect_with(open_connection, timeout, tls, node)
+    return connect_with(
+        lambda seconds: socket.create_connection((address, port), timeout=seconds),
+        timeout,
+        tls,
+        node,
+    )
 
 
 def connect_with(
@@ -226,3 +241,100 @@ def connect_with(
             if time.monotonic() + RETRY_INTERVAL > deadline:
                 raise ConnectionError(str(error)) from error
             time.sleep(RETRY_INTERVAL)
+
+
+# --- accepting connections of anybody ----------
+
+
+class Listener(Protocol):
+    """A listening socket, or a connection to a hub that announces who wants to connect."""
+
+    def fileno(self) -> int: ...
+
+    def accept(self) -> tuple[socket.socket, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class AcceptedConnections:
+    """The connections of a listener until their first message."""
+
+    def __init__(self, listener: Listener, tls: Tls | None = None) -> None:
+        if isinstance(listener, socket.socket):
+            listener.setblocking(False)
+        self._listener, self._tls = listener, tls
+        self._deadlines: dict[Channel, float] = {}
+        """By channel, the oldest first."""
+        self._num_rejected = 0
+
+    def step(
+        self,
+        timeout: float,
+        handle: Callable[[Channel, Message], None],
+        others: Iterable[Channel] = (),
+    ) -> list[Channel]:
+        """Wait at most `timeout` seconds; call handle(channel, message) for each first message.
+
+        `handle` owns the channel from then on. An error closes only its connection.
+
+        Returns:
+            Those of `others` that can be read.
+        """
+        sources: list[Any] = [self._listener, *self._deadlines, *others]
+        ready: list[Any] = wait(sources, max(0.0, timeout))
+        for channel in [channel for channel in self._deadlines if channel in ready]:
+            self._answer(channel, handle)
+        for channel, deadline in [*self._deadlines.items()]:
+            if deadline < time.monotonic():
+                self.reject(channel, "it sent nothing")
+        if self._listener in ready:
+            self._accept()
+        return [source for source in ready if source in others]
+
+    def _answer(self, channel: Channel, handle: Callable[[Channel, Message], None]) -> None:
+        try:
+            messages = channel.receive()
+            if messages:
+                del self._deadlines[channel]
+                channel.unread = messages[1:]
+                handle(channel, messages[0])
+        except ChannelClosed as error:
+            self.reject(channel, str(error))
+        except Exception as error:
+            logger.debug("unexpected error in a server loop", exc_info=error)
+            why = f"it caused {type(error).__name__}: {error}"
+            self.reject(channel, why, {"refused": "not a message of retexo"})
+
+    def reject(self, channel: Channel, why: str, reply: Message | None = None) -> None:
+        """Log why, send the reply, by default {"refused": why}, and close the connection."""
+        self._num_rejected += 1
+        if self._num_rejected <= MAX_WARNINGS:
+            last = "; further refusals are not logged" if self._num_rejected == MAX_WARNINGS else ""
+            logger.warning(
+                "refused a connection from %s: %s%s", channel.peer, make_printable(why), last
+            )
+        with suppress(ChannelClosed):
+            channel.send({"refused": why} if reply is None else reply)
+        self._forget(channel)
+
+    def close(self) -> None:
+        """Close the connections that have sent no message."""
+        for channel in [*self._deadlines]:
+            self._forget(channel)
+
+    def _accept(self) -> None:
+        """Accept waiting connections; above a limit close the oldest for each."""
+        with suppress(OSError):
+            for _ in range(MAX_ACCEPTED_AT_ONCE):
+                channel = Channel(self._listener.accept()[0], self._tls)
+                same = [other for other in self._deadlines if other.peer == channel.peer]
+                if len(same) >= MAX_CONNECTIONS_PER_ADDRESS:
+                    self._forget(same[0])
+                elif len(self._deadlines) >= MAX_CONNECTIONS:
+                    self._forget(next(iter(self._deadlines)))
+                self._deadlines[channel] = time.monotonic() + FIRST_MESSAGE_TIMEOUT
+
+    def _forget(self, channel: Channel) -> None:
+        """Close a connection and drop its time limit."""
+        self._deadlines.pop(channel, None)
+        channel.close()
