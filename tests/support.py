@@ -52,7 +52,7 @@ from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
 from retexo.launch.addresses import loopback
-from retexo.launch.worker_streams import add_local_streams
+from retexo.launch.start_workers import add_local_streams
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings

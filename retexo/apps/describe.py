@@ -14,7 +14,6 @@ from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.launch.security import make_security
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
@@ -53,7 +52,7 @@ def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
     common = shared_settings(settings)
     common["features"] = {**common["features"], "spec": tables.compared}
     info = RunInfo(common, directory.digest(), directory.remedy)
-    with start_workers.connect_nodes(cluster, info, make_security(cluster)) as node:
+    with start_workers.connect_nodes(cluster, info) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         job = DescribeJob(settings.train, directory, run_dir, node.rendezvous, tables)
         results = start_workers.run_workers(cluster.local_ranks, main, job, node)

@@ -28,7 +28,6 @@ from retexo.apps.summary import (
 )
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.launch.security import make_security
 from retexo.predictor import dataset_like_training
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
@@ -198,7 +197,7 @@ def run_workers(
     settings, cluster = prepared.settings, prepared.settings.train.cluster
     directory = prepared.directory
     run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
-    with start_workers.connect_nodes(cluster, run_info, make_security(cluster)) as node:
+    with start_workers.connect_nodes(cluster, run_info) as node:
         job = infer.InferJob(
             settings=settings.train,
             directory=directory,

@@ -40,7 +40,6 @@ from retexo.errors import Interrupted, TrainingError, describe_error
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.launch.rendezvous import Node
-from retexo.launch.security import make_security
 from retexo.results.atomic_write import write_json
 from retexo.results.checkpoint import open_checkpoint
 from retexo.results.conclusion import conclude
@@ -249,17 +248,14 @@ class Training:
 
     def _connect(self, stack: ExitStack) -> Node:
         """Connect to the other nodes; `stack` closes the connections."""
-        security = make_security(self.cluster)
         if not self.causes:
-            return stack.enter_context(
-                start_workers.connect_nodes(self.cluster, self._run_info(), security)
-            )
+            return stack.enter_context(start_workers.connect_nodes(self.cluster, self._run_info()))
         deadline = time.monotonic() + self.cluster.rejoin_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:
                 return stack.enter_context(
-                    start_workers.connect_nodes(self.cluster, self._run_info(), security, seconds)
+                    start_workers.connect_nodes(self.cluster, self._run_info(), seconds)
                 )
             except Interrupted as error:
                 if time.monotonic() + RETRY_PAUSE >= deadline:

@@ -27,6 +27,8 @@ TLS_WRITE = 1 << 18
 """Bytes that one call encrypts."""
 Streams = Mapping[int, socket.socket]
 """The connections of one worker to all others, by rank."""
+StreamsByRank = dict[int, dict[int, socket.socket]]
+"""The streams of each worker of this node, by its rank."""
 
 
 class SocketTransport:

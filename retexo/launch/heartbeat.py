@@ -95,7 +95,7 @@ class ParentPipe:
 
     def _die(self, message: str) -> None:
         """Send an error to the parent and end this process at once."""
-        self.send({"error": {"kind": "death", "message": message, "traceback": ""}})
+        self.send({"error": {"kind": "died", "message": message, "traceback": ""}})
         os._exit(1)
 
 

@@ -8,17 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 from retexo.errors import Interrupted, TrainingError
-from retexo.launch.channels import Channel, ChannelClosed, make_printable
-from retexo.launch.failure import CURABLE, KINDS, ROOT_CAUSES, Failure, read_failure
+from retexo.launch.channels import Channel, ChannelClosed, Message, make_printable
 from retexo.launch.handshake import describe_node
 from retexo.launch.heartbeat import ProcessMonitor, Stopwatch, heartbeat_interval
 from retexo.launch.rendezvous import Node
@@ -26,6 +25,14 @@ from retexo.launch.ticker import ticker
 
 logger = logging.getLogger(__name__)
 
+KINDS = ("ended", "died", "lost", "refused", "failed", "peer")
+"""Kinds of failures; one that comes first here is the cause of those after it. ended: a node
+received a signal; died: a worker is gone; lost: a node is gone; refused: its input; peer: a
+collective lost a peer."""
+ROOT_CAUSES = ("died", "lost")
+"""Kinds that no other failure causes."""
+CURABLE = ("died", "lost", "peer")
+"""Kinds that may not happen again after a restart."""
 CAUSE_WAIT = 2.0
 """Seconds to wait for other failures after the first, to tell the cause from its effects."""
 LOOK_INTERVAL = 0.25
@@ -37,11 +44,62 @@ STOP_TIMEOUT = 5.0
 """Seconds within which workers have to finish their round and save it after SIGTERM."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A reason why a run ends."""
+
+    kind: str
+    rank: int
+    """-1: a whole node."""
+    message: str
+    """The line that is shown: which process, what happened, in which phase."""
+    traceback: str = ""
+    """Of an unexpected error."""
+
+
+def read_failure(content: Any) -> Failure:
+    """Parse the failure that another node sent; of kind failed if it cannot be parsed."""
+    try:
+        failure = Failure(content["kind"], int(content["rank"]), make_printable(content["message"]))
+        KINDS.index(failure.kind)
+    except (KeyError, TypeError, ValueError):
+        return Failure("failed", -1, "another node failed and sent no reason")
+    return failure
+
+
+class Inbox:
+    """Messages of the workers' pipes; a source to wait for."""
+
+    def __init__(self) -> None:
+        self._messages: SimpleQueue[tuple[Worker, bytes | None]] = SimpleQueue()
+        self._arrival, self._notify = socket.socketpair()
+        for end in (self._arrival, self._notify):
+            end.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._arrival.fileno()
+
+    def put(self, worker: "Worker", content: bytes | None) -> None:
+        self._messages.put((worker, content))
+        with suppress(OSError):  # many notices are unread, or the run has ended
+            self._notify.send(b".")
+
+    def take(self) -> list[tuple["Worker", bytes | None]]:
+        """Return the messages since the last call, in order; None: the pipe was closed."""
+        with suppress(BlockingIOError):
+            self._arrival.recv(4096)
+        return [self._messages.get() for _ in range(self._messages.qsize())]
+
+    def close(self) -> None:
+        for end in (self._arrival, self._notify):
+            end.close()
+
+
 class Worker:
     """A worker process, as its parent sees it."""
 
     def __init__(self, process: BaseProcess, receiver: Connection) -> None:
-        self.process, self.receiver = process, receiver
+        self.process, self._receiver = process, receiver
         self.monitor = ProcessMonitor(process.pid or 0)
         self.phase = "start"
         self.bytes_sent = 0
@@ -51,12 +109,26 @@ class Worker:
         """Its last message: a result or an error."""
         self._out_of_memory = _oom_kills()
 
+    def read_to(self, inbox: Inbox) -> None:
+        """Read the pipe in a thread, so that a slow callback never blocks the worker."""
+
+        def read() -> None:
+            content: bytes | None = b""
+            while content is not None:
+                try:
+                    content = self._receiver.recv_bytes()
+                except (EOFError, OSError):
+                    content = None
+                inbox.put(self, content)
+
+        threading.Thread(target=read, daemon=True).start()
+
     def handle(self, content: bytes | None) -> None:
         """Take a heartbeat, a log line, a round or the outcome; None: the worker died."""
         self.monitor.note_heartbeat()
         if content is None:
             self.outcome = {
-                "error": {"kind": "death", "message": self._how_it_died(), "traceback": ""}
+                "error": {"kind": "died", "message": self._how_it_died(), "traceback": ""}
             }
             return
         message: dict[str, Any] = json.loads(content)
@@ -88,48 +160,16 @@ def _oom_kills() -> int:
     return 0
 
 
-class PipeReader:
-    """Reads the workers' pipes in a thread, so that a slow callback never blocks a worker."""
+@dataclass(eq=False)
+class Peer:
+    """Another node, as this one sees it."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self._by_pipe = {worker.receiver: worker for worker in workers}
-        self._messages: SimpleQueue[tuple[Worker, bytes | None]] = SimpleQueue()
-        self.arrival, self._notify = socket.socketpair()
-        """`arrival` is readable when there are messages."""
-        self.arrival.setblocking(False)
-        self._notify.setblocking(False)
-        self._thread = threading.Thread(target=self._read_all, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.arrival.close()  # ends the thread
-        self._thread.join(STOP_TIMEOUT)
-
-    def take(self) -> list[tuple[Worker, bytes | None]]:
-        """Return the messages since the last call, in order; None: the pipe was closed."""
-        with suppress(BlockingIOError):
-            self.arrival.recv(4096)
-        return [self._messages.get() for _ in range(self._messages.qsize())]
-
-    def _read_all(self) -> None:
-        pipes: list[Any] = [*self._by_pipe]
-        while True:
-            ready: list[Any] = connection.wait([*pipes, self._notify])
-            if self._notify in ready:
-                break
-            for pipe in ready:
-                content = None
-                try:
-                    content = pipe.recv_bytes()
-                except (EOFError, OSError):
-                    pipes.remove(pipe)
-                self._messages.put((self._by_pipe[pipe], content))
-            with suppress(OSError):  # the parent has not read the last notice, or has ended
-                self._notify.send(b".")
-        self._notify.close()
+    channel: Channel
+    seconds_silent: float = 0.0
+    phase: str = "start"
+    is_done: bool = False
+    """Whether its workers are done."""
+    is_lost: bool = False
 
 
 class NodeMonitor:
@@ -152,20 +192,17 @@ class NodeMonitor:
         """
         self._call_look = look
         self._workers, self._node, self._may_restart = workers, node, may_restart
-        self._pipes = PipeReader([*workers.values()])
-        self._links: dict[int, Channel] = dict(node.links)
-        self._lost_links: list[Channel] = []
+        self._inbox = Inbox()
+        self._peers = {other: Peer(channel) for other, channel in node.links.items()}
         self._own = node.rank
+        self._phase = "start"
         self._timeout = node.cluster.heartbeat_timeout
-        self._seconds_silent = dict.fromkeys(self._links, 0.0)
-        self._phases = dict.fromkeys(self._links, "start")
         self._failures: list[Failure] = []
         self._deadline = float("inf")
         """When the cause is raised, even if node 0 has not decided or workers still run."""
-        self._done: set[int] = set()
-        """Nodes whose workers are all done."""
-        self._all_done = False
-        self._decision: dict[str, Any] | None = None
+        self._is_done = False
+        """Whether the workers here are done."""
+        self._decision: Message | None = None
         """Node 0's message with the cause."""
 
     def run(self) -> dict[int, Any]:
@@ -175,8 +212,12 @@ class NodeMonitor:
             Interrupted: a process or connection failed, and all nodes restart.
             TrainingError: another failure; both as soon as it is known.
         """
-        with self._pipes:
+        for worker in self._workers.values():
+            worker.read_to(self._inbox)
+        try:
             self._run_until_done()
+        finally:
+            self._inbox.close()
         return {
             rank: worker.outcome["result"]
             for rank, worker in self._workers.items()
@@ -184,12 +225,12 @@ class NodeMonitor:
         }
 
     def _run_until_done(self) -> None:
-        stopwatch = Stopwatch(heartbeat_interval(self._timeout))
-        next_beat = 0.0
-        while not self._all_done:
+        interval = heartbeat_interval(self._timeout)
+        stopwatch, next_beat = Stopwatch(interval), 0.0
+        while not (self._is_done and all(peer.is_done for peer in self._peers.values())):
             if time.monotonic() >= next_beat:
                 self._send_heartbeat()
-                next_beat = time.monotonic() + heartbeat_interval(self._timeout)
+                next_beat = time.monotonic() + interval
             wait = min(next_beat, self._deadline) - time.monotonic()
             self._read(wait if self._call_look is None else min(wait, LOOK_INTERVAL))
             self._look()
@@ -211,7 +252,7 @@ class NodeMonitor:
 
     def announce_stop(self, why: str) -> None:
         """Tell the other nodes that this one ends, so that all workers save the same round."""
-        message = f"{self._name(self._own)} was ended by {why}{self._phase_text(self._own)}"
+        message = f"{self._name(self._own)} was ended by {why}; phase: {self._phase}"
         self._send(
             {"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None
         )
@@ -220,14 +261,14 @@ class NodeMonitor:
 
     def _read(self, timeout: float) -> None:
         """Wait for messages of workers and nodes, at most `timeout` seconds, and read them."""
-        links: dict[Any, int] = {channel: other for other, channel in self._links.items()}
-        ready: list[Any] = connection.wait([self._pipes.arrival, *links], max(0.0, timeout))
-        for worker, content in self._pipes.take():
+        nodes = {peer.channel: other for other, peer in self._peers.items() if not peer.is_lost}
+        sources: list[Any] = [self._inbox, *nodes]
+        ready: list[Any] = connection.wait(sources, max(0.0, timeout))
+        for worker, content in self._inbox.take():
             if worker.outcome is None:
                 self._handle_worker(worker, content)
-        for source in ready:
-            if source in links:
-                self._read_node(links[source])
+        for channel in nodes.keys() & {*ready}:
+            self._read_node(nodes[channel])
 
     def _handle_worker(self, worker: Worker, content: bytes | None) -> None:
         """Take a worker's message, and tell the other nodes when its phase changes."""
@@ -236,42 +277,35 @@ class NodeMonitor:
         if worker.phase.partition(",")[0] != before.partition(",")[0]:
             self._send_heartbeat()  # the others know the phase, should this node die
         if worker.outcome is not None and "error" in worker.outcome:
-            error = worker.outcome["error"]
-            if error["kind"] == "death":
-                self._worker_failed(worker, "death", error["message"])
-            else:
-                self._worker_failed(
-                    worker, error["kind"], f"failed: {error['message']}", error["traceback"]
-                )
+            self._worker_failed(worker, **worker.outcome["error"])
 
-    def _worker_failed(self, worker: Worker, kind: str, what: str, traceback: str = "") -> None:
+    def _worker_failed(self, worker: Worker, kind: str, message: str, traceback: str = "") -> None:
         rank = next(rank for rank, other in self._workers.items() if other is worker)
-        who, what = f"rank {rank} (node {self._own})", what.splitlines()[0]
-        refused = f"{who} refused its input, and says why on its node; phase: {worker.phase}"
-        public_message = refused if kind == "input" else ""
-        self._add_failure(
-            Failure(kind, rank, f"{who} {what}; phase: {worker.phase}", traceback, public_message)
-        )
+        how = message if kind == "died" else f"failed: {message}"
+        line = f"rank {rank} (node {self._own}) {how.splitlines()[0]}; phase: {worker.phase}"
+        self._add_failure(Failure(kind, rank, line, traceback))
 
     def _read_node(self, other: int) -> None:
         """Read the messages of another node; a closed connection counts as a lost node."""
+        peer = self._peers[other]
         try:
-            messages = self._links[other].receive()
+            messages = peer.channel.receive()
         except ChannelClosed as error:
-            self._node_lost(other, str(error))
+            if self._is_done and peer.is_done:  # it has heard that all are done
+                peer.is_lost = True
+            else:
+                self._node_lost(other, str(error))
             return
-        self._seconds_silent[other] = 0.0
+        peer.seconds_silent = 0.0
         for message in messages:
             self._handle(other, message)
 
-    def _handle(self, other: int, message: dict[str, Any]) -> None:
+    def _handle(self, other: int, message: Message) -> None:
         """Process another node's message: its phase, end or failure, or node 0's decision."""
         if "beat" in message:
-            self._phases[other] = make_printable(message["beat"])
+            self._peers[other].phase = make_printable(message["beat"])
         if "done" in message:
-            self._done.add(other)
-        if "finished" in message:
-            self._all_done = True
+            self._peers[other].is_done = True
         if "failed" in message:
             self._add_failure(read_failure(message["failed"]), other)
         if "end" in message:
@@ -279,11 +313,11 @@ class NodeMonitor:
 
     def _node_lost(self, other: int, why: str) -> None:
         """Note that a node's connection is closed or silent, as a failure."""
-        self._lost_links.append(self._links.pop(other))
+        peer = self._peers[other]
+        peer.is_lost = True
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
-        self._add_failure(
-            Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._phase_text(other)}")
-        )
+        message = f"{self._name(other)} is lost{to}: {why}; phase: {peer.phase}"
+        self._add_failure(Failure("lost", -1, message))
 
     def _check_heartbeats(self, seconds: float) -> None:
         for worker in self._workers.values():
@@ -291,27 +325,27 @@ class NodeMonitor:
                 worker.monitor.add(seconds)
                 if worker.monitor.idle_seconds > self._timeout:
                     worker.outcome = {}
-                    self._worker_failed(worker, "death", str(worker.monitor))
+                    self._worker_failed(worker, "died", str(worker.monitor))
                     worker.process.kill()  # a stopped process would not end otherwise
-        for other in list(self._links):
-            self._seconds_silent[other] += seconds
-            if self._seconds_silent[other] > self._timeout:
-                self._node_lost(other, f"no heartbeat for {self._seconds_silent[other]:.0f} s")
+        for other, peer in self._peers.items():
+            peer.seconds_silent += seconds
+            if peer.seconds_silent > self._timeout and not peer.is_lost:
+                self._node_lost(other, f"no heartbeat for {peer.seconds_silent:.0f} s")
 
     # --- sending, and the end ---
 
     def _send_heartbeat(self) -> None:
         phases = {worker.phase for worker in self._workers.values() if worker.outcome is None}
-        self._phases[self._own] = ", ".join(sorted(phases)) or "done"
-        ticker.doing = f"workers: {self._phases[self._own]}"
-        self._send({"beat": self._phases[self._own]})
+        self._phase = ", ".join(sorted(phases)) or "done"
+        ticker.doing = f"workers: {self._phase}"
+        self._send({"beat": self._phase})
 
-    def _send(self, message: dict[str, Any], only: int | None = None) -> None:
+    def _send(self, message: Message, only: int | None = None) -> None:
         """Send to all nodes or to one. A node that is gone shows by its missing heartbeats."""
-        links = [channel for node, channel in self._links.items() if only in (None, node)]
-        for channel in (*links, *self._lost_links):  # a lost node may only have been stopped
-            with suppress(ChannelClosed):
-                channel.send(message)
+        for other, peer in self._peers.items():  # also a lost one, which may have been stopped
+            if only in (None, other):
+                with suppress(ChannelClosed):
+                    peer.channel.send(message)
 
     def _add_failure(self, failure: Failure, source: int | None = None) -> None:
         """Add a failure. Node 0 decides which one is the cause; the others wait for its decision.
@@ -321,8 +355,8 @@ class NodeMonitor:
         """
         self._failures.append(failure)
         wait = 0.0 if failure.kind in ROOT_CAUSES else CAUSE_WAIT
-        if self._own != 0 and source is None and 0 in self._links:
-            self._send({"failed": asdict(failure.for_others())}, only=0)
+        if self._own != 0 and source is None and not self._peers[0].is_lost:
+            self._send({"failed": asdict(self._public(failure))}, only=0)
             wait = 2 * CAUSE_WAIT + 1
         if failure.kind == "ended":
             self._deadline = time.monotonic() + STOP_TIMEOUT  # workers save their round meanwhile
@@ -333,55 +367,56 @@ class NodeMonitor:
         elif not self._is_stopping:
             self._deadline = min(self._deadline, time.monotonic() + wait)
 
+    def _public(self, failure: Failure) -> Failure:
+        """Return the failure as other nodes may see it: no traceback, and nothing of the data."""
+        message, worker = failure.message, self._workers.get(failure.rank)
+        if failure.kind == "refused" and worker is not None:
+            message = (
+                f"rank {failure.rank} (node {self._own}) refused its input, and says why on its"
+                f" node; phase: {worker.phase}"
+            )
+        return replace(failure, message=message, traceback="")
+
     @property
     def _is_stopping(self) -> bool:
         """Whether a signal told a node to end."""
         return any(failure.kind == "ended" for failure in self._failures)
 
+    def _check_done(self) -> None:
+        """Tell the other nodes once the workers here are done."""
+        running = any(worker.outcome is None for worker in self._workers.values())
+        if not (self._failures or running or self._is_done):
+            self._is_done = True
+            self._send({"done": True})
+
     def _check_failed(self) -> None:
-        """Raise the cause once it is known and, when stopping, the workers here have stopped."""
+        """Raise the cause once it is known and, when stopping, the workers here have stopped.
+
+        Interrupted or TrainingError; node 0 sends the cause to the others.
+        """
         if not self._failures and self._decision is None:
             return
         running = any(worker.outcome is None for worker in self._workers.values())
         known = not running if self._is_stopping else self._decision is not None
-        if known or time.monotonic() >= self._deadline:
-            self._raise_cause()
-
-    def _check_done(self) -> None:
-        """Tell node 0 that the workers here are done; node 0 tells all once every node is."""
-        if self._failures or any(worker.outcome is None for worker in self._workers.values()):
+        if not known and time.monotonic() < self._deadline:
             return
-        if self._own != 0:
-            if self._own not in self._done:
-                self._done.add(self._own)
-                self._send({"done": True}, only=0)
-        elif self._done >= self._links.keys():
-            self._send({"finished": True})
-            self._all_done = True
-
-    def _raise_cause(self) -> None:
-        """Raise Interrupted or TrainingError with the cause; node 0 sends it to the others."""
-        order = {kind: place for place, kind in enumerate(KINDS)}
-        causes = sorted(self._failures, key=lambda each: (order[each.kind], each.rank))
+        causes = sorted(self._failures, key=lambda each: (KINDS.index(each.kind), each.rank))
         message = causes[0].message if causes else ""
-        restart = self._may_restart and causes[:1] != [] and causes[0].kind in CURABLE
+        restart = causes[:1] != [] and causes[0].kind in CURABLE
         if self._decision is not None:
             message = make_printable(self._decision["end"])
-            restart = self._may_restart and self._decision.get("restart") is True
+            restart = self._decision.get("restart") is True
         elif self._own == 0:
-            self._send({"end": causes[0].for_others().message, "restart": restart})
-        if restart:
+            end = self._public(causes[0]).message
+            self._send({"end": end, "restart": self._may_restart and restart})
+        if restart and self._may_restart:
             raise Interrupted(message)
-        details = [each.traceback for each in causes if each.kind == "error" and each.traceback]
+        details = [each.traceback for each in causes if each.traceback]
         details += [
-            each.message for each in causes if each.kind == "input" and each.message != message
+            each.message for each in causes if each.kind == "refused" and each.message != message
         ]
         raise TrainingError("\n".join([message, *details[:1]]))
 
     def _name(self, node: int) -> str:
         """The node and the ranks of its workers, for messages."""
         return describe_node(node, self._node.cluster.ranks_of(node))
-
-    def _phase_text(self, node: int) -> str:
-        """The end of a message about a node: the phase that it last reported."""
-        return f"; phase: {self._phases.get(node, 'start')}"

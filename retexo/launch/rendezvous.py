@@ -20,6 +20,7 @@ from pathlib import Path
 
 from partitioning.errors import InputError
 from retexo.comm.process_group import Rendezvous, serving_store
+from retexo.comm.socket_transport import StreamsByRank
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch.addresses import (
     THROUGH_HUB,
@@ -50,9 +51,8 @@ from retexo.launch.handshake import (
     code_version,
     describe_node,
 )
-from retexo.launch.security import Security
+from retexo.launch.security import Security, make_security
 from retexo.launch.tls import Tls
-from retexo.launch.worker_streams import StreamsByRank
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.flatten import flatten
 
@@ -93,24 +93,20 @@ class Node:
 
 @contextmanager
 def connect_nodes(
-    cluster: ClusterSettings,
-    run: RunInfo,
-    security: Security | None = None,
-    rejoin_seconds: float | None = None,
+    cluster: ClusterSettings, run: RunInfo, rejoin_seconds: float | None = None
 ) -> Iterator[Node]:
     """Connect to the other nodes and check that all are about to run the same.
 
     Args:
-        security: None for connections in the clear.
         rejoin_seconds: at a restart, seconds until all nodes have to be there, in place of
             distributed.init_timeout.
 
     Raises:
-        InputError: nodes do not match; the same message on all nodes.
+        InputError: nodes do not match, the same message on all nodes; or unusable credentials.
         Interrupted: a connection broke meanwhile; at a restart also if this node has no network.
         TrainingError: a node did not come in time.
     """
-    security = security or Security()
+    security = make_security(cluster)
     limit, seconds = "distributed.init_timeout", cluster.init_timeout
     if rejoin_seconds is not None:
         limit, seconds = "distributed.rejoin_timeout", rejoin_seconds

@@ -1,36 +1,38 @@
 """Start the workers of this node, and end all of them together."""
 
 import multiprocessing
+import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import combinations
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+from retexo.comm.socket_transport import Streams, StreamsByRank
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch import fork_server, rendezvous
 from retexo.launch.handshake import RunInfo
 from retexo.launch.monitor import STOP_TIMEOUT, Look, NodeMonitor, Worker
 from retexo.launch.rendezvous import Node
-from retexo.launch.security import Security
-from retexo.launch.worker_streams import add_local_streams
 from retexo.settings.cluster_settings import ClusterSettings
+
+SPARE_FILES = 256
+"""Files that a process opens besides its streams."""
 
 
 @contextmanager
 def connect_nodes(
-    cluster: ClusterSettings,
-    run: RunInfo,
-    security: Security | None = None,
-    rejoin_seconds: float | None = None,
+    cluster: ClusterSettings, run: RunInfo, rejoin_seconds: float | None = None
 ) -> Iterator[Node]:
     """Wait until workers can be forked at once, then connect the nodes (connect_nodes)."""
     if cluster.num_nodes > 1:
         fork_server.wait_until_warm(cluster.init_timeout)
-    with rendezvous.connect_nodes(cluster, run, security, rejoin_seconds) as node:
+    with rendezvous.connect_nodes(cluster, run, rejoin_seconds) as node:
         yield node
 
 
@@ -96,6 +98,36 @@ def run_workers(
         except Exception as error:  # of a callback, or an error of this program
             watch.announce_stop(type(error).__name__)
             raise
+
+
+def add_local_streams(
+    ranks: Sequence[int], remote: StreamsByRank, stack: ExitStack
+) -> dict[int, Streams]:
+    """Add the streams between the workers of this node; `stack` closes all streams.
+
+    Two workers of one node get a socket pair, which no other process can reach. No worker listens.
+
+    Args:
+        remote: the streams to workers of other nodes.
+    """
+    _raise_file_limit(len(ranks) ** 2 + sum(map(len, remote.values())))
+    streams: StreamsByRank = {rank: dict(remote.get(rank, {})) for rank in ranks}
+    for first, second in combinations(ranks, 2):
+        streams[first][second], streams[second][first] = socket.socketpair()
+    for stream in (stream for own in streams.values() for stream in own.values()):
+        stack.callback(stream.close)
+    return {rank: dict(sorted(own.items())) for rank, own in streams.items()}
+
+
+def _raise_file_limit(count: int) -> None:
+    """Raise this process's limit of open files as far as needed and allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + SPARE_FILES
+    if soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE,
+            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
+        )
 
 
 @contextmanager

@@ -83,25 +83,19 @@ def serve(
         progress = pipe.start_heartbeat(job.settings.cluster.heartbeat_timeout)
         pipe.send({"result": run(rank, job, streams, progress)})
     except Exception as error:
-        kinds = {
-            InputError: "input",
-            TrainingError: "failure",
-            PeerLost: "peer",
-            Stopped: "stopped",
-        }
-        kind = kinds.get(type(error), "error")
-        message = str(error) if kind != "error" else describe_error(error)
+        kind = {InputError: "refused", PeerLost: "peer"}.get(type(error), "failed")
+        expected = type(error) in (InputError, TrainingError, PeerLost, Stopped)
+        message = str(error) if expected else describe_error(error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            kind = "disk"
+            expected = True
         elif (
             isinstance(error, MemoryError | torch.OutOfMemoryError)
             or "DefaultCPUAllocator" in message
         ):
-            kind, message = (
-                "failure",
-                f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}",
-            )
-        report = {"kind": kind, "message": message, "traceback": traceback.format_exc()}
+            expected = True
+            message = f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}"
+        cause = "" if expected else traceback.format_exc()
+        report = {"kind": kind, "message": message, "traceback": cause}
         pipe.send({"error": report})
         sys.exit(1)
 

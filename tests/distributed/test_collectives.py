@@ -32,7 +32,7 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
-from retexo.launch.worker_streams import add_local_streams
+from retexo.launch.start_workers import add_local_streams
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.stage import Architecture, build_stages
 from retexo.settings.compose import compose

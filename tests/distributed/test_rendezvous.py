@@ -34,7 +34,7 @@ from retexo.launch.handshake import (
     parse_node_info,
 )
 from retexo.launch.hub import Hub, serving_hub
-from retexo.launch.security import Security, make_security
+from retexo.launch.security import Security
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -72,7 +72,7 @@ def connect_node(
     **state: Any,
 ) -> AbstractContextManager[rendezvous.Node]:
     run = handshake.RunInfo(shared, partition, **state)
-    return rendezvous.connect_nodes(settings, run, make_security(settings))
+    return rendezvous.connect_nodes(settings, run)
 
 
 def attend(settings: ClusterSettings, *run: Any, **state: Any) -> Outcome:
