@@ -18,7 +18,7 @@ from partitioning.array_checks import check_dense
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.objects import write_frame
+from partitioning.datasets.objects import to_table
 from partitioning.datasets.raw import check_and_merge_edges, check_table
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.tables import Table, read_table
@@ -166,9 +166,11 @@ def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, wh
 @contextlib.contextmanager
 def _as_file(frame: Any, what: str) -> Iterator[Path]:
     """A data frame as a file, which messages name `what`."""
+    import pyarrow.parquet as pq
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
-        write_frame(frame, path, what)
+        pq.write_table(to_table(frame, what), path)
         try:
             yield path
         except TextIds:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning import datasets
-from partitioning.datasets import file, hetero_objects, hetero_tables, objects
-from partitioning.datasets.hetero_objects import as_arrays
-from partitioning.datasets.objects import write_frame
+from partitioning.datasets import file, hetero_tables, object_arrays
+from partitioning.datasets.objects import to_table
 from partitioning.errors import InputError
 from partitioning.features.build import (
     FITTED_ROLES,
@@ -136,31 +135,18 @@ def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
         )
     if isinstance(given, str | Path):
         return datasets.read_graph(replace(settings, name="file", file=str(given)))
-    if hasattr(given, "node_types") or (hasattr(given, "ntypes") and len(given.etypes) != 1):
-        make = hetero_objects.of_pyg if hasattr(given, "node_types") else hetero_objects.of_dgl
-        types, relations = make(given)
-        # In the order of the files that `retexo.from_pyg` writes, which numbers relations.
-        graph: AnyGraph = hetero_tables.from_arrays(
-            Path(name),
-            {each: types[each] for each in sorted(types, key="{}.npz".format)},
-            {each: relations[each] for each in sorted(relations, key=SEPARATOR.join)},
-            settings,
-        )
-        return datasets.add_reverse(graph, settings)
     if isinstance(given, tuple | list) and len(given) == 2:
         with _as_files(*given) as folder, _named_as_given(folder):
             return datasets.read_graph(replace(settings, name="file", file=str(folder)))
     for attribute, convert in (
-        ("edge_index", objects.pyg_arrays),
-        ("ntypes", objects.dgl_arrays),
-        ("is_directed", objects.networkx_arrays),
+        ("edge_index", object_arrays.read_pyg),
+        ("node_types", object_arrays.read_pyg),
+        ("ntypes", object_arrays.read_dgl),
+        ("is_directed", object_arrays.read_networkx),
     ):
         if hasattr(given, attribute):
-            found = {key: value for key, value in convert(given).items() if "mask" not in key}
-            found |= {"label": None}
-            return datasets.add_reverse(
-                file.from_arrays(name, as_arrays(found), settings), settings
-            )
+            graph = file.from_arrays(Path(name), convert(given, with_labels=False), settings)
+            return datasets.add_reverse(graph, settings)
     raise InputError(f"graph: {name}: expected {FORMS}")
 
 
@@ -197,6 +183,8 @@ def _without_files(message: str, folder: Path) -> str:
 @contextlib.contextmanager
 def _as_files(nodes: Any, edges: Any) -> Iterator[Path]:
     """The folder of tables of two data frames or of two dictionaries of them, while it is read."""
+    import pyarrow.parquet as pq
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "graph"  # messages name the graph after it
         folder.mkdir()
@@ -215,5 +203,5 @@ def _as_files(nodes: Any, edges: Any) -> Iterator[Path]:
                 f" {FORMS}"
             )
         for place, frame in frames.items():
-            write_frame(frame, folder / f"{place}.parquet", place)
+            pq.write_table(to_table(frame, place), folder / f"{place}.parquet")
         yield folder

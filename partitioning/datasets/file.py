@@ -41,11 +41,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from partitioning.array_checks import CSR, Array, features_among
-from partitioning.datasets import hetero_objects, hetero_tables
+from partitioning.datasets import hetero_tables
 from partitioning.datasets.frames import kind_of, stem_of
+from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
 from partitioning.datasets.raw import RawGraph, build, check_axes, list_arrays, read_arrays
 from partitioning.datasets.tables import (
     EDGES,
@@ -58,7 +57,7 @@ from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError, first_line, join_names
 from partitioning.file_io import check_path, open_regular, reading
-from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData, HeteroGraphData
+from partitioning.graph_data import EDGE_DATA, MASKS, SEPARATOR, GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
 from partitioning.unpacked_size import check_table_sizes
 
@@ -101,10 +100,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     elif path.suffix == ".npz":
         raw = read_npz(path, unlabelled=settings.links or settings.is_unlabelled)
     elif path.suffix in (".bin", ".dgl"):
-        graph = open_dgl(path)
-        if len(graph.ntypes) != 1 or len(graph.etypes) != 1:
-            return hetero_tables.from_arrays(path, *hetero_objects.of_dgl(graph), settings)
-        raw = read_dgl(path, graph, unlabelled=settings.is_unlabelled)
+        return from_arrays(path, read_dgl(open_dgl(path)), settings)
     else:
         pickled = (
             "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG
@@ -115,11 +111,21 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     return _build(replace(raw, name=stem_of(path.resolve())), settings)
 
 
-def from_arrays(name: str, arrays: Mapping[str, Array], settings: DatasetSettings) -> GraphData:
-    """Build the graph of arrays with the names of form (a); `name` is for messages."""
-    where = {each: f"{name}: `{each}`" for each in KNOWN}
-    raw = _raw_graph(Path(name), arrays, where, arrays, unlabelled=settings.is_unlabelled)
-    return _build(raw, settings)
+def from_arrays(
+    path: Path, graph: ArrayGraph, settings: DatasetSettings
+) -> GraphData | HeteroGraphData:
+    """Build the graph of an object; `path` is its file, or a name for messages."""
+    arrays = graph.plain
+    if arrays is None:  # in the order of the files of retexo.from_pyg, which numbers relations
+        types = {name: graph.types[name] for name in sorted(graph.types, key="{}.npz".format)}
+        relations = {
+            each: graph.relations[each] for each in sorted(graph.relations, key=SEPARATOR.join)
+        }
+        return hetero_tables.from_arrays(path, types, relations, settings)
+    where = {name: f"{path}: `{name}`" for name in KNOWN}
+    unlabelled = settings.links or settings.is_unlabelled
+    raw = _raw_graph(path, arrays, where, arrays, unlabelled=unlabelled)
+    return _build(replace(raw, name=stem_of(path.resolve())), settings)
 
 
 def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:
@@ -218,24 +224,3 @@ def open_dgl(path: Path) -> Any:
             f"{path}: holds {len(graphs)} graphs; expected one: save each in a file of its own"
         )
     return graphs[0]
-
-
-def read_dgl(path: Path, graph: Any, *, unlabelled: bool = False) -> RawGraph:
-    """The arrays of a homogeneous graph of form (c)."""
-    unknown = [f"ndata `{name}`" for name in graph.ndata if name not in OF_NODES]
-    unknown += [f"edata `{name}`" for name in graph.edata if name not in EDGE_NAMES]
-    if unknown:
-        log.warning("%s: %s: left out", path, join_names(sorted(unknown)))
-    data = {name: tensor.numpy() for name, tensor in graph.ndata.items() if name in OF_NODES}
-    data |= {
-        EDGE_NAMES[name]: tensor.numpy()
-        for name, tensor in graph.edata.items()
-        if name in EDGE_NAMES
-    }
-    data.setdefault("node_id", np.arange(graph.num_nodes()))
-    src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
-    where = {
-        name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN
-    }
-    arrays = {**data, "src": src, "dst": dst}
-    return _raw_graph(path, arrays, where, arrays, unlabelled=unlabelled)

@@ -14,7 +14,7 @@ from support import dataset_settings, split_settings
 
 import retexo
 from partitioning import datasets, prediction_graph
-from partitioning.datasets.hetero_objects import as_arrays
+from partitioning.array_checks import CSR
 from partitioning.errors import InputError
 
 
@@ -44,7 +44,7 @@ def test_pyg(tmp_path):
         retexo.from_pyg(
             pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz"
         )
-    with pytest.raises(InputError, match="this dict has no edge_index"):
+    with pytest.raises(InputError, match="this dict has no edge_index; expected a Data"):
         retexo.from_pyg({"x": data.x}, tmp_path / "i.npz")
 
 
@@ -66,7 +66,11 @@ def test_the_last_nodes_may_be_isolated(tmp_path, library, case):
     elif library == "npz":
         given = tmp_path / "g.npz"
         arrays = {"src": [0, 1], "dst": [1, 2], "train_mask": np.arange(5) < 2}
-        arrays |= as_arrays({"feat": feat})
+        if feat is not None:
+            csr = sp.csr_array(feat.to_dense().numpy())
+            parts = (csr.data, csr.indices, csr.indptr, csr.shape)
+            sparse = dict(zip(CSR, parts, strict=True))
+            arrays |= sparse if case == "sparse" else {"feat": feat.numpy()}
         np.savez(given, **arrays)
     else:
         dgl = pytest.importorskip("dgl", reason="the extra dgl")
@@ -277,27 +281,179 @@ def test_networkx_with_gaps(tmp_path):
 @pytest.mark.parametrize(
     ("at", "name", "value", "message"),
     [
-        ("edge", "weight", "heavy", "edge attribute 'weight': could not convert"),
-        ("node", "feat", [[1.0], [2.0]], "node attribute 'feat': a list of lists"),
-        ("node", "feat", "x", "node attribute 'feat': could not convert"),
-        ("node", "train_mask", np.ones(2), "node attribute 'train_mask': .*true or false"),
+        ("edge", "weight", "heavy", "'weight' of 0 to 1 is 'heavy'; expected a number"),
+        ("node", "feat", [[1.0], [2.0]], r"'feat' of node 1 is \[\[1.0\], \[2.0\]\]; expected"),
+        ("node", "feat", "1.5", "'feat' of node 1 is '1.5'; expected a number or a list"),
+        ("node", "feat", 1j, "'feat' of node 1 is 1j; expected a number"),
+        ("node", "feat", [1.0, 2.0], "'feat' has 1 to 2 numbers; expected as many"),
+        (
+            "node",
+            "label",
+            {"a": 1},
+            r"node 1 is \{'a': 1\}; expected a number or a text",
+        ),
+        ("node", "label", object(), "'label' of node 1 is <object"),
+        ("node", "label", [0, 1], "'label' has 1 to 2 numbers; expected .* a list of 0 and 1"),
+        ("node", "train_mask", "no", "'train_mask' of node 1 is 'no'; expected True or False"),
+        ("node", "train_mask", math.nan, "'train_mask' of node 1 is nan; expected True or False"),
+        ("node", "train_mask", np.ones(2), "'train_mask' of node 1 is array"),
     ],
 )
-def test_an_attribute_that_is_no_number_is_named(
+def test_an_attribute_of_networkx_that_is_no_number_is_named(
     tmp_path: Path, at: str, name: str, value: Any, message: str
 ) -> None:
     networkx = pytest.importorskip("networkx")
     graph = networkx.DiGraph([(0, 1)])
     networkx.set_node_attributes(graph, {0: 1, 1: 0}, "label")
+    networkx.set_node_attributes(graph, {0: 1.0}, "feat")
     (graph.edges[0, 1] if at == "edge" else graph.nodes[1])[name] = value
     with pytest.raises(InputError, match=message):
-        retexo.from_networkx(graph, tmp_path / "graph.npz")
+        retexo.from_networkx(graph, tmp_path / "new" / "graph.npz")
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_frame_that_is_no_table_leaves_nothing(tmp_path: Path) -> None:
+def test_attributes_without_meaning_and_missing_weights_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.MultiDiGraph([(0, 1, {"weight": 2}), (0, 1, {"kind": "x"}), (1, 0)])
+    networkx.set_node_attributes(graph, {0: torch.tensor(4), 1: 5}, "label")
+    networkx.set_node_attributes(graph, {0: 30}, "age")
+    read = load(retexo.from_networkx(graph, tmp_path / "new" / "g.npz"), features=("degree",))
+    assert read.edge_weight.tolist() == [2, 1, 1]
+    assert read.class_names == (4, 5)
+    assert "2 of 3 edges have no attribute 'weight', (0, 1) for instance" in caplog.text
+    assert "nodes: `age`: left out" in caplog.text
+    assert "edges: `kind`: left out" in caplog.text
+    networkx.set_node_attributes(graph, {0: [1, 0], 1: (0, 1)}, "label")
+    read = load(retexo.from_networkx(graph, tmp_path / "h.npz"), features=("degree",))
+    assert read.labels.tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(InputError, match=r"feat='size': no node has .*; they have `age`, `label`"):
+        retexo.from_networkx(graph, tmp_path / "i.npz", feat="size")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train_idx": torch.tensor([-1])}, r"train_idx: row 0 is -1; expected a node in \[0, 4"),
+        ({"train_idx": torch.tensor([0, 4])}, "train_idx: row 1 is 4; expected a node"),
+        ({"train_idx": torch.tensor([0.5])}, "train_idx has dtype float32"),
+        ({"train_idx": torch.eye(2).bool()}, "train_idx has dtype bool, shape"),
+        ({"valid_idx": torch.tensor([1])}, "data: has `val_idx` and `valid_idx`, which mean"),
+        ({"num_nodes": 6}, r"x has shape \[4, 4\]; expected 6 rows, one per node \(as .*num_nodes"),
+        ({"num_nodes": -1}, "num_nodes is -1; expected the number of nodes"),
+        ({"y": torch.tensor([[0, 1, 0, 1]])}, r"y has shape \[1, 4\]; expected 4 rows"),
+        ({"y": torch.tensor([1])}, r"y has shape \[1\]; expected 4 rows, one per node \(as data"),
+        ({"y": {"a": 1}}, "y: object values; expected numbers or texts"),
+        ({"y": torch.eye(4).to_sparse()}, "y: sparse values"),
+        ({"x": torch.ones(4, 2, device="meta")}, "x: Cannot copy out of meta tensor"),
+        ({"x": torch.tensor(1.0)}, "x: .*; expected a row for each node"),
+        ({"test_mask": torch.ones(3).bool()}, r"test_mask has shape \[3\]"),
+    ],
+)
+@pytest.mark.parametrize("typed", [False, True])
+def test_odd_nodes_of_pyg_are_named_and_nothing_is_left(
+    tmp_path: Path, typed: bool, changed: dict[str, Any], message: str
+) -> None:
+    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+    given = {"x": torch.eye(4), "y": torch.tensor([0, 1, 0, 1]), "val_idx": torch.tensor([2])}
+    data = pyg.data.HeteroData() if typed else pyg.data.Data()
+    for name, value in (given | changed).items():
+        (data["a"] if typed else data)[name] = value
+    (data["a", "to", "a"] if typed else data).edge_index = torch.tensor([[0, 1], [1, 2]])
+    message = message.replace("data", r"data\['a'\]") if typed else message
+    with pytest.raises(InputError, match=message):
+        retexo.from_pyg(data, tmp_path / "new" / "g.npz")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_lists_of_nodes_of_a_type_become_masks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+    data = pyg.data.HeteroData()
+    data["a"].y, data["a"].x, data["a"].pos = torch.tensor([0, 1, 0]), torch.eye(3), torch.ones(3)
+    for at, name in enumerate(("train_idx", "valid_idx", "test_idx")):
+        data["a"][name] = torch.tensor([at])
+    data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    path = retexo.from_pyg(data, tmp_path / "new" / "g")
+    graph = datasets.load_any(dataset_settings("file", path))
+    assert graph.train_mask.tolist() == [True, False, False]
+    assert graph.val_mask.tolist() == [False, True, False]
+    assert "data['a']: `pos`: left out" in caplog.text
+    data["b", "to", "a"].edge_index = torch.tensor([[0], [1]])
+    with pytest.raises(InputError, match=r"relation \('b', 'to', 'a'\): expected edges between"):
+        retexo.from_pyg(data, tmp_path / "h")
+
+
+def test_the_name_feature_of_dgls_data_sets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dgl = pytest.importorskip("dgl", reason="has no wheels for this Python")
+    ends = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+    kinds = [("review", each, "review") for each in ("rur", "rtr")]
+    for at, g in enumerate((dgl.graph(ends), dgl.heterograph(dict.fromkeys(kinds, ends)))):
+        g.ndata.update({"feature": torch.eye(3), "label": torch.tensor([0, 1, 0]), "age": ends[0]})
+        dgl.save_graphs(str(tmp_path / f"{at}.dgl"), [g])
+        for path in (retexo.from_dgl(g, tmp_path / f"{at}.npz"), tmp_path / f"{at}.dgl"):
+            graph = datasets.load_any(dataset_settings("file", path))
+            (nodes,) = graph.nodes.values()
+            assert np.asarray(nodes.features[:, :3]).tolist() == np.eye(3).tolist()
+    assert caplog.text.count("`age`: left out") == 4
+    with pytest.raises(InputError, match="this DGLBlock: expected a DGLGraph that is no block"):
+        retexo.from_dgl(dgl.to_block(dgl.graph(ends)), tmp_path / "block.npz")
+    g = dgl.graph(ends)
+    g.edata.update({"w": torch.ones(3), "weight": torch.ones(3)})
+    with pytest.raises(InputError, match="edata: has `w` and `weight`, which mean the same"):
+        retexo.from_dgl(g, tmp_path / "twice.npz")
+
+
+@pytest.mark.parametrize("given", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.eye(2), int])
+def test_what_is_no_graph_at_all(tmp_path: Path, given: Any) -> None:
+    kind, path = type(given).__name__, tmp_path / "g.npz"
+    edges = pd.DataFrame({"src": [0], "dst": [1]})
+    matrix = np.ones((3, 4)) if isinstance(given, np.ndarray) else given
+    for write, message in (
+        (lambda: retexo.from_pyg(given, path), f"this {kind} has no edge_index|a list of 1 graphs"),
+        (lambda: retexo.from_dgl(given, path), f"this {kind}: expected a DGLGraph"),
+        (lambda: retexo.from_networkx(given, path), f"this {kind}: expected a graph of networkx"),
+        (lambda: retexo.from_pandas(given, edges, path), f"nodes: {kind}; expected a data frame"),
+        (lambda: retexo.from_pandas(edges, given, path), f"edges: {kind}; expected a data frame"),
+        (lambda: retexo.from_scipy(matrix, None, [0, 1], path), "^A.*; expected .*nodes, nodes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write()
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([1j, 2], "column z with type complex128"),
+        (["a", 1], "column z with type object: Expected bytes, got a 'int'"),
+        ([object(), None], "column z with type object: Could not convert"),
+    ],
+)
+def test_a_frame_that_is_no_table_leaves_nothing(
+    tmp_path: Path, column: list[Any], message: str
+) -> None:
     nodes = pd.DataFrame({"id": [1, 2], "label": [0, 1]})
-    edges = pd.DataFrame({"src": [1, "a"], "dst": [2, 1]}, dtype=object)
-    with pytest.raises(InputError, match="edges: not a table with one type of values"):
-        retexo.from_pandas(nodes, edges, tmp_path / "graph")
+    edges = pd.DataFrame({"src": [1, 2], "dst": [2, 1]})
+    with pytest.raises(InputError, match=f"nodes: not a table with one type .*{message}"):
+        retexo.from_pandas(nodes.assign(z=column), edges, tmp_path / "new" / "graph")
+    with pytest.raises(InputError, match="edges: columns of several levels"):
+        retexo.from_pandas(nodes, pd.concat({"a": edges}, axis=1), tmp_path / "graph")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("path", [None, 3, "a\0.npz", "file/g.npz", f"{'a' * 300}.npz"])
+def test_what_is_no_path_to_write(tmp_path: Path, path: Any) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / path if isinstance(path, str) else path
+    for write in (
+        lambda: retexo.from_scipy(sp.eye_array(2), None, [0, 1], path),
+        lambda: retexo.from_pandas(pd.DataFrame({"id": [0]}), pd.DataFrame({"src": [0]}), path),
+    ):
+        with pytest.raises(InputError, match=r"^path="):
+            write()
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

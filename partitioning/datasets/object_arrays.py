@@ -1,0 +1,396 @@
+"""Converts graphs of PyG, DGL, networkx and SciPy to arrays with the names of file.py, form (a).
+
+A plain graph has one type of nodes, PLAIN_TYPE, and one relation, PLAIN_RELATION. An attribute of
+an object is converted, refused, or named in the log as left out.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from partitioning.array_checks import CSR, Array
+from partitioning.errors import InputError, first_line, join_names
+from partitioning.file_io import UNREADABLE
+from partitioning.graph_data import (
+    EDGE_NAMES,
+    MASKS,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    EdgeType,
+)
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, Any]
+
+INDICES = {
+    "train_idx": "train_mask",
+    "val_idx": "val_mask",
+    "valid_idx": "val_mask",
+    "test_idx": "test_mask",
+}
+"""Lists of nodes, and the masks that are made of them."""
+OF_ALL = {name: name for name in (*MASKS, "node_id")}
+PYG_NODES = OF_ALL | INDICES | {"x": "feat", "y": "label"}
+PYG_EDGES = {"edge_weight": "edge_weight", "edge_attr": "edge_feat"}
+DGL_NODES = OF_ALL | {"feat": "feat", "feature": "feat", "label": "label"}
+"""From the names of attributes to ours; so are the two above."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayGraph:
+    """The arrays of a graph: of nodes by type, of edges by relation."""
+
+    types: dict[str, Arrays]
+    relations: dict[EdgeType, Arrays]
+
+    @property
+    def plain(self) -> Arrays | None:
+        """All arrays of a plain graph; None if there are several types or relations."""
+        if PLAIN_TYPE not in self.types:
+            return None
+        return self.types[PLAIN_TYPE] | self.relations[PLAIN_RELATION]
+
+
+@contextlib.contextmanager
+def converting(what: str, expected: str) -> Iterator[None]:
+    """InputError where a value of an object of another library cannot be converted."""
+    try:
+        yield
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError(f"{what}: {first_line(error)[:200]}; expected {expected}") from error
+
+
+def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
+    """Convert a Data or HeteroData of PyG; without labels and masks unless `with_labels`."""
+    if isinstance(data, list | tuple):
+        raise InputError(
+            f"a list of {len(data)} graphs; give one:"
+            " torch_geometric.data.Batch.from_data_list(list) joins them"
+        )
+    is_typed = hasattr(data, "node_types")
+    is_graph = hasattr(data, "to_dict") and (is_typed or hasattr(data, "edge_index"))
+    if isinstance(data, type) or not is_graph:
+        raise InputError(
+            f"this {type(data).__name__} has no edge_index; expected a Data or HeteroData of PyG"
+        )
+    types, relations = {PLAIN_TYPE: ("data", data)}, {PLAIN_RELATION: ("data", data)}
+    if is_typed:
+        types = {name: (f"data[{name!r}]", data[name]) for name in data.node_types}
+        relations = {tuple(each): (f"data[{each}]", data[each]) for each in data.edge_types}
+    nodes, edges = {}, {}
+    for each, (where, store) in relations.items():
+        given = store.to_dict()
+        src, dst = _ends_of(given.pop("edge_index", None), where)
+        if not is_typed:
+            given = {key: value for key, value in given.items() if key in PYG_EDGES}
+        arrays = _convert(given, PYG_EDGES, where, len(src), "edge")
+        edges[each] = {"src": src, "dst": dst, **arrays}
+    for name, (where, store) in types.items():
+        given = store.to_dict()
+        for key in () if is_typed else ("edge_index", *PYG_EDGES):
+            given.pop(key, None)
+        count, counted = _count_nodes(store, given, where)
+        given.pop("num_nodes", None)
+        per = f"node (as {where}.{counted})"
+        nodes[name] = _convert(given, PYG_NODES, where, count, per, with_labels=with_labels)
+        nodes[name].setdefault("node_id", np.arange(count))  # also of nodes that no edge has
+    return ArrayGraph(nodes, edges)
+
+
+def _count_nodes(store: Any, given: Mapping[str, Any], where: str) -> tuple[int, str]:
+    """Return the number of nodes of a type of PyG's, and the attribute that has it.
+
+    It is num_nodes, the rows of an attribute, or what PyG infers.
+    """
+    for name in ("x", "y", "node_id") if given.get("num_nodes") is None else ():
+        if given.get(name) is not None:
+            with converting(f"{where}.{name}", "a row for each node"):
+                return int(np.shape(given[name])[0]), name
+    with converting(f"{where}.num_nodes", "the number of nodes"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that edges do not show every node
+        number = store.num_nodes
+        if number is None or int(number) < 0:
+            raise InputError(f"{where}.num_nodes is {number}; expected the number of nodes")
+        return int(number), "num_nodes"
+
+
+def _ends_of(edge_index: Any, where: str) -> tuple[Array, Array]:
+    """Return sources and destinations of an edge_index, [2, E] or [E, 2]."""
+    if edge_index is None:
+        raise InputError(f"{where} has no edge_index; of an adj_t, set {where}.edge_index first")
+    ends = _to_array(edge_index, f"{where}.edge_index")
+    if ends.ndim != 2 or 2 not in ends.shape:
+        raise InputError(f"{where}.edge_index has shape {list(ends.shape)}; expected [2, edges]")
+    src, dst = ends if ends.shape[0] == 2 else ends.T
+    return src, dst
+
+
+def read_dgl(graph: Any, *, with_labels: bool = True) -> ArrayGraph:
+    """Convert a DGLGraph; without labels and masks unless `with_labels`."""
+    if isinstance(graph, type) or not hasattr(graph, "canonical_etypes") or graph.is_block:
+        raise InputError(f"this {type(graph).__name__}: expected a DGLGraph that is no block")
+    is_plain = len(graph.ntypes) == len(graph.etypes) == 1
+    nodes, edges = {}, {}
+    for name in graph.ntypes:
+        where = "ndata" if is_plain else f"ndata of {name}"
+        given, count = dict(graph.nodes[name].data), graph.num_nodes(name)
+        arrays = _convert(given, DGL_NODES, where, count, "node", with_labels=with_labels)
+        arrays.setdefault("node_id", np.arange(count))
+        nodes[PLAIN_TYPE if is_plain else name] = arrays
+    for each in graph.canonical_etypes:
+        where = "edata" if is_plain else f"edata of {SEPARATOR.join(each)}"
+        src, dst = (ends.numpy() for ends in graph.edges(order="eid", etype=each))
+        arrays = _convert(dict(graph.edges[each].data), EDGE_NAMES, where, len(src), "edge")
+        edges[PLAIN_RELATION if is_plain else each] = {"src": src, "dst": dst, **arrays}
+    return ArrayGraph(nodes, edges)
+
+
+def read_networkx(
+    graph: Any, label: str = "label", feat: str = "feat", *, with_labels: bool = True
+) -> ArrayGraph:
+    """Convert a networkx graph; without labels and masks unless `with_labels`.
+
+    A node without a mask's attribute is not in the mask. An edge without `weight` has weight 1.
+    """
+    if isinstance(graph, type) or not hasattr(graph, "is_directed"):
+        raise InputError(f"this {type(graph).__name__}: expected a graph of networkx")
+    nodes = dict(graph.nodes(data=True))
+    there = set().union(*nodes.values())
+    for setting, name in (("label", label), ("feat", feat)):
+        if not isinstance(name, str) or (name != setting and name not in there):
+            held = join_names(sorted(map(str, there)), "`") or "none"
+            raise InputError(f"{setting}={name!r}: no node has this attribute; they have {held}")
+    if label == feat:
+        raise InputError(f"label={label!r} and feat={feat!r}: expected two attributes")
+    names = {label: "label", feat: "feat", **{name: name for name in MASKS}}
+    _warn_left_out(there, names, "nodes")
+    arrays: Arrays = {"node_id": _name_nodes(list(nodes))}
+    for name, ours in names.items():
+        if name not in there or not (with_labels or ours == "feat"):
+            continue
+        values = {node: attributes.get(name) for node, attributes in nodes.items()}
+        what = f"node attribute {name!r}"
+        if ours in MASKS:
+            arrays[ours] = np.array([_to_bool(value, what, node) for node, value in values.items()])
+        elif ours == "feat":
+            arrays |= _to_rows(values, what, ours, "a number or a list of numbers")
+        elif any(map(_is_list, values.values())):
+            arrays |= _to_rows(values, what, ours, "of several labels a list of 0 and 1")
+        else:
+            arrays[ours] = _to_values(values.items(), what)
+    edges = list((graph if graph.is_directed() else graph.to_directed(True)).edges(data=True))
+    row = {node: at for at, node in enumerate(nodes)}
+    ends = np.array([(row[src], row[dst]) for src, dst, _ in edges], np.int64).reshape(-1, 2)
+    weights = _weights_of(edges)
+    return ArrayGraph(
+        {PLAIN_TYPE: arrays}, {PLAIN_RELATION: {"src": ends[:, 0], "dst": ends[:, 1], **weights}}
+    )
+
+
+def _weights_of(edges: list[tuple[Any, Any, dict[str, Any]]]) -> Arrays:
+    """Return the weights of networkx edges, 1 where one has none; nothing where none has any."""
+    there = set().union(*(attributes for _, _, attributes in edges))
+    _warn_left_out(there, {"weight"}, "edges")
+    if "weight" not in there:
+        return {}
+    bare = [(src, dst) for src, dst, attributes in edges if "weight" not in attributes]
+    if bare:
+        log.warning(
+            "%d of %d edges have no attribute 'weight', %r for instance: their weight is 1",
+            len(bare),
+            len(edges),
+            bare[0],
+        )
+    weights = []
+    for src, dst, attributes in edges:
+        where = f"edge attribute 'weight' of {src!r} to {dst!r}"
+        weights.append(_to_scalar(attributes.get("weight", 1), where, "a number", int | float))
+    return {"edge_weight": np.array(weights, np.float64)}
+
+
+def _name_nodes(nodes: list[Any]) -> Array:
+    """Return the ids of networkx nodes: integers, or texts."""
+    are_integers = all(isinstance(node, int | np.integer) for node in nodes)
+    if are_integers and all(-(2**63) <= node < 2**63 for node in nodes):
+        return np.array(nodes, np.int64)
+    names: dict[str, Any] = {}
+    for node in nodes:
+        if not str(node).strip():
+            raise InputError(f"node {node!r} has a blank name; rename it (networkx.relabel_nodes)")
+        if str(node) in names:
+            raise InputError(
+                f"nodes {names[str(node)]!r} and {node!r} have the same name; rename one"
+                " (networkx.relabel_nodes)"
+            )
+        names[str(node)] = node
+    return np.array(list(names))
+
+
+def read_scipy(matrix: Any, x: Any, y: Any) -> ArrayGraph:
+    """Convert an adjacency matrix [N, N], features and labels."""
+    with converting("A", "a sparse matrix [nodes, nodes]"):
+        adjacency = sp.coo_array(matrix)
+    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+        raise InputError(
+            f"A has shape {list(adjacency.shape)}; expected [nodes, nodes]; edges between two types"
+            " of nodes are a folder with a table for each type (docs/data.md)"
+        )
+    names = {"x": "feat", "y": "label"}
+    nodes = _convert({"x": x, "y": y}, names, "", adjacency.shape[0], "node (as A)")
+    src, dst = adjacency.coords
+    edges = {"src": src, "dst": dst}
+    if adjacency.dtype.kind != "b":
+        edges["edge_weight"] = adjacency.data
+    return ArrayGraph({PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges})
+
+
+# ---- attributes
+
+
+def _warn_left_out(given: Collection[Any], names: Collection[str], where: str) -> None:
+    """Log the attributes that have no meaning here."""
+    left = sorted(str(name) for name in given if name not in names)
+    if left:
+        log.warning("%s: %s: left out", where, join_names(left, "`"))
+
+
+def _convert(
+    given: Mapping[str, Any],
+    names: Mapping[str, str],
+    where: str,
+    count: int,
+    per: str,
+    *,
+    with_labels: bool = True,
+) -> Arrays:
+    """Convert the attributes in `names` that are not None to arrays of `count` rows by our names.
+
+    Sparse features become the four arrays of a CSR matrix, lists of nodes become masks.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    if not values.keys().isdisjoint(MASKS):  # which say all that lists of nodes would
+        names = {name: ours for name, ours in names.items() if name not in INDICES}
+    _warn_left_out(values, names, where)
+    sources: dict[str, str] = {}
+    arrays: Arrays = {}
+    for name in (name for name in values if name in names):
+        ours, what = names[name], f"{where}.{name}" if where else name
+        if ours in ("label", *MASKS) and not with_labels:
+            continue
+        if ours in sources:
+            raise InputError(
+                f"{where}: has `{sources[ours]}` and `{name}`, which mean the same; take one out"
+            )
+        sources[ours] = name
+        array: Any = _to_array(values[name], what)
+        if name in INDICES:
+            array = _mask_of(array, what, count)
+        if array.dtype.hasobject and array.ndim == 1 and ours in ("label", "node_id"):
+            array = _to_values(enumerate(array), what)
+        is_sparse = sp.issparse(array)
+        if array.dtype.hasobject or (is_sparse and ours != "feat"):
+            kind = "sparse" if is_sparse else array.dtype
+            raise InputError(f"{what}: {kind} values; expected numbers or texts, a row per {per}")
+        if array.ndim == 0 or array.shape[0] != count:
+            raise InputError(
+                f"{what} has shape {list(array.shape)}; expected {count} rows, one per {per}"
+            )
+        if is_sparse:
+            csr = array.tocsr()
+            parts = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
+            arrays |= dict(zip(CSR, parts, strict=True))
+        else:
+            arrays[ours] = array
+    return arrays
+
+
+def _to_array(value: Any, what: str) -> Any:
+    """Convert a tensor or list to an array, a sparse tensor to a sparse one."""
+    with converting(what, "an array of numbers or texts"):
+        if hasattr(value, "detach"):  # a torch tensor
+            value = value.detach().cpu()
+            if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
+                value = value.float()
+            is_dense = str(value.layout) == "torch.strided"
+            value = value.numpy() if is_dense else sp.csr_array(value.to_dense().numpy())
+        return value if sp.issparse(value) else np.asarray(value)
+
+
+def _mask_of(nodes: Array, what: str, count: int) -> Array:
+    """Return a list of nodes as a mask [N]."""
+    if nodes.ndim != 1 or (nodes.dtype.kind not in "iu" and len(nodes)):
+        raise InputError(
+            f"{what} has dtype {nodes.dtype}, shape {list(nodes.shape)}; expected a list of nodes,"
+            " integers"
+        )
+    outside = (nodes < 0) | (nodes >= count)
+    if outside.any():
+        raise InputError(
+            f"{what}: row {outside.argmax()} is {nodes[outside.argmax()]}; expected a node in"
+            f" [0, {count})"
+        )
+    mask = np.zeros(count, np.bool_)
+    mask[nodes.astype(np.int64)] = True
+    return mask
+
+
+def _to_bool(value: Any, what: str, node: Any) -> bool:
+    """Return what an attribute of a node says of its mask; a node without it is not in the mask."""
+    where, expected = f"{what} of node {node!r}", "True or False"
+    number = 0 if value is None else _to_scalar(value, where, expected)
+    if number not in (0, 1):
+        raise InputError(f"{where} is {value!r:.60}; expected {expected}")
+    return bool(number)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
+
+
+def _to_scalar(value: Any, where: str, expected: str, types: Any = int | float | str) -> Any:
+    """Return a number or text of Python's; None for a blank value."""
+    with converting(where, expected):
+        scalar = value.item() if hasattr(value, "item") and not _is_list(value) else value
+    if scalar is None or type(scalar).__name__ in ("NAType", "NaTType"):
+        return None
+    if not isinstance(scalar, types):
+        raise InputError(f"{where} is {value!r:.60}; expected {expected}")
+    return scalar if scalar == scalar else None
+
+
+def _to_values(values: Iterable[tuple[Any, Any]], what: str) -> Array:
+    """Return the labels or names of nodes: numbers, NaN for a blank; or texts, "" for a blank."""
+    expected = "a number or a text"
+    found = [_to_scalar(value, f"{what} of node {node!r}", expected) for node, value in values]
+    if any(isinstance(value, str) for value in found):
+        return np.array(["" if value is None else str(value) for value in found])
+    return np.array([np.nan if value is None else value for value in found])
+
+
+def _to_rows(values: Mapping[Any, Any], what: str, ours: str, expected: str) -> Arrays:
+    """Return a row of numbers for each node, all NaN for a blank; nothing if all are blank."""
+    rows: dict[Any, Array] = {}
+    for node, value in values.items():
+        if value is not None:
+            rows[node] = np.atleast_1d(_to_array(value, f"{what} of node {node!r}"))
+            if rows[node].dtype.kind not in "biuf" or rows[node].ndim != 1:
+                raise InputError(f"{what} of node {node!r} is {value!r:.60}; expected {expected}")
+    widths = {len(row) for row in rows.values()}
+    if len(widths) > 1:
+        raise InputError(
+            f"{what} has {min(widths)} to {max(widths)} numbers; expected as many at each node,"
+            f" {expected}"
+        )
+    blank = np.full(max(widths, default=0), np.nan)
+    matrix = np.array([rows.get(node, blank) for node in values])
+    return {ours: matrix.astype(np.float32) if ours == "feat" else matrix} if rows else {}
