@@ -27,7 +27,7 @@ from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.ranking import EmbeddedNodes
-from retexo.trainers.context import Clock
+from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.graph import (
@@ -115,10 +115,11 @@ class PartitionedRun:
             raise InputError(f"pairs: has the shape {list(ids.shape)}, expected [n, 2] ids")
         ids = ids.reshape(-1, 2)
         scores = np.zeros(len(ids), np.float32)
-        settings = self._settings(opened.num_parts)
+        settings = self.settings(opened.num_parts)
 
         def worker(comm: Communicator) -> None:
-            context, inferred = self._inferred(comm, settings, opened, graphs[comm.rank], "predict")
+            context = self.open_context(comm, settings, opened, graphs[comm.rank], "predict")
+            inferred = infer(context, self.stages, self.checkpoint.heads)
             embedded = EmbeddedNodes.of(
                 context, self.stages, inferred.by_head, [self.checkpoint.heads]
             )
@@ -145,7 +146,7 @@ class PartitionedRun:
             if isinstance(directory, PartitionDirectory)
             else find([Path(directory)], None)
         )
-        parts, settings = range(opened.num_parts), self._settings(opened.num_parts)
+        parts, settings = range(opened.num_parts), self.settings(opened.num_parts)
         opened.verify(parts)
         check_directory(settings, opened)
         check_fits(self.checkpoint, Shape.of(opened, parts), opened, use="predict")
@@ -158,14 +159,15 @@ class PartitionedRun:
 
         asked: int64 [n], stored ids of the nodes that are needed; None: all nodes.
         """
-        settings = self._settings(directory.num_parts)  # Hydra composes in one thread only
+        settings = self.settings(directory.num_parts)  # Hydra composes in one thread only
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = (
                 graphs[comm.rank] if asked is None else _with_test_nodes(graphs[comm.rank], asked)
             )
             use: Use = "predict" if asked is None else "evaluate"
-            return self._inferred(comm, settings, directory, graph, use)[1]
+            context = self.open_context(comm, settings, directory, graph, use)
+            return infer(context, self.stages, self.checkpoint.heads)
 
         inferred = run_threads(len(graphs), worker)
         logits = torch.cat([each.logits for each in inferred])
@@ -176,24 +178,23 @@ class PartitionedRun:
             task_of_checkpoint(self.checkpoint).predict(logits),
         )
 
-    def _inferred(
+    def open_context(
         self,
         comm: Communicator,
         settings: TrainSettings,
-        directory: PartitionDirectory,
+        directory: PartitionDirectory | None,
         graph: Graph,
         use: Use,
-    ) -> tuple[Any, InferenceResult]:
-        """Run the network over one partition; return its context and the result."""
+    ) -> Context:
+        """Return the context of one partition; directory: None for a graph in memory."""
         info = agree_on_graph_info(
             comm, graph.partition, directory, training=False, task=link_task(settings)
         )
-        context = make_inference_context(
+        return make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
         )
-        return context, infer(context, self.stages, self.checkpoint.heads)
 
-    def _settings(self, num_parts: int) -> TrainSettings:
+    def settings(self, num_parts: int) -> TrainSettings:
         """The model's settings, for a directory of `num_parts` partitions."""
         task = f"task={self.checkpoint.task_name}"
         train = compose_train(f"num_partitions={num_parts}", "device=cpu", task)

@@ -30,15 +30,14 @@ from partitioning.partition_settings import TASKS, DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import check
 from retexo.held_graph import (
-    HeldPlainGraph,
-    HeldTypedGraph,
+    HeldGraph,
+    HeldLinks,
     ids_of,
     ids_of_table,
     in_order,
     schema_of,
     with_weights,
 )
-from retexo.held_links import HeldLinks
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.models.stage import Stage
@@ -48,12 +47,12 @@ from retexo.results.predictions import Predictions
 from retexo.settings.compose import compose
 from retexo.settings.schema import DEFINED
 from retexo.trainers.graph_module import (
-    Outputs,
     PlainGraphModule,
     TypedGraphModule,
     add_edge_gates,
     make_module,
 )
+from retexo.trainers.lazy import InferenceResult
 from retexo.worker.graph import task_of_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ def dataset_like_training(
 class _ReadGraph:
     """A graph that was read for prediction, its outputs and all nodes' predictions."""
 
-    graph: HeldPlainGraph | HeldTypedGraph
+    graph: HeldGraph
     ids: NDArray[Any]
     """Of the nodes that are predicted, int64 or objects of str [N]."""
     order: NDArray[np.int64]
@@ -154,9 +153,6 @@ class Predictor:
         self._partitioned = PartitionedRun(
             checkpoint, stages, checkpoint.exchange.at_prediction(precision)
         )
-        self._module = make_module(
-            checkpoint.architecture, stages, checkpoint.heads, checkpoint.weighted
-        )
         self._held: _ReadGraph | None = None
 
     @property
@@ -194,21 +190,16 @@ class Predictor:
         read = self._check_fits(
             prediction_graph.read(graph, self.dataset, self.checkpoint.features)
         )
-        held: HeldPlainGraph | HeldTypedGraph
-        if isinstance(self._module, TypedGraphModule):
-            held = HeldTypedGraph(self._module, read)
-        else:
-            architecture: Any = self.checkpoint.architecture
-            reads_relations = check_model(self.checkpoint.model).reads_relations
-            num_relations = architecture.num_edge_features if reads_relations else 0
-            held = HeldPlainGraph(self._module, read, num_relations)
+        architecture: Any = self.checkpoint.architecture
+        reads_relations = check_model(self.checkpoint.model).reads_relations
+        num_relations = architecture.num_edge_features if reads_relations else 0
+        held = HeldGraph(self._partitioned, read, num_relations)
         ids = ids_of(read)
         links = predictions = None
         if self.is_of_links:
-            assert isinstance(held, HeldPlainGraph)
-            links = HeldLinks(held, self.stages, self.checkpoint.heads)
+            links = HeldLinks(held)
         else:
-            predictions = self._make_predictions(ids, held.outputs)
+            predictions = self._make_predictions(ids, held.inferred)
         known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
         return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
@@ -312,7 +303,7 @@ class Predictor:
             )
         if self.is_of_links:
             held = self._use(graph)
-            embeddings = torch.cat(list(held.graph.outputs.by_head), dim=1).numpy()
+            embeddings = torch.cat(list(held.graph.inferred.by_head), dim=1).numpy()
             places = self._find_positions(held, node_ids)
             ids = held.ids[places]
             nothing = np.empty((len(ids), 0), np.float32)
@@ -360,7 +351,7 @@ class Predictor:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
         return self._make_predictions(ids_of_table(table), held.graph.extend(added))
 
-    def _make_predictions(self, ids: NDArray[Any], outputs: Outputs) -> Predictions:
+    def _make_predictions(self, ids: NDArray[Any], outputs: InferenceResult) -> Predictions:
         """Convert a network's outputs to predictions; InputError for NaN or infinite ones."""
         if not bool(outputs.logits.isfinite().all()):
             raise InputError(
@@ -459,7 +450,10 @@ class Predictor:
         Args:
             explainable: Whether explainers of PyG may mask edges; None: if PyG is installed.
         """
-        module = copy.deepcopy(self._module)
+        trained = self.checkpoint
+        module = make_module(
+            trained.architecture, copy.deepcopy(self.stages), trained.heads, trained.weighted
+        )
         if explainable or explainable is None:
             try:
                 add_edge_gates(module)

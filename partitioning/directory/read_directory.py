@@ -180,7 +180,7 @@ class PartitionDirectory:
         self.refuse_if_hetero()
         if self.meta is not None:
             return _read_plain(self.path, self.meta, part)
-        return _to_plain(self.read_typed(part))
+        return to_plain(self.read_typed(part))
 
     def refuse_if_hetero(self) -> None:
         """InputError where the graph is heterogeneous: it names the models for it."""
@@ -312,11 +312,11 @@ def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
             f" {nodes.num_inner + nodes.num_halo}; {REMEDY}"
         )
     halo_features = _make_halo_features(folder, nodes.num_halo, meta.num_features)
-    partition = replace(_to_plain(typed), out_degree=out_degree, halo_features=halo_features)
+    partition = replace(to_plain(typed), out_degree=out_degree, halo_features=halo_features)
     return _add_links(partition, folder, meta) if meta.links else partition
 
 
-def _to_plain(typed: HeteroPartition) -> Partition:
+def to_plain(typed: HeteroPartition) -> Partition:
     """Return the partition of a plain graph from one with one type and one relation."""
     nodes, edges = typed.nodes[PLAIN_TYPE], typed.relations[PLAIN_RELATION]
     weight = edges.edge_weight

@@ -68,7 +68,7 @@ class GraphInfo:
 def agree_on_graph_info(
     comm: Communicator,
     partition: Partition,
-    directory: PartitionDirectory,
+    directory: PartitionDirectory | None,
     *,
     training: bool = True,
     task: Task | None = None,
@@ -78,7 +78,7 @@ def agree_on_graph_info(
     Args:
         comm: the communicator.
         partition: this worker's partition.
-        directory: the partition directory.
+        directory: the partition directory; None for a graph in memory.
         training: whether training nodes are needed.
         task: None for node classification.
     Raises:
@@ -113,7 +113,7 @@ def agree_on_graph_info(
         f"edge features of another width (by rank: {widths}); make them the same",
         nonempty,
     )
-    meta = directory.meta
+    meta = None if directory is None else directory.meta
     totals = everyone[:, :3].sum(dim=0).tolist()
     if training and totals[0] == 0:
         raise InputError(
@@ -153,9 +153,9 @@ def count_nodes_in_split(partition: Partition) -> list[int]:
     ]
 
 
-def count_classes(partition: Partition, directory: PartitionDirectory) -> int:
+def count_classes(partition: Partition, directory: PartitionDirectory | None) -> int:
     """Return the directory's number of classes or targets, or infer it from the labels."""
-    if directory.stated_classes is not None:
+    if directory is not None and directory.stated_classes is not None:
         return directory.stated_classes
     if partition.labels.ndim == 2:
         return partition.labels.shape[1]

@@ -101,8 +101,8 @@ class Context(TaskContext):
     recovery: Recovery | None = None
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
-    halo_features: Tensor | None = None
-    """[H, F] where every worker makes them itself; None where they are sent."""
+    halo_rows: Mapping[int, Tensor] = field(default_factory=dict)
+    """By layer its input at the halo nodes, [H, F], where that is known and not sent."""
     make_objective: "Callable[..., LayerObjective] | None" = None
     """Makes a layer's objective for link prediction; None for node classification."""
     endpoints: Any = None

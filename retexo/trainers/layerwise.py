@@ -243,9 +243,9 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     # Blocks of convolutions that need their neighbours' rows are cut on the host.
     device = context.device if isinstance(stage.conv, LinearConvolution) else torch.device("cpu")
     unprojected = LocalRows.unprojected(rows, scale, precision, device)
-    if layer == 0 and context.halo_features is not None:
+    if layer in context.halo_rows:
         return KnownHaloExchange(
-            context.plan, layer, unprojected, context.comm, context.halo_features
+            context.plan, layer, unprojected, context.comm, context.halo_rows[layer]
         )
     keeps_aggregate = layer == 0 and given.aggregate is not None  # of rows without weights
     if keeps_aggregate or not stage.conv.takes_projected:

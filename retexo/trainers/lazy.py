@@ -116,11 +116,15 @@ class InferenceResult:
     """[I, D] input of the last layer, or of its head with several types; of one layer the features.
     """
     by_head: Sequence[Tensor] = ()
-    """[I, C] of each head, for link prediction."""
+    """[I, C] of each head, but for typed networks that were trained end to end."""
+    rows: Sequence[Tensor] = ()
+    """[I, F] the input of each layer of a plain graph, where these are kept."""
 
 
-def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> InferenceResult:
-    """Run trained stages over the nodes that the plan requires.
+def infer(
+    context: Context, stages: list[Stage], heads: OutputHeads, *, keeps_rows: bool = False
+) -> InferenceResult:
+    """Run trained stages over the nodes that the plan requires; keeps_rows: see InferenceResult.
 
     With the plan of a training run and as many threads, the logits are those of the run, bit for
     bit: the same rows and sums are sent, and the same nodes go through a layer together. With a
@@ -131,9 +135,12 @@ def infer(context: Context, stages: list[Stage], heads: OutputHeads) -> Inferenc
         received = end_to_end.exchange_features(context, stages)
         logits, read = network_pass.infer_by_type(context, stages, received)
         return InferenceResult(apply_heads([logits], replace(heads, stages=(0,)), smooth), read)
-    rows, by_head = context.features, []
+    rows, by_head = [context.features], []
     for output in run_layers(context, stages):
-        inputs, rows = rows, output.rows
+        if not keeps_rows:
+            del rows[:-1]
+        rows.append(output.rows)
         by_head.append(output.logits)
-    read = output.hidden if context.is_heterogeneous else inputs
-    return InferenceResult(apply_heads(by_head, heads, smooth), read, by_head)
+    read, kept = output.hidden if context.is_heterogeneous else rows[-2], rows[:-1]
+    logits = apply_heads(by_head, heads, smooth)
+    return InferenceResult(logits, read, by_head, kept if keeps_rows else ())

@@ -170,7 +170,7 @@ class LookAheadInput:
 
         Return the input of the first layer.
         """
-        plan, rows, halo = context.plan, context.features, context.halo_features
+        plan, rows, halo = context.plan, context.features, context.halo_rows.get(0)
         if halo is None:
             halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
         given = cls(context, stages, rows, halo, {})

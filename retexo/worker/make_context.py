@@ -222,7 +222,7 @@ def _make_plain_fields(
         "partition": partition,
         "schema": Schema.of_plain_graph(graph_info.num_features),
         "types": {PLAIN_NODE: node_type},
-        "halo_features": None if halo_features is None else halo_features.to(dtype),
+        "halo_rows": {} if halo_features is None else {0: halo_features.to(dtype)},
         "edge_means": means,
     }
 
