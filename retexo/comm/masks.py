@@ -1,4 +1,4 @@
-"""Pairwise masks that hide shares of a sum (retexo.sites.masks).
+"""Pairwise masks that hide shares of a sum (retexo.sites.secure_sums).
 
 Shares are integers modulo 2^32 or 2^64, in which masks cancel exactly.
 """

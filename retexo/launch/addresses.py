@@ -15,8 +15,7 @@ from partitioning.errors import InputError
 from retexo.comm.process_group import share_by_launcher
 from retexo.errors import TrainingError
 from retexo.launch.channels import Listener, listen
-from retexo.launch.hub import serving_hub
-from retexo.launch.security import Security
+from retexo.launch.hub import Hub, serving_hub
 from retexo.settings.cluster_settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Endpoint:
 
 
 def open_endpoint(
-    cluster: ClusterSettings, security: Security, timeout: float, stack: ExitStack
+    cluster: ClusterSettings, hub: Hub | None, timeout: float, stack: ExitStack
 ) -> Endpoint:
     """Listen, or wait at the hub, which node 0 may have to start.
 
@@ -47,7 +46,7 @@ def open_endpoint(
         timeout: seconds within which the hub has to be reached, or node 0's name to be known.
         stack: closes the listener.
     """
-    hub, node, own_port = security.hub, cluster.node_rank, cluster.inbound_port or 0
+    node, own_port = cluster.node_rank, cluster.inbound_port or 0
     if hub is not None and not own_port:
         if node == hub.node:
             logger.info("node 0 is the hub, at %s", cluster.hub)

@@ -80,12 +80,9 @@ class Channel:
 
         Raises ChannelClosed for another node's certificate.
         """
-        self._tls, connection = tls, tls.wrap(self._socket, accepted=False)
-        self._socket = connection
+        self._tls, self._socket = tls, tls.wrap(self._socket, accepted=False)
         try:
-            connection.settimeout(timeout)
-            connection.do_handshake()
-            tls.check_node(connection, node)
+            tls.shake_hands(self._socket, node, timeout)
         except (CertificateRefused, ssl.SSLCertVerificationError) as error:
             raise ChannelClosed(f"refused its certificate: {error}") from error
         except OSError as error:

@@ -51,7 +51,8 @@ from retexo.launch.handshake import (
     code_version,
     describe_node,
 )
-from retexo.launch.security import Security, make_security
+from retexo.launch.hub import Hub
+from retexo.launch.security import make_security
 from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.flatten import flatten
@@ -106,7 +107,7 @@ def connect_nodes(
         Interrupted: a connection broke meanwhile; at a restart also if this node has no network.
         TrainingError: a node did not come in time.
     """
-    security = make_security(cluster)
+    tls, hub = make_security(cluster)
     limit, seconds = "distributed.init_timeout", cluster.init_timeout
     if rejoin_seconds is not None:
         limit, seconds = "distributed.rejoin_timeout", rejoin_seconds
@@ -115,14 +116,14 @@ def connect_nodes(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
             yield _make_node(cluster, None, loopback(), secrets.token_hex(), folder / "store", {})
             return
-        if security.tls is None:
+        if tls is None:
             logger.warning(
                 "traffic between the nodes is not encrypted: use a network that you trust"
                 " (SECURITY.md)"
             )
         with ExitStack() as listening:
             try:
-                endpoint = open_endpoint(cluster, security, seconds, listening)
+                endpoint = open_endpoint(cluster, hub, seconds, listening)
             except InputError as error:
                 if rejoin_seconds is None:
                     raise
@@ -140,17 +141,17 @@ def connect_nodes(
                 settings=decode(encode(compared)),
                 partition=run.partition,
                 address=endpoint.address,
-                credentials="" if security.tls is None else security.tls.lists,
+                credentials="" if tls is None else tls.lists,
                 resumes=run.resumes,
                 num_saved=run.num_saved,
             )
             limit = f"{limit}={round(seconds, 1):g} s"
-            participant = Participant(cluster, endpoint, own, security, seconds, limit)
+            participant = Participant(cluster, endpoint, own, tls, hub, seconds, limit)
             if cluster.node_rank == 0:
                 secret, store, found = _coordinate(participant, run.partition_mismatch, stack)
             else:
                 secret, store, found = _join(participant)
-        node = _make_node(cluster, security.tls, endpoint.interface, secret, store, found)
+        node = _make_node(cluster, tls, endpoint.interface, secret, store, found)
         for channel in node.links.values():
             stack.callback(channel.close)
         logger.info("%s: run %s, interface %s", own.name, node.run_id, endpoint.interface)
@@ -203,7 +204,8 @@ class Participant:
     cluster: ClusterSettings
     endpoint: Endpoint
     own: NodeInfo
-    security: Security
+    tls: Tls | None
+    hub: Hub | None
     seconds: float
     """Until all nodes have to be there."""
     limit: str
@@ -216,10 +218,10 @@ class Participant:
 
         The hub is used if the address is THROUGH_HUB.
         """
-        tls, hub = self.security.tls if encrypted else None, self.security.hub
-        if hub is None or address != THROUGH_HUB:
+        tls = self.tls if encrypted else None
+        if self.hub is None or address != THROUGH_HUB:
             return connect(address, port, timeout, tls, node)
-        return connect_with(partial(hub.reach, port), timeout, tls, node)
+        return connect_with(partial(self.hub.reach, port), timeout, tls, node)
 
     def describe(self, node: int) -> str:
         return describe_node(node, self.cluster.ranks_of(node))
@@ -253,7 +255,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
         endpoint.listener,
         participant.own,
         participant.cluster.num_nodes,
-        participant.security.tls,
+        participant.tls,
         partition_mismatch,
     )
     coordinator.wait(participant.seconds)
@@ -411,7 +413,7 @@ def _accept(
         expected: their keys by token; those that come are taken out.
     """
     found: dict[Key, Channel] = {}
-    accepted = AcceptedConnections(participant.endpoint.listener, participant.security.tls)
+    accepted = AcceptedConnections(participant.endpoint.listener, participant.tls)
     deadline = time.monotonic() + CONNECT_TIMEOUT
 
     def admit(channel: Channel, message: Message) -> None:

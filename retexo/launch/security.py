@@ -1,6 +1,5 @@
 """How the connections of a node are encrypted and relayed."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -10,29 +9,21 @@ from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
 
 
-@dataclass(frozen=True)
-class Security:
-    """How a node's connections are encrypted and relayed; by default direct and in the clear."""
-
-    tls: Tls | None = None
-    hub: Hub | None = None
-
-
-def make_security(cluster: ClusterSettings) -> Security:
-    """Return how a node's connections are encrypted and relayed, from its settings and credentials.
+def make_security(cluster: ClusterSettings) -> tuple[Tls | None, Hub | None]:
+    """Return what encrypts and what relays a node's connections, from its settings and credentials.
 
     Raises:
         InputError: the credentials cannot be used.
     """
     if not cluster.encrypted:
-        return Security()
+        return None, None
     tls: Tls = import_certificates().read_credentials(
         Path(str(cluster.credentials)), cluster.node_rank, cluster.num_nodes
     )
     if cluster.hub is None:
-        return Security(tls)
+        return tls, None
     is_node_0 = len(tls.members) == cluster.num_nodes  # no hub is listed
-    return Security(tls, Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes))
+    return tls, Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes)
 
 
 def import_certificates() -> ModuleType:

@@ -73,8 +73,10 @@ class Tls:
             )
         return nodes[0]
 
-    def check_node(self, connection: ssl.SSLSocket, node: int) -> None:
-        """Raise CertificateRefused unless the peer's certificate names the site of `node`."""
+    def shake_hands(self, connection: ssl.SSLSocket, node: int, timeout: float) -> None:
+        """Do the handshake; CertificateRefused unless the peer's certificate is that of `node`."""
+        connection.settimeout(timeout)
+        connection.do_handshake()
         found = self.node_of(connection)
         if found != node:
             raise CertificateRefused(
@@ -99,9 +101,7 @@ class Tls:
         deadline = time.monotonic() + timeout
         stream = self.wrap(connection, accepted=accepted)
         try:
-            stream.settimeout(timeout)
-            stream.do_handshake()
-            self.check_node(stream, node)
+            self.shake_hands(stream, node, timeout)
             # Each side learns that it was accepted before anything of the run is sent.
             stream.settimeout(max(0.1, deadline - time.monotonic()))
             stream.sendall(b"\1")

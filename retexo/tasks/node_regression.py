@@ -248,7 +248,7 @@ def _sum_exactly(values: Tensor, comm: Communicator) -> Tensor:
     """Sum float64 values over all workers, whatever their size.
 
     They are sent as integers of 41 bits each, because masks hide integers only
-    (retexo.sites.masks), and fixed point of 64 bits is too short for some units.
+    (retexo.sites.secure_sums), and fixed point of 64 bits is too short for some units.
     """
     limbs, rest = [], values
     for exponent in LIMB_EXPONENTS:

@@ -34,7 +34,6 @@ from retexo.launch.handshake import (
     parse_node_info,
 )
 from retexo.launch.hub import Hub, serving_hub
-from retexo.launch.security import Security
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -600,7 +599,7 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port, own = listener.getsockname()[1], NodeInfo("", 0, [0], "", {}, "", "")
     endpoint = addresses.Endpoint(listener, "lo", "")
-    participant = rendezvous.Participant(cluster(0, 1), endpoint, own, Security(), 20.0, "")
+    participant = rendezvous.Participant(cluster(0, 1), endpoint, own, None, None, 20.0, "")
     with listener, ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(rendezvous._accept, participant, {"secret": (1,)})
         annoy(port)

@@ -34,7 +34,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
 from retexo.settings.compose import compose
-from retexo.sites.masks import agree_on_masks
+from retexo.sites.secure_sums import agree_on_masks
 
 
 def settings(**fields: Any) -> FeatureSettings:

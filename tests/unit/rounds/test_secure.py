@@ -14,8 +14,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.masks import LARGEST, PairwiseMasks
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
-from retexo.sites.masks import agree_on_masks
-from retexo.sites.secure_sums import SecureSum
+from retexo.sites.secure_sums import SecureSum, agree_on_masks
 
 GRADIENTS = MessageTag("gradients", 0)
 SIZES = [5, 40, 0, 3]
