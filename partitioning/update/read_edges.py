@@ -88,10 +88,14 @@ def _read_data(
             f"{path}: has weights, the edges of the directory have none; take the column out"
             f" (columns.ignore), or partition again"
         )
-    if relation.edge_weight is not None and (table.weight is not None or kind == "new"):
-        weight = table.weight
-        if weight is not None:
-            weight = check_edge_weight(weight, num_edges, f"{path}: weights")
+    if relation.edge_weight is not None and table.weight is None and kind == "new":
+        column = columns_of(stored.meta).weight or "weight"
+        raise InputError(
+            f"{path}: no column `{column}`, and the edges of the graph have weights; add it, 1 for"
+            " an edge that counts once"
+        )
+    if table.weight is not None:
+        weight = check_edge_weight(table.weight, num_edges, f"{path}: weights")
         data["edge_weight"] = np.ones(num_edges, np.float32) if weight is None else weight
     if relation.edge_feat is not None and (table.feat is not None or kind == "new"):
         width, state = relation.edge_feat.shape[1], state_of(stored.meta, name)

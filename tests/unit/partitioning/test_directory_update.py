@@ -473,11 +473,19 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no file": ({"new_nodes": "-"}, "no such file"),
     "unknown end": ({"new_edges": "src,dst ann,bob ann,zoe"}, "row 1 is zoe"),
     "deleted end": (
-        {"new_edges": "src,dst ann,fay", "deleted_nodes": "id fay"},
+        {"new_edges": "src,dst,weight ann,fay,1", "deleted_nodes": "id fay"},
         "fay for instance",
     ),
     "no such edge": ({"deleted_edges": "src,dst ann,fay"}, "is not in the graph; leave it out"),
     "no weight": ({"changed_edges": "src,dst ann,bob"}, "neither weights nor features"),
+    "new edge without weight": (
+        {"new_edges": "src,dst ann,fay"},
+        "new_edges.csv: no column `weight`, and the edges of the graph have weights; add it",
+    ),
+    "new edge with a blank weight": (
+        {"new_edges": "src,dst,weight ann,fay,2 ann,cid,"},
+        "weights: row 1, column 0 is nan",
+    ),
     "edge twice": ({"deleted_edges": "src,dst ann,bob ann,bob"}, "is there twice"),
     "in two tables": (
         {"deleted_edges": "src,dst ann,bob", "changed_edges": "src,dst,weight ann,bob,2"},
