@@ -6,7 +6,7 @@ I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,20 @@ from partitioning.datasets.raw import list_arrays, read_arrays
 from partitioning.directory.partition import (
     HeteroPartition,
     PartEdges,
-    Partition,
     PartNodes,
     UnresolvedHalo,
 )
 from partitioning.errors import InputError, join_names
-from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE, SEPARATOR, is_labelled
-from partitioning.site_description import ARRAYS, DESCRIPTION, Site, SiteTypes
+from partitioning.graph_data import (
+    EDGE_DATA,
+    MASKS,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    EdgeType,
+    is_labelled,
+)
+from partitioning.site_description import ARRAYS, DESCRIPTION, Site
 from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table
 
 log = logging.getLogger(__name__)
@@ -54,95 +61,77 @@ TARGET_ARRAYS = ("label", *MASKS)
 FEATURE_ARRAYS = ("feat", *CSR)
 
 
-def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
-    """Read a site's partition of a plain graph; InputError names what is wrong with it."""
-    path = site.folder / ARRAYS
-    known = ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)
-    _check_names(_list_arrays(path), known, path)
-    arrays = read_arrays(path, known)
-    ids = _read_ids(arrays, path)
-    order = np.argsort(ids)
-    edges = _read_edges(arrays, site, path)
-    _check_ends(ids, ids, edges, site, path)
-    local_src, halo = _number_sources(ids[order], edges.src, edges.owner, site, path, PLAIN_TYPE)
-    part_edges, kept = _sort_edges(edges, local_src, ids[order], same_type=True)
-    target = _read_target(arrays, ids, site, path)
-    features = _read_plain_features(arrays, ids, site, pipeline)[order]
-    weight = part_edges.edge_weight
-    return Partition(
-        rank=site.rank,
-        num_parts=len(site.sites),
-        num_inner=len(ids),
-        num_halo=len(halo["halo_owner"]),
-        src=part_edges.src,
-        dst=part_edges.dst,
-        features=torch.from_numpy(features),
-        node_ids=torch.from_numpy(ids[order]),
-        in_degree=torch.bincount(
-            part_edges.dst, None if weight is None else weight.double(), len(ids)
-        ),
-        out_degree=None,
-        self_loops=len(edges.src) - len(kept),
-        edge_weight=weight,
-        edge_feat=None if edges.feat is None else torch.from_numpy(edges.feat[kept]),
-        **halo,
-        **_take_rows(target, order),
-    )
+def read_part(site: Site, pipeline: SitePipeline | None = None) -> HeteroPartition:
+    """Read a site's partition; that of a plain graph has one type and one relation.
 
-
-def read_hetero_part(site: Site) -> HeteroPartition:
-    """Read a site's partition of a heterogeneous graph; InputError names what is wrong with it."""
-    types, path = _types_of(site), site.folder / ARRAYS
-    if (table := find_site_table(site)) is not None:
+    InputError names what is wrong with it.
+    """
+    types, path = site.types, site.folder / ARRAYS
+    widths = {PLAIN_TYPE: 0} if types is None else types.types
+    edge_types = [PLAIN_RELATION] if types is None else types.edge_types
+    target = PLAIN_TYPE if types is None else types.target
+    if types is not None and (table := find_site_table(site)) is not None:
         raise InputError(
             f"{table}: sites of a heterogeneous graph hold their features in {ARRAYS}; encode them"
             " before, and take the table out"
         )
-    arrays = _group_by_owner(site, types)
+    arrays = _group_by_owner(site)
+
+    def where(name: str, what: str = "") -> str:
+        """Return what messages about a type or relation begin with."""
+        return str(path) if types is None else f"{path}: {what}{name}"
+
     ids, order = {}, {}
-    for name in types.types:
-        has_nodes = bool(arrays[name])
-        found = _read_ids(arrays[name], f"{path}: {name}") if has_nodes else np.empty(0, np.int64)
+    for name in widths:
+        has_nodes = types is None or bool(arrays[name])
+        found = _read_ids(arrays[name], where(name)) if has_nodes else np.empty(0, np.int64)
         ids[name], order[name] = found, np.argsort(found)
     ascending = {name: found[order[name]] for name, found in ids.items()}
     edges = {
-        relation: _read_relation(relation, arrays[relation], ascending, site, f"{path}: {relation}")
-        for relation in types.relations
+        each: _read_relation(each, arrays[_key(each)], ascending, site, where(_key(each)))
+        for each in edge_types
     }
+    held_target = _read_target(arrays[target], ids[target], site, where(target))
     nodes: dict[str, PartNodes] = {}
-    relations: dict[tuple[str, str, str], PartEdges] = {}
+    relations: dict[EdgeType, PartEdges] = {}
     num_loops = 0
-    for name, width in types.types.items():
-        leaving = [each for each in types.relations if each.split(SEPARATOR)[0] == name]
-        no_edges = np.empty(0, np.int64)
+    for name, width in widths.items():
+        leaving = [each for each in edge_types if each[0] == name]
         src, owner = (
-            np.concatenate([no_edges, *(getattr(edges[each], end) for each in leaving)])
+            np.concatenate(
+                [np.empty(0, np.int64), *(getattr(edges[each], end) for each in leaving)]
+            )
             for end in ("src", "owner")
         )
-        where = f"{path}: edges from {name}"
-        local_src, halo = _number_sources(ascending[name], src, owner, site, where, name)
-        rows = _read_type_features(arrays[name], width, len(ids[name]), f"{path}: {name}")
+        begin = where(name, "edges from ")
+        local_src, halo = _number_sources(ascending[name], src, owner, site, begin, name)
+        if types is None:
+            rows = _read_plain_features(arrays[name], ids[name], site, pipeline)
+        else:
+            rows = _read_type_features(arrays[name], width, len(ids[name]), where(name))
         nodes[name] = PartNodes(
             torch.from_numpy(rows[order[name]]), torch.from_numpy(ascending[name]), **halo
         )
         bounds = np.cumsum([len(edges[each].src) for each in leaving])[:-1]
-        for relation, local in zip(leaving, np.split(local_src, bounds), strict=False):
-            source, short, destination = relation.split(SEPARATOR)
-            relations[source, short, destination], kept = _sort_edges(
-                edges[relation], local, ascending[destination], same_type=source == destination
+        for each, local in zip(leaving, np.split(local_src, bounds), strict=False):
+            relations[each] = _sort_edges(
+                edges[each], local, ascending[each[2]], same_type=each[0] == each[2]
             )
-            num_loops += len(edges[relation].src) - len(kept)
-    target = _read_target(arrays[types.target], ids[types.target], site, f"{path}: {types.target}")
-    stated = [tuple(relation.split(SEPARATOR)) for relation in types.relations]
+            num_loops += len(edges[each].src) - len(relations[each].src)
     return HeteroPartition(
         rank=site.rank,
         num_parts=len(site.sites),
-        target=types.target,
+        target=target,
         nodes=nodes,
-        relations={edge_type: relations[edge_type] for edge_type in stated},  # type: ignore[index, misc]
+        relations={each: relations[each] for each in edge_types},
         self_loops=num_loops,
-        **_take_rows(target, order[types.target]),
+        **_take_rows(held_target, order[target]),
     )
+
+
+def _key(edge_type: EdgeType) -> str:
+    """Return what the arrays of a relation are grouped by; no type has such a name."""
+    return SEPARATOR.join(edge_type)
 
 
 def read_ids_and_masks(site: Site) -> tuple[Ints, dict[str, NDArray[np.bool_]]]:
@@ -161,14 +150,14 @@ def _list_arrays(path: Path) -> list[str]:
     return list_arrays(path)
 
 
-def _types_of(site: Site) -> SiteTypes:
-    assert site.types is not None
-    return site.types
-
-
-def _group_by_owner(site: Site, types: SiteTypes) -> dict[str, dict[str, Array]]:
+def _group_by_owner(site: Site) -> dict[str, dict[str, Array]]:
     """Return the arrays of each node type and relation, by their names without it."""
-    path = site.folder / ARRAYS
+    types, path = site.types, site.folder / ARRAYS
+    if types is None:
+        every = ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)
+        _check_names(_list_arrays(path), every, path)
+        arrays = read_arrays(path, every)
+        return {PLAIN_TYPE: arrays, _key(PLAIN_RELATION): arrays}
     grouped: dict[str, list[str]] = {name: [] for name in (*types.types, *types.relations)}
     for key in _list_arrays(path):
         owner, _, name = key.rpartition("/")
@@ -259,21 +248,25 @@ def _read_edges(arrays: Mapping[str, Array], site: Site, path: Path | str) -> _E
 
 
 def _read_relation(
-    relation: str, arrays: Mapping[str, Array], ids: Mapping[str, Ints], site: Site, where: str
+    edge_type: EdgeType,
+    arrays: Mapping[str, Array],
+    ids: Mapping[str, Ints],
+    site: Site,
+    where: str,
 ) -> _Edges:
     """Read the edges of one relation; a relation in `weighted` has weights at every site."""
-    is_weighted = relation in _types_of(site).weighted
+    is_weighted = site.types is not None and _key(edge_type) in site.types.weighted
     if arrays and is_weighted and "edge_weight" not in arrays:
         raise InputError(
             f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is"
             " weighted"
         )
-    edges = _read_edges(arrays or dict.fromkeys(EDGE_ENDS, np.empty(0, np.int64)), site, where)
-    source, _, destination = relation.split(SEPARATOR)
-    _check_ends(ids[source], ids[destination], edges, site, where)
+    if site.types is not None and not arrays:
+        arrays = dict.fromkeys(EDGE_ENDS, np.empty(0, np.int64))
+    edges = _read_edges(arrays, site, where)
+    _check_ends(ids[edge_type[0]], ids[edge_type[2]], edges, site, where)
     if is_weighted and edges.weight is None:
-        ones = np.ones(len(edges.src), np.float32)
-        return _Edges(edges.src, edges.dst, edges.owner, ones, None)
+        return replace(edges, weight=np.ones(len(edges.src), np.float32))
     return edges
 
 
@@ -343,22 +336,22 @@ def _number_sources(
 
 def _sort_edges(
     edges: _Edges, local_src: NDArray[np.int32], dst_ids: Ints, *, same_type: bool
-) -> tuple[PartEdges, Ints]:
+) -> PartEdges:
     """Sort edges by destination, then by owner and id of the source, without self loops.
 
     Args:
         dst_ids: int64 [I] ascending, of the inner nodes of the destinations' type.
         same_type: whether sources and destinations are of one type, so that loops are possible.
-
-    Returns:
-        The edges, and their positions in the file.
     """
     order = np.lexsort((edges.src, edges.owner, edges.dst))
     if same_type:
         order = order[(edges.src != edges.dst)[order]]
     dst = np.searchsorted(dst_ids, edges.dst[order]).astype(np.int32)
-    weight = None if edges.weight is None else torch.from_numpy(edges.weight[order])
-    return PartEdges(torch.from_numpy(local_src[order]), torch.from_numpy(dst), weight), order
+    data = (
+        None if each is None else torch.from_numpy(each[order])
+        for each in (edges.weight, edges.feat)
+    )
+    return PartEdges(torch.from_numpy(local_src[order]), torch.from_numpy(dst), *data)
 
 
 def _take_rows(arrays: Mapping[str, Array], order: Ints) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from partitioning.errors import InputError
 from partitioning.file_io import read_json
-from partitioning.graph_data import SEPARATOR
+from partitioning.graph_data import SEPARATOR, EdgeType
 from partitioning.setting_fields import one_of
 
 VERSION = 1
@@ -28,6 +28,12 @@ class SiteTypes:
     """Number of features of each type."""
     relations: tuple[str, ...]
     weighted: tuple[str, ...]
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """The relations by source, name and destination."""
+        split = (each.split(SEPARATOR) for each in self.relations)
+        return [(source, name, destination) for source, name, destination in split]
 
     @property
     def agreed(self) -> list[Any]:

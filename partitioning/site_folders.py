@@ -57,7 +57,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import CSR
 from partitioning.directory.partition import HeteroPartition, Partition
-from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.directory.read_directory import PartitionDirectory, to_plain
 from partitioning.errors import InputError
 from partitioning.features.encoder import State
 from partitioning.features.spec import read_spec
@@ -65,7 +65,7 @@ from partitioning.file_io import check_path, exclusive, file_checksum
 from partitioning.graph_data import GraphData
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
-from partitioning.site_arrays import read_hetero_part, read_part
+from partitioning.site_arrays import read_part
 from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
 from partitioning.site_tables import SitePipeline, find_site_table
 from partitioning.unpacked_size import check_table_sizes
@@ -133,10 +133,10 @@ class SiteFolders(PartitionDirectory):
 
     def read(self, part: int) -> Partition:
         self.refuse_if_hetero()
-        return read_part(self.site_of(part), self.pipeline)
+        return to_plain(self.read_hetero(part))
 
     def read_hetero(self, part: int) -> HeteroPartition:
-        return read_hetero_part(self.site_of(part))
+        return read_part(self.site_of(part), self.pipeline)
 
     def site_of(self, part: int) -> Site:
         """Return the site of a rank; InputError where its folder is not on this machine."""

@@ -337,6 +337,7 @@ def to_plain(typed: HeteroPartition) -> Partition:
         node_ids=nodes.node_ids,
         halo_owner=nodes.halo_owner,
         halo_index=nodes.halo_index,
+        unresolved_halo=nodes.unresolved_halo,
         in_degree=degrees(edges.dst, weight, nodes.num_inner),
         out_degree=None,
         self_loops=typed.self_loops,
