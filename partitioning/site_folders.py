@@ -182,7 +182,7 @@ def find_sites(
     pipeline = None
     if features is not None and columns is not None and features.spec is not None:
         pipeline = SitePipeline(_read_pipeline(features), columns)
-    return SiteFolders(path, num_parts, None, [], None, local_sites, pipeline)
+    return SiteFolders(path, num_parts, None, [], local_sites, pipeline)
 
 
 def _read_pipeline(features: FeatureSettings) -> State:

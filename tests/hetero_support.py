@@ -14,6 +14,7 @@ from partitioning.directory.partition import HeteroPartition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from retexo.launch.fork_server import warm_up
 
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
 """Nodes and features of each type of a random graph; the first type is the target."""
@@ -218,6 +219,7 @@ def partitioned_by_dgl(
     dgl.distributed.partition_graph(
         g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops
     )
+    warm_up()  # as in dgl_directory
     found = find([folder], 3)
     assert found.is_hetero
     return found

@@ -52,6 +52,7 @@ from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
 from retexo.launch.addresses import loopback
+from retexo.launch.fork_server import warm_up
 from retexo.launch.start_workers import add_local_streams
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.compose import compose
@@ -331,6 +332,7 @@ def dgl_directory(
         )
     finally:
         dgl.distributed.partition.metis_partition_assignment = original
+    warm_up()  # DGL's reader is tried in a child of the fork server, which is faster
     return find([folder], int(parts.max()) + 1)
 
 

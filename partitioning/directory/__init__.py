@@ -7,8 +7,8 @@
         part0/*.dgl          DGL's files, for dgl.distributed.load_partition (see dgl_files.py)
         part1/ ...
 
-Directories with DGL's files alone are read where DGL is installed: those of DGL's
-`partition_graph` (no meta.json) and of the public Retexo code (a meta.json without a version).
-The workers agree at the start on what such a directory lacks: degrees of halo nodes, number of
-classes.
+Directories with DGL's files alone are imported into ours (import_dgl.py), where DGL is installed:
+those of DGL's `partition_graph` (no meta.json) and of the public Retexo code (a meta.json without a
+version). The workers agree at the start on what such a directory lacks: degrees of halo nodes,
+number of classes.
 """

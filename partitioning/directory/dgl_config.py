@@ -82,15 +82,8 @@ def is_hetero(config: Mapping[str, Any]) -> bool:
     )
 
 
-def read_config(file: Path) -> tuple[dict[str, Any], list[int]]:
-    """Read a partition config.
-
-    Returns:
-        The config, and the bounds [P + 1] of the partitions' node ids, all types together.
-
-    Raises:
-        InputError: names what does not fit together.
-    """
+def read_config(file: Path) -> dict[str, Any]:
+    """Read a partition config; InputError names what does not fit together."""
     config = read_json(file)
     for key in ("num_parts", "node_map", *(() if is_hetero(config) else ("num_nodes",))):
         if key not in config:
@@ -110,9 +103,7 @@ def read_config(file: Path) -> tuple[dict[str, Any], list[int]]:
     for part in range(num_parts):
         if f"part-{part}" not in config:
             raise InputError(f"{file}: does not name the files of part {part}")
-    counts = np.bincount(nodes.part, nodes.size, minlength=num_parts).astype(np.int64)
-    bounds = [0, *np.cumsum(counts).tolist()]
-    return config, bounds
+    return config
 
 
 def _check_relations(config: Mapping[str, Any], types: list[str], file: Path) -> None:

@@ -193,47 +193,39 @@ def _number_locally(graph: _Graph, halo_ids: Ints) -> NDArray[np.int32]:
 def _read_relations(
     graph: _Graph, is_kept: NDArray[np.bool_], node_type: Ints, local_ids: NDArray[np.int32]
 ) -> dict[EdgeType, PartEdges]:
-    """Return the edges of all relations; those of a heterogeneous graph are sorted."""
-    if graph.edges is None:
-        return {PLAIN_RELATION: _read_plain_edges(graph, is_kept, local_ids)}
+    """Return the edges of all relations, in the order of the file."""
     relations: dict[EdgeType, PartEdges] = {}
-    edge_type, owner, position = graph.edges.locate(graph.edge_ids)
-    for index, relation in enumerate(graph.edges.names):
-        source, name, destination = relation.split(":")
+    if graph.edges is None:
+        is_own = graph.edge_ids.astype(np.bool_)
+        names: dict[str, Any] = dict.fromkeys(graph.nodes.names, PLAIN_RELATION)
+        edge_type = np.zeros(len(is_own), np.int64)
+        owner = np.where(is_own, graph.part, -1)
+        position = np.cumsum(is_own) - 1
+        num_own = {name: int(is_own.sum()) for name in names}
+    else:
+        names = {name: tuple(name.split(":")) for name in graph.edges.names}
+        edge_type, owner, position = graph.edges.locate(graph.edge_ids)
+        num_own = {name: graph.edges.count(name, graph.part) for name in names}
+    for index, (name, relation) in enumerate(names.items()):
         kept = np.flatnonzero(is_kept & (edge_type == index))
         src, dst = graph.src[kept], graph.dst[kept]
+        source, destination = (
+            graph.nodes.names.index(end or name) for end in (relation[0], relation[2])
+        )
         if (
-            (node_type[src] != graph.nodes.names.index(source)).any()
-            or (node_type[dst] != graph.nodes.names.index(destination)).any()
+            (node_type[src] != source).any()
+            or (node_type[dst] != destination).any()
             or (owner[kept] != graph.part).any()
         ):
             raise InputError(
-                f"{graph.where}: an edge of {relation} has an end of another type, or belongs to"
+                f"{graph.where}: an edge of {name} has an end of another type, or belongs to"
                 " another part"
             )
-        order = np.lexsort((local_ids[src], local_ids[dst]))
-        num_edges = graph.edges.count(relation, graph.part)
-        data = _read_edge_data(graph, relation, num_edges, position[kept][order])
-        relations[source, name, destination] = PartEdges(
-            torch.from_numpy(local_ids[src][order]), torch.from_numpy(local_ids[dst][order]), **data
+        data = _read_edge_data(graph, name, num_own[name], position[kept])
+        relations[relation] = PartEdges(
+            torch.from_numpy(local_ids[src]), torch.from_numpy(local_ids[dst]), **data
         )
     return relations
-
-
-def _read_plain_edges(
-    graph: _Graph, is_kept: NDArray[np.bool_], local_ids: NDArray[np.int32]
-) -> PartEdges:
-    """Return the edges of a plain graph, in the order of the file."""
-    is_own = graph.edge_ids.astype(np.bool_)
-    if (is_kept & ~is_own).any():
-        raise InputError(f"{graph.where}: an edge into its nodes belongs to another part")
-    ends = graph.src, graph.dst
-    if not is_kept.all():
-        ends = graph.src[is_kept], graph.dst[is_kept]
-    src, dst = (torch.from_numpy(local_ids[each]) for each in ends)
-    rows = np.cumsum(is_own)[is_kept] - 1 if graph.edge_tensors else np.zeros(0, np.int64)
-    data = _read_edge_data(graph, graph.nodes.names[0], int(is_own.sum()), rows)
-    return PartEdges(src, dst, **data)
 
 
 def _read_edge_data(graph: _Graph, name: str, num_edges: int, rows: Ints) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, path_below, read_json
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 
+IMPORTED = "imported"
+"""Field of `request`, of a directory that import_dgl.py made: sha256 (hex) of DGL's config. Others:
+`files`, name, size and time of DGL's files of each partition."""
 VERSION = 2
 """Format version: npy files."""
 
@@ -106,6 +109,11 @@ class Meta:
     checksum of the change, counts."""
 
     @property
+    def is_imported(self) -> bool:
+        """Whether DGL's files lack what this says: classes, counts of parts that are elsewhere."""
+        return IMPORTED in self.request
+
+    @property
     def target_type(self) -> str:
         """The node type with labels; that of a plain graph is PLAIN_TYPE."""
         return PLAIN_TYPE
@@ -123,6 +131,8 @@ class Meta:
 
     def digest(self) -> str:
         """Return the sha256 (hex) of all that decides the partitions; equal only if they are."""
+        if self.is_imported:
+            return str(self.request[IMPORTED])
         content = {
             name: value
             for name, value in asdict(self).items()

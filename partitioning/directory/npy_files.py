@@ -12,7 +12,7 @@ plain one.
     edge_weight      float32 [E], where edges have weights
     edge_feat        float32 [E, K], where edges have features; plain graphs only
     out_deg          int64 [I + H] out-degrees in the whole graph without self loops, float64 with
-                     weights; plain graphs only
+                     weights; plain graphs only, and not of an imported directory
     links_train ...  with task=link_prediction: see Partition.links
 
 In the partitioned graph the nodes of a type are numbered partition after partition.
@@ -44,10 +44,11 @@ from partitioning.array_checks import (
     check_split,
 )
 from partitioning.directory.meta import Meta
-from partitioning.directory.partition import PartNodes, label_kind
+from partitioning.directory.partition import HeteroPartition, PartNodes, label_kind
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
+    EDGE_DATA,
     MASKS,
     PLAIN_RELATION,
     PLAIN_TYPE,
@@ -180,6 +181,8 @@ def check_target(
 def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
     """InputError where labels do not fit the task or the number of classes in meta.json."""
     task = label_kind(labels)
+    if meta.is_imported:  # the workers agree on the number of classes
+        return
     if labels.ndim == 2:
         num_classes = labels.shape[1]
         fits = num_classes == meta.num_classes
@@ -197,6 +200,33 @@ def write_links(folder: Path, links: Mapping[str, Array]) -> None:
     """Write the arrays of link prediction, one npy file each."""
     for name in LINKS:
         np.save(folder / f"links_{name}.npy", links[name])
+
+
+def save_part(folder: Path, part: HeteroPartition, bounds: Mapping[str, NDArray[np.int64]]) -> None:
+    """Write the arrays of a partition, without out-degrees.
+
+    Args:
+        folder: A new folder.
+        bounds: By type, as in `read_nodes`.
+    """
+    ids = {}
+    arrays: dict[Path, Array] = {folder / "label": part.labels.numpy()}
+    arrays |= {folder / name: getattr(part, name).numpy() for name in MASKS}
+    for name, nodes in part.nodes.items():
+        place = node_folder(folder, name)
+        halo = bounds[name][nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
+        ids[name] = np.concatenate((np.arange(*bounds[name][part.rank : part.rank + 2]), halo))
+        arrays[place / "feat"] = nodes.features.numpy()
+        arrays |= {place / "orig_id": nodes.node_ids.numpy(), place / "halo": halo}
+    for edge_type, edges in part.relations.items():
+        order = np.lexsort((ids[edge_type[0]][edges.src.numpy()], edges.dst.numpy()))
+        place = edge_folder(folder, edge_type)
+        for name in ("src", "dst", *EDGE_DATA):
+            if (data := getattr(edges, name)) is not None:
+                arrays[place / name] = data.numpy()[order]
+    for path, array in arrays.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path.with_name(f"{path.name}.npy"), array)
 
 
 def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[str, Array]:

@@ -1,12 +1,10 @@
 """Finds a partition directory, checks it and reads its partitions.
 
-Our own directories hold npy files and meta.json. Those of DGL hold DGL's files, and a config
-instead.
+Our own directories hold npy files and meta.json. Those of DGL are imported into ours first.
 """
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.array_checks import check_integers, check_length, check_unique
-from partitioning.dgl_probe import check_readable
-from partitioning.directory import dgl_config, dgl_part
+from partitioning.array_checks import check_integers, check_length
+from partitioning.directory import dgl_config
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import (
     REMEDY,
@@ -41,12 +38,10 @@ from partitioning.directory.partition import (
 )
 from partitioning.directory.sorted_rows import degrees
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, load_npy, reading
+from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
 from partitioning.node_names import Names
 from partitioning.random_rows import random_rows
-
-log = logging.getLogger(__name__)
 
 GRAPH_SETTINGS = ("symmetrize", "duplicates", "features", "relations.reverse", "task.relation")
 
@@ -61,45 +56,49 @@ class PartitionDirectory:
 
     path: Path
     num_parts: int
-    meta: Meta | None
-    """Our own description; None for a directory made by DGL or the public Retexo code."""
+    description: Meta | None
+    """Of its files; None for sites."""
     bounds: list[int]
     """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph; the
     types of a heterogeneous graph are counted together."""
-    config: dict[str, Any] | None
-    """The config of DGL, where partitions are read from its files; None for npy files."""
+
+    @property
+    def meta(self) -> Meta | None:
+        """What partitioning decided; None for sites and for directories of DGL's, which lack it."""
+        is_ours = self.description is not None and not self.description.is_imported
+        return self.description if is_ours else None
+
+    @property
+    def own_meta(self) -> Meta:
+        """The description of a directory that is not of sites."""
+        assert self.description is not None
+        return self.description
+
+    @property
+    def dgl_folder(self) -> Path:
+        """The folder that has DGL's own files, if there are any."""
+        is_imported = self.description is not None and self.description.is_imported
+        return self.path.parent if is_imported else self.path
 
     @property
     def is_hetero(self) -> bool:
         """Whether partitions have node types: read_hetero reads them then, and read otherwise."""
-        return isinstance(self.meta, HeteroMeta) or (
-            self.config is not None and dgl_config.is_hetero(self.config)
-        )
+        return isinstance(self.description, HeteroMeta)
 
     @property
     def type_names(self) -> list[str]:
         """The node types of a heterogeneous graph."""
-        if isinstance(self.meta, HeteroMeta):
-            return list(self.meta.types)
-        assert self.config is not None
-        return list(self.config["node_map"])
-
-    def files_of(self, part: int) -> list[Path]:
-        """Return the files of DGL that a partition is read from."""
-        assert self.config is not None
-        return dgl_config.files_of(self.path, self.config, part)
+        return list(self.own_meta.node_counts)
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of meta.json, or of the config where there is none."""
-        if self.meta is not None:
-            return self.meta.digest()
-        return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
+        """Return a sha256 (hex) that is equal on all nodes with the same partitioning."""
+        return self.own_meta.digest()
 
     def content_digest(self, parts: range) -> str:
         """Return a sha256 (hex) that also depends on what these partitions hold."""
         if self.meta is not None:
             return self.digest()  # meta.json has the checksums of their contents
-        held = [file_checksum(file) for part in parts for file in self.files_of(part)]
+        held = [self.own_meta.parts[part].content for part in parts]
         return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
@@ -139,37 +138,26 @@ class PartitionDirectory:
         return "another partitioning (its digest differs); copy it the same partition directory"
 
     def verify(self, parts: Iterable[int]) -> None:
-        """Check the files of these partitions: by checksum, or by reading them where there is none.
+        """Check the files of these partitions by their checksums.
 
         Raises:
             InputError: names a file that is missing, damaged or of another partitioning.
         """
-        if self.meta is None:
-            self._verify_by_reading(list(parts))
-            return
+        for part in parts:
+            if not (self.path / f"part{part}").is_dir():
+                raise InputError(
+                    f"{self.dgl_folder}/part{part}: missing; copy the whole part or partition again"
+                )
         begin = tuple(f"part{part}/" for part in parts)
-        path = self.meta.first_damaged(self.path, begin, ".npy")
+        path = self.own_meta.first_damaged(self.path, begin, ".npy")
         if path is not None and not path.is_file():
-            part = path.relative_to(self.path).parts[0].removeprefix("part")
-            raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
+            name = path.relative_to(self.path).parts[0].removeprefix("part")
+            raise InputError(f"{path}: missing; copy the whole part {name} or partition again")
         if path is not None:
             raise InputError(
                 f"{path}: its checksum is not the one in meta.json, so it is damaged or of"
                 " another partitioning; copy it again, or partition again with overwrite=true"
             )
-
-    def _verify_by_reading(self, parts: list[int]) -> None:
-        """Check partitions without checksums by reading them; ids must be distinct."""
-        check_readable([file for part in parts for file in self.files_of(part)])
-        ids: dict[str, list[Tensor]] = {}
-        for part in parts:
-            if self.is_hetero:
-                for name, nodes in self.read_hetero(part).nodes.items():
-                    ids.setdefault(f"ids of {name}", []).append(nodes.node_ids)
-            else:
-                ids.setdefault("orig_id", []).append(self.read(part).node_ids)
-        for name, tensors in ids.items():
-            check_unique(torch.cat(tensors).numpy(), f"{self.path}: {name}")
 
     def read(self, part: int) -> Partition:
         """Read and check one partition of a plain graph.
@@ -178,9 +166,7 @@ class PartitionDirectory:
             InputError: names what is wrong with it, or that the graph is heterogeneous.
         """
         self.refuse_if_hetero()
-        if self.meta is not None:
-            return _read_plain(self.path, self.meta, part)
-        return to_plain(self.read_typed(part))
+        return _read_plain(self.path, self.own_meta, part)
 
     def refuse_if_hetero(self) -> None:
         """InputError where the graph is heterogeneous: it names the models for it."""
@@ -196,14 +182,7 @@ class PartitionDirectory:
 
         InputError names what is wrong with it.
         """
-        return self.read_typed(part)
-
-    def read_typed(self, part: int) -> HeteroPartition:
-        """Read and check one partition; that of a plain graph has one type and one relation."""
-        if self.meta is not None:
-            return read_typed(self.path, self.meta, part)
-        assert self.config is not None
-        return dgl_part.read_part(self.path, self.config, part)
+        return read_typed(self.path, self.own_meta, part)
 
     def check(self, part: int) -> None:
         """InputError for what reading the partition finds wrong."""
@@ -214,8 +193,7 @@ class PartitionDirectory:
 
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
-        target = PLAIN_TYPE if self.meta is None else self.meta.target_type
-        return Names.read(node_folder(self.path / f"part{part}", target))
+        return Names.read(node_folder(self.path / f"part{part}", self.own_meta.target_type))
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
@@ -226,38 +204,35 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
         InputError: it is damaged, or has not num_parts partitions (None: any number).
     """
     for path in candidates:
-        directory = _open(path)
-        if directory is None:
+        meta = Meta.read(path)
+        file = None if meta is not None else dgl_config.config_file(path)
+        if meta is None and file is None:
             continue
-        if num_parts is not None and directory.num_parts != num_parts:
+        config = {} if file is None else dgl_config.read_config(file)
+        found = config["num_parts"] if meta is None else len(meta.parts)
+        if num_parts not in (None, found):
             raise InputError(
-                f"{path}: has {directory.num_parts} parts, num_partitions={num_parts}; "
+                f"{path}: has {found} parts, num_partitions={num_parts}; "
                 "set num_partitions to it or partition again"
             )
-        if directory.meta is None:
-            log.warning(
-                "%s: has no meta.json of this program, so changes of its parts cannot be noticed",
-                path,
-            )
-        return directory
+        if meta is None:
+            from partitioning.directory.import_dgl import import_directory  # rare, and slow
+
+            path = import_directory(path, config)
+        return _open(path)
     raise MissingPartitions(
         f"no partition directory at {candidates[0]}; make it with app=partition_data"
     )
 
 
-def _open(path: Path) -> PartitionDirectory | None:
-    """Open a directory by its description; None where it has none."""
+def _open(path: Path) -> PartitionDirectory:
+    """Open a directory with a meta.json of this program."""
     meta = Meta.read(path)
-    if meta is not None:
-        bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
-        directory = PartitionDirectory(path, len(meta.parts), meta, bounds, None)
-        _check_contents(directory, meta)
-        return directory
-    file = dgl_config.config_file(path)
-    if file is None:
-        return None
-    config, bounds = dgl_config.read_config(file)
-    return PartitionDirectory(path, config["num_parts"], None, bounds, config)
+    assert meta is not None
+    bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
+    directory = PartitionDirectory(path, len(meta.parts), meta, bounds)
+    _check_contents(directory, meta)
+    return directory
 
 
 def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
@@ -305,6 +280,8 @@ def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
     """Read a partition of a plain graph from our own files."""
     folder, typed = path / f"part{part}", read_typed(path, meta, part)
     nodes = typed.nodes[PLAIN_TYPE]
+    if meta.is_imported:
+        return to_plain(typed)
     out_degree = torch.from_numpy(load_array(folder / "out_deg.npy"))
     if out_degree.shape != (nodes.num_inner + nodes.num_halo,):
         raise InputError(

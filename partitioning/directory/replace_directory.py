@@ -64,13 +64,17 @@ def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None
 
 
 @contextlib.contextmanager
-def writing(directory: Path) -> Iterator[None]:
+def writing(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock a partition directory, and remove the hidden folders that a killed run left beside it.
+
+    Args:
+        directory: The directory.
+        patience: Seconds to wait for another process that is writing it.
 
     Raises:
         InputError: another process is writing it; the message names that process.
     """
-    with exclusive(directory.with_name(f".{directory.name}.lock"), str(directory)):
+    with exclusive(directory.with_name(f".{directory.name}.lock"), str(directory), patience):
         name = glob.escape(f".{directory.name}")
         for old in directory.parent.glob(f"{name}{OLD}*"):
             if (old / "old").exists() and not directory.exists():

@@ -65,7 +65,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             f"dataset_name=parts: {NAME} lets all workers read all rows and "
             "labels, which sites do not allow; choose another trainer"
         )
-    if config_file(directory.path) is None:
+    if config_file(directory.dgl_folder) is None:
         raise InputError(
             f"{directory.path}: {NAME} needs DGL's files; "
             "partition again with partition.dgl_files=true"

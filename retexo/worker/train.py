@@ -108,7 +108,7 @@ def run(
                 hides_held_out=settings.task.inductive,
             )
         return_freed_memory()
-        context.directory = job.directory.path
+        context.directory = job.directory.dgl_folder
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
         whole = graph.part if settings.task.inductive else None

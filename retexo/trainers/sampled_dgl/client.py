@@ -350,7 +350,7 @@ def write_part_config(directory: Path, token: str, folder: Path) -> Path:
     """Write a copy of the partition config whose graph name is `token`, unique for each server."""
     file = config_file(directory)
     assert file is not None
-    config: dict[str, Any] = {**read_config(file)[0], "graph_name": token}
+    config: dict[str, Any] = {**read_config(file), "graph_name": token}
     for part in range(config["num_parts"]):
         files = config[f"part-{part}"]
         config[f"part-{part}"] = {

@@ -41,12 +41,12 @@ def directory(tmp_path: Path) -> PartitionDirectory:
 
 
 @pytest.fixture
-def dgls(tmp_path: Path) -> PartitionDirectory:
+def dgls(tmp_path: Path) -> Path:
     """Only what DGL's users have: its files, and nothing of ours."""
-    made = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True).path
+    made = write_partitions(tmp_path / "dgl", GRAPH, MASKS, PARTS, 3, with_dgl_files=True).path
     for file in (made / "meta.json", *made.rglob("*.npy")):
         file.unlink()
-    return find([made], 3)
+    return made
 
 
 def global_ids(parts: list[Partition], part: Partition) -> list[int]:
@@ -160,26 +160,26 @@ def swap(folder: Path) -> None:
     (folder / "other").rename(folder / "part1")
 
 
-def test_swapped_parts_without_checksums_are_found(dgls: PartitionDirectory) -> None:
-    swap(dgls.path)
+def test_swapped_parts_without_checksums_are_found(dgls: Path) -> None:
+    swap(dgls)
     with pytest.raises(InputError, match="inner nodes"):
-        find([dgls.path], 3).verify([0])
+        find([dgls], 3).verify([0])
 
 
-def change_config(directory: PartitionDirectory, **fields: Any) -> None:
+def change_config(directory: Path, **fields: Any) -> None:
     """Edit DGL's config of a directory."""
-    path = directory.path / f"{directory.path.name}.json"
+    path = directory / f"{directory.name}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 @pytest.mark.parametrize("file", ["../../../etc/passwd", "/etc/passwd"])
-def test_a_config_cannot_point_outside(dgls: PartitionDirectory, file: str) -> None:
+def test_a_config_cannot_point_outside(dgls: Path, file: str) -> None:
     change_config(
         dgls,
         **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}},
     )
     with pytest.raises(InputError, match="outside of the directory"):
-        find([dgls.path], 3).read(0)
+        find([dgls], 3).read(0)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_a_config_cannot_point_outside(dgls: PartitionDirectory, file: str) -> N
         {"num_nodes": 41},
     ],
 )
-def test_a_config_that_makes_no_sense(dgls: PartitionDirectory, fields: dict[str, Any]) -> None:
+def test_a_config_that_makes_no_sense(dgls: Path, fields: dict[str, Any]) -> None:
     change_config(dgls, **fields)
     with pytest.raises(InputError, match="json"):
-        find([dgls.path], 3)
+        find([dgls], 3)
 
 
 @pytest.mark.parametrize(
@@ -297,21 +297,54 @@ def change_tensor(path: Path, name: str) -> None:
     ],
     ids=["short", "doubled", "float"],
 )
-def test_ids_that_no_prediction_can_have(dgls: PartitionDirectory, changed: Any, says: str) -> None:
-    file = dgls.path / "part1" / "node_feat.dgl"
+def test_ids_that_no_prediction_can_have(dgls: Path, changed: Any, says: str) -> None:
+    file = dgls / "part1" / "node_feat.dgl"
     tensors = dgl.data.utils.load_tensors(str(file))
     dgl.data.utils.save_tensors(str(file), tensors | {"_N/orig_id": changed(tensors["_N/orig_id"])})
     with pytest.raises(InputError, match=f"part 1: orig_id.*{says}"):
-        find([dgls.path], 3).verify(range(3))
+        find([dgls], 3).verify(range(3))
 
 
-def test_an_id_in_two_parts_that_nobody_describes(dgls: PartitionDirectory) -> None:
-    first, file = (dgls.path / f"part{part}" / "node_feat.dgl" for part in (0, 1))
+def test_an_id_in_two_parts_that_nobody_describes(dgls: Path) -> None:
+    first, file = (dgls / f"part{part}" / "node_feat.dgl" for part in (0, 1))
     tensors = dgl.data.utils.load_tensors(str(file))
     tensors["_N/orig_id"][0] = dgl.data.utils.load_tensors(str(first))["_N/orig_id"][0]
     dgl.data.utils.save_tensors(str(file), tensors)
     with pytest.raises(InputError, match=r"orig_id: rows .* are both"):
-        find([dgls.path], 3).verify(range(3))
+        find([dgls], 3).verify(range(3))
+
+
+def test_a_directory_of_dgl_is_imported_once(
+    dgls: Path, directory: PartitionDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine may have some of the parts; what it gets later is imported then."""
+    elsewhere = dgls.parent / "elsewhere"
+    elsewhere.mkdir()
+    for part in (1, 2):
+        (dgls / f"part{part}").rename(elsewhere / f"part{part}")
+    with caplog.at_level("INFO"):
+        first = find([dgls], 3)
+    assert f"DGL's files of parts 0: imported into {dgls}/imported" in caplog.text
+    first.verify([0])
+    with pytest.raises(InputError, match=f"{dgls}/part1: missing; copy the whole part"):
+        first.verify([1])
+    (elsewhere / "part1").rename(dgls / "part1")
+    second = find([dgls], 3)
+    assert second.digest() == first.digest()
+    description = second.path / "meta.json"
+    before = description.stat()
+    assert find([dgls], 3) == second
+    assert description.stat() == before
+    for part in (0, 1):
+        second.verify([part])
+        for name in ("src", "dst", "features", "labels", "halo_owner", "halo_index", "in_degree"):
+            ours, theirs = (getattr(each.read(part), name) for each in (directory, second))
+            assert torch.equal(ours, theirs), name
+        assert second.read(part).self_loops == directory.read(part).self_loops
+    change_tensor(dgls / "part1" / "node_feat.dgl", "_N/label")
+    changed = find([dgls], 3)
+    assert changed.content_digest(range(1)) == second.content_digest(range(1))
+    assert changed.content_digest(range(1, 2)) != second.content_digest(range(1, 2))
 
 
 def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -327,13 +360,6 @@ def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "graph.dgl: missing or changed" in damages[1]
     assert "missing" in damages[2]
     assert "meta.json" not in caplog.text
-    (directory.path / "meta.json").unlink()
-    with caplog.at_level("WARNING"):
-        changed = find([directory.path], 3)
-    assert "has no meta.json of this program" in caplog.text
-    before = changed.content_digest(range(1, 2))
-    change_tensor(directory.path / "part1" / "node_feat.dgl", "_N/label")
-    assert changed.content_digest(range(1, 2)) != before
 
 
 # --- two writers ----------

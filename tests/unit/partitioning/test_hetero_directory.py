@@ -594,6 +594,10 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
             "edge_map leave a gap",
         ),
         (edit(lambda content: content.pop("part-1")), "files of part 1"),
+        (
+            edit(lambda content: content["edge_map"].update({"movie:../../x:movie": [[0, 0]] * 3})),
+            "'../../x' cannot be the name",
+        ),
         (edit(lambda content: content.update(num_parts="3")), "num_parts is '3'"),
         (tensors(lambda held: held.pop("movie/val_mask")), "has no 'movie/val_mask'"),
         (tensors(lambda held: held.pop("movie/label")), "one type of nodes with label"),
@@ -614,9 +618,9 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
 def test_damage_of_dgls_files_is_named(
     directory: PartitionDirectory, change: Callable[[Path], None], said: str
 ) -> None:
-    change(directory.path)
+    change(directory.dgl_folder)
     with pytest.raises(InputError, match=said):
-        read_1(directory.path)
+        read_1(directory.dgl_folder)
 
 
 def read_1(path: Path) -> None:
