@@ -9,9 +9,11 @@ or upload.json, is there.
     CACHE/<hash of the address>/NAME        the file or folder
 """
 
+import contextlib
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,12 +24,12 @@ from partitioning.errors import InputError
 from partitioning.file_io import (
     exclusive,
     file_checksum,
+    parse_json,
     path_below,
     read_json,
-    read_text,
-    reading,
     write_durably,
 )
+from partitioning.json_shape import check_shape
 from partitioning.object_store import Entry, Place
 
 log = logging.getLogger(__name__)
@@ -64,13 +66,16 @@ def copy_data(place: Place, cache: Path) -> Path:
         if whole is not None:
             beside = Place(place.setting, place.url + CHECKSUM)
             is_checked = "?" not in place.url and beside.stat() is not None
-            checksums = {"": _read_checksum(beside, target)} if is_checked else {}
+            checksums = {"": _read_checksum(beside)} if is_checked else {}
             _copy_changed(place, target, {"": whole}, checksums)
             return target
         objects = place.objects()
         if not objects:
             raise InputError(f"{place}: there is no such object or folder; correct the address")
-        checksums = _read_checksums(place, objects, target)
+        checksums = _read_checksums(place, objects)
+        missing = sorted(checksums.keys() - objects.keys())
+        if missing:
+            raise InputError(f"{place / missing[0]}: has a checksum, and is not there; upload it")
         wanted = {
             name: entry
             for name, entry in objects.items()
@@ -80,51 +85,54 @@ def copy_data(place: Place, cache: Path) -> Path:
     return target
 
 
-def _read_checksum(place: Place, target: Path) -> str:
+def _read_checksum(place: Place) -> str:
     """Return the checksum in a file of sha256sum."""
-    held = target.parent / f"stated{CHECKSUM}"
-    place.download(held)
-    with reading(held, "file of sha256sum", where=str(place)):
-        words = read_text(held).split() or [""]
-    held.unlink()
-    return words[0].lower()
+    first = place.read_text("file of sha256sum").partition(" ")[0].strip().lower()
+    if not re.fullmatch("[0-9a-f]{64}", first):
+        raise InputError(
+            f"{place}: begins with {first[:64]!a}; expected a sha256 in hex, as sha256sum writes it"
+        )
+    return first
 
 
-def _read_checksums(place: Place, objects: dict[str, Entry], target: Path) -> dict[str, str]:
+def _read_checksums(place: Place, objects: dict[str, Entry]) -> dict[str, str]:
     """Return the checksums that a folder states of its files, by name."""
     checksums: dict[str, str] = {}
     if MANIFEST in objects:
-        held = target.parent / MANIFEST
-        (place / MANIFEST).download(held)
-        manifest = read_json(held)
-        held.unlink()
-        if manifest.get("status") != "complete":
+        content = (place / MANIFEST).read_text("list of files")
+        try:
+            manifest = parse_json(content)
+            check_shape(manifest, {"status": str, "sha256": {"*": str}}, "")
+        except ValueError as error:
+            raise InputError(f"{place / MANIFEST}: {error}; upload the run again") from None
+        if manifest["status"] != "complete":
             raise InputError(f"{place}: the upload of this run has not ended; wait, or repeat it")
-        stated = manifest.get("sha256")
-        if not isinstance(stated, dict):
-            raise InputError(f"{place / MANIFEST}: has no checksums by file; upload the run again")
-        checksums = {name: str(each) for name, each in stated.items()}
+        checksums = manifest["sha256"]
     for name in objects:
         if name.endswith(CHECKSUM):
-            checksums[name.removesuffix(CHECKSUM)] = _read_checksum(place / name, target)
+            checksums[name.removesuffix(CHECKSUM)] = _read_checksum(place / name)
     return checksums
 
 
 def _copy_changed(
     place: Place, target: Path, wanted: dict[str, Entry], checksums: dict[str, str]
 ) -> None:
-    """Copy the files whose version is not the recorded one; remove those that are gone."""
+    """Copy the files that differ in checksum, size or version; remove those that are gone."""
     record = target.parent / RECORD
     known = read_json(record).get("files") if record.is_file() else {}
     if not isinstance(known, dict):
         raise InputError(f"{record}: has no versions by file; remove its folder")
     files: dict[str, Any] = {}
     for name, entry in wanted.items():
-        path, held = _path_of_copy(target, name, str(place)), known.get(name)
-        if not (entry.version and held == asdict(entry) and path.is_file()):
+        path, stated = _path_of_copy(target, name, str(place)), checksums.get(name)
+        held = None
+        with contextlib.suppress(OSError):  # there is no copy yet
+            held = file_checksum(path)
+        files[name] = {**asdict(entry), "sha256": held}
+        is_same = entry.version and known.get(name) == files[name] and stated in (None, held)
+        if held is None or not (is_same or stated == held):
             log.info("copying %s to %s", (place / name).url, path)
-            (place / name).download(path, checksums.get(name))
-        files[name] = asdict(entry)
+            files[name]["sha256"] = (place / name).download(path, stated, entry.size)
         _write_json(record, {"url": place.url, "files": known | files})
     _write_json(record, {"url": place.url, "files": files})
     for name in known.keys() - files.keys():
@@ -235,7 +243,7 @@ def upload_directory(directory: Path, meta: Meta) -> None:
 
 def announce_upload(place: Place) -> None:
     """Write upload.json with the status `running`; InputError, before a run, if refused."""
-    (place / MANIFEST).write(json.dumps({"status": "running"}).encode())
+    (place / MANIFEST).write(json.dumps({"status": "running", "sha256": {}}).encode())
 
 
 def upload_run(place: Place, run_dir: Path) -> None:

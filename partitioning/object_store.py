@@ -2,14 +2,15 @@
 
 s3:// and gs:// go through fsspec, which is imported when an address is first used (extra `remote`);
 https:// through the downloader of the data sets, only for reading. Every wait has a time limit, and
-every failure is an InputError with the setting, the address, the cause and the remedy.
+every failure is an InputError with the setting, the address, the cause and the remedy. What arrives
+instead of a file, such as a login page, is refused.
 """
 
 import contextlib
 import os
 import re
 import secrets
-import time
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +20,13 @@ from typing import Any
 
 from partitioning.datasets import download
 from partitioning.errors import InputError, first_line
-from partitioning.file_io import file_checksum, open_regular, path_below, rename_durably
+from partitioning.file_io import (
+    file_checksum,
+    path_below,
+    read_text,
+    reading,
+    rename_durably,
+)
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 SCHEMES = (*PACKAGES, "https")
@@ -27,18 +34,25 @@ CONNECT_TIMEOUT, TIMEOUT = 10.0, 30.0
 """Seconds to connect, and without a byte from the store."""
 ATTEMPTS = 3
 """Of s3fs, each with one repetition by botocore."""
-PIECE = 16 << 20
-"""Bytes of one request. A broken connection costs one piece, which is read again."""
 _UNKNOWN = (403, 404, 405, 410, 501)
 """HTTP statuses after which only a download can tell whether there is an object: a signed address
 may allow GET alone, and some servers answer 403 for a missing object."""
+_NETWORK = "check the network; then start again"
 _REMEDIES = {
-    FileNotFoundError: "correct the address, or make the bucket",
-    PermissionError: (
+    "s3": (
+        "check the network, and AWS_ENDPOINT_URL if it is set; then start again",
         "give these credentials the right to list, read and (for results) write there, or choose"
-        " others (AWS_PROFILE, AWS_ACCESS_KEY_ID; GOOGLE_APPLICATION_CREDENTIALS)"
+        " others (AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY); for a public bucket"
+        " FSSPEC_S3_ANON=true",
     ),
+    "gs": (
+        _NETWORK,
+        "give these credentials the right to list, read and (for results) write there, or choose"
+        " others (GOOGLE_APPLICATION_CREDENTIALS); for a public bucket FSSPEC_GS_TOKEN=anon",
+    ),
+    "https": (_NETWORK, "correct the address, of a file, or its signature"),
 }
+"""By scheme: of a broken connection, and of a refusal."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class Entry:
 
 def is_remote(value: str | None) -> bool:
     """Return whether a setting is an address; InputError is left to `Place`."""
-    return value is not None and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value) is not None
+    return value is not None and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(//|:)", value) is not None
 
 
 @dataclass(frozen=True)
@@ -63,12 +77,14 @@ class Place:
     url: str
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
+        if self.scheme not in SCHEMES or "::" in self.url:
             raise InputError(
                 f"{self}: expected an address that begins with s3://, gs:// or https://, or a path"
             )
-        if not self._path.strip("/"):
-            raise InputError(f"{self}: names no bucket or host; expected s3://BUCKET/PATH")
+        if not self._path.strip("/ "):
+            raise InputError(f"{self}: names no bucket or host; expected {self.scheme}://NAME/PATH")
+        if not self.can_list and "#" in self.url:
+            raise InputError(f"{self}: a file has no parts; take out the `#` and what follows")
 
     def __str__(self) -> str:
         return f"{self.setting}={self.url}"
@@ -83,7 +99,8 @@ class Place:
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return PurePosixPath(re.sub(r"[?#].*", "", self._path)).name
+        path = self._path if self.can_list else self._path.partition("?")[0]
+        return PurePosixPath(path).name
 
     @property
     def can_list(self) -> bool:
@@ -113,8 +130,11 @@ class Place:
         with self._explain("list"):
             root = self._path.rstrip("/")
             found = self._filesystem().find(root, detail=True)
-        entries = {path.removeprefix(f"{root}/"): _make_entry(info) for path, info in found.items()}
-        objects = {name: entry for name, entry in entries.items() if not name.endswith("/")}
+        objects = {
+            path.removeprefix(f"{root}/"): _make_entry(info)
+            for path, info in found.items()
+            if info["size"] or not f"{path}/".endswith(("//", f"{root}/"))  # a console's folder
+        }
         for name in objects:
             path_below(Path(), name, str(self))
         return objects
@@ -132,29 +152,42 @@ class Place:
             PurePosixPath(info["name"]).name for info in found if info["type"] == "directory"
         )
 
-    def download(self, path: Path, sha256: str | None = None) -> None:
+    def download(self, path: Path, sha256: str | None = None, size: int | None = None) -> str:
         """Copy the object to a file, written beside its place and then renamed.
 
-        sha256: hex; InputError, and no file, where the object has another.
+        InputError, and no file, where what arrives is not what its name says, or not of the stated
+        checksum (hex) or size. Returns its checksum.
         """
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
         with self._explain("read"):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if self.can_list:
-                    self._read_into(part)
+                    self._filesystem().get_file(self._path, os.fspath(part))
                 else:
                     download.download_to(self.url, part, download.LARGEST_ZIP)
-                found = file_checksum(part)
+                arrived, found = part.stat().st_size, file_checksum(part)
+                if size not in (None, arrived):
+                    raise OSError(f"{arrived} of {size} bytes arrived")
                 if sha256 not in (None, found):
                     raise InputError(
                         f"{self}: its sha256 is {found}, and {sha256} is stated for it: it is"
                         " damaged or of another version; upload it again"
                     )
+                download.check_content(part, self.name)
                 rename_durably(part, path)
+                return found
             finally:
                 with contextlib.suppress(OSError):
                     part.unlink()
+
+    def read_text(self, kind: str) -> str:
+        """Return the text of a small object; `kind` is for messages."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "text"
+            self.download(path)
+            with reading(path, kind, "upload it again", where=str(self)):
+                return read_text(path)
 
     def upload(self, path: Path) -> None:
         """Copy a file to the store, where it appears once it is complete."""
@@ -191,27 +224,13 @@ class Place:
                     "read_timeout": TIMEOUT,
                     "retries": {"max_attempts": 1},
                 }
-            system = fsspec.filesystem(self.scheme, **options)
+            system, _ = fsspec.url_to_fs(self.url, **options)
         except ImportError:
             extra = "pip install -e '.[remote]'"
             how = extra if package == "s3fs" else f"{extra} {package}"
             raise InputError(f"{self}: {self.scheme}:// needs the extra `remote`: {how}") from None
         system.retries = ATTEMPTS
         return system
-
-    def _read_into(self, part: Path) -> None:
-        """Read piece by piece; OSError if the object is cut short or arrives too slowly."""
-        with (
-            self._filesystem().open(self._path, "rb", block_size=PIECE, cache_type="none") as held,
-            open_regular(part, "xb") as file,
-        ):
-            began, received = time.monotonic(), 0
-            while piece := held.read(PIECE):
-                received += file.write(piece)
-                if time.monotonic() - began > TIMEOUT + received / download.SLOWEST:
-                    raise OSError(f"less than {download.SLOWEST} bytes per second arrived")
-            if received != held.size:
-                raise OSError(f"{received} of {held.size} bytes arrived")
 
     def _ask_head(self) -> Entry | None:
         """Ask for size and version of an https object by a HEAD request.
@@ -238,19 +257,18 @@ class Place:
         except InputError:
             raise
         except Exception as error:  # botocore's and aiohttp's have no common base
+            broken, refused = _REMEDIES[self.scheme if self.can_list else "https"]
+            is_client_error = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            is_forbidden = isinstance(error, PermissionError) or is_client_error
+            if isinstance(error, FileNotFoundError):
+                remedy = "correct the address, or make the bucket"
+            elif is_forbidden or "Credentials" in type(error).__name__:
+                remedy = refused
+            elif isinstance(error, download.Refused):
+                remedy = "look at what the address gives, and correct it"
+            else:
+                remedy = broken
             cause = first_line(error)[:300]
-            name = type(error).__name__
-            remedy = next(
-                (text for kind, text in _REMEDIES.items() if isinstance(error, kind)),
-                "check the network, and AWS_ENDPOINT_URL if it is set; then start again",
-            )
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                remedy = "correct the address, of a file, or its signature"
-            elif "Credentials" in name:
-                remedy = (
-                    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public"
-                    " bucket FSSPEC_S3_ANON=true"
-                )
             raise InputError(f"{self}: cannot {action} ({cause}); {remedy}") from None
 
 

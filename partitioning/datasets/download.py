@@ -23,6 +23,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
+from numpy.lib.format import MAGIC_PREFIX
+
 from partitioning.datasets.published_checksums import check_published, check_unchanged
 from partitioning.errors import InputError
 from partitioning.file_io import UNREADABLE, open_regular, rename_durably
@@ -42,6 +44,16 @@ BUSY = (408, 429)
 LARGEST_FILE, LARGEST_ZIP = 1 << 30, 128 << 30
 """Bytes. The largest known zip, ogbn-papers100M, has about 60 GB."""
 FETCH_AGAIN = "remove it, and fetch it again"
+GZIP, ZIP, PARQUET = b"\x1f\x8b", b"PK", b"PAR1"
+BEGINNINGS = {
+    ".npz": ZIP,
+    ".zip": ZIP,
+    ".npy": MAGIC_PREFIX,
+    ".parquet": PARQUET,
+    ".gz": GZIP,
+    ".tgz": GZIP,
+}
+"""How files begin, by the suffix of their names."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +190,7 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         download_to(url, part, limit)
+        refuse_web_page(part)
         check_published(part, url)
         rename_durably(part, path)
     except (OSError, HTTPException, ValueError) as error:
@@ -220,6 +233,32 @@ def download_to(url: str, part: Path, limit: int) -> None:
             seconds = FIRST_WAIT * 2 ** (attempt - 1)
             log.warning("%s: %s; attempt %d follows in %g s", url, error, attempt + 1, seconds)
             time.sleep(seconds)
+
+
+def refuse_web_page(path: Path) -> None:
+    """Raise Refused for a web page that a server sends instead of a file."""
+    with open_regular(path) as file:
+        begin = file.read(512).lstrip().lower()
+    if begin.startswith((b"<!doctype html", b"<html")):
+        raise Refused("a web page arrived, of a login for instance, and no file")
+
+
+def check_content(path: Path, name: str) -> None:
+    """Raise Refused for a file that is not what its name says: a web page, packed, or cut short."""
+    refuse_web_page(path)
+    suffix = Path(name).suffix.lower()
+    expected = BEGINNINGS.get(suffix, b"")
+    with open_regular(path) as file:
+        begin = file.read(len(MAGIC_PREFIX))
+        file.seek(max(0, file.seek(0, io.SEEK_END) - len(expected)))
+        end = file.read()
+    if begin.startswith(GZIP) and expected != GZIP:
+        raise Refused("a file packed by gzip arrived, and its name does not end in .gz")
+    if not begin.startswith(expected):
+        raise Refused(f"what arrived is no {suffix} file")
+    is_cut = end != PARQUET if expected == PARQUET else not zipfile.is_zipfile(path)
+    if is_cut and expected in (PARQUET, ZIP):
+        raise Refused("its end is missing")
 
 
 def _copy(answer: Any, file: IO[bytes], limit: int) -> None:

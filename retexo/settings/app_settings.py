@@ -2,6 +2,7 @@
 
 from partitioning.setting_fields import (
     FINITE,
+    Check,
     Checked,
     at_least,
     at_most,
@@ -162,6 +163,15 @@ class ReportSettings(Checked):
     )
 
 
+A_FOLDER = Check(
+    lambda value: value.strip() != "" and "://" not in value, "expected a folder of this machine"
+)
+WRITABLE = Check(
+    lambda value: value.startswith(("s3://", "gs://")),
+    "expected a folder to write to, s3://BUCKET/PATH or gs://BUCKET/PATH",
+)
+
+
 @settings_dataclass
 class RemoteSettings(Checked):
     """Object stores."""
@@ -170,6 +180,7 @@ class RemoteSettings(Checked):
         "remote.cache",
         "data/remote",
         "folder of local copies of what lies in an object store (docs/data.md)",
+        A_FOLDER,
         per_node=True,
         compared=False,
     )
@@ -177,6 +188,7 @@ class RemoteSettings(Checked):
         "remote.upload",
         None,
         "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere",
+        WRITABLE,
         per_node=True,
         compared=False,
     )

@@ -1001,11 +1001,10 @@ class FakeStore:
     def find(self, root: str, detail: bool) -> dict[str, Any]:
         return {path: self._info(path) for path in self.objects if path.startswith(f"{root}/")}
 
-    def open(self, path: str, *_: Any, **__: Any) -> Any:
+    def get_file(self, path: str, local: str) -> None:
         if path not in self.objects:
             raise FileNotFoundError(path)
-        content = self.objects[path].encode(errors="surrogatepass")
-        return type("Held", (io.BytesIO,), {"size": len(content)})(content)
+        Path(local).write_bytes(self.objects[path].encode(errors="surrogatepass"))
 
 
 def read_store(place: Path) -> Content:

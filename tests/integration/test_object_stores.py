@@ -4,6 +4,7 @@ The store is moto's S3 server on loopback, behind a proxy that cuts connections.
 """
 
 import contextlib
+import gzip
 import hashlib
 import json
 import logging
@@ -440,3 +441,125 @@ def test_a_damaged_list_of_uploaded_files_is_refused(
     store.put("damaged/upload.json", content)
     with pytest.raises(InputError, match=r"upload\.json"):
         local_copies.copy_data(Place("dataset_file", f"s3://{BUCKET}/damaged/"), tmp_path)
+
+
+PAGE = b"\n<!DOCTYPE html><html><body>Log in</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("toy.npz", PAGE, "a web page arrived, of a login"),
+        ("nodes.csv", PAGE, "a web page arrived"),
+        ("toy.npz", b"PK\3\4 and nothing else", "its end is missing"),
+        ("nodes.parquet", b"PAR1 and nothing else", "its end is missing"),
+        ("toy.npz", b"", "what arrived is no .npz file"),
+        ("nodes.csv", gzip.compress(b"id\n1\n"), "packed by gzip"),
+        ("toy.npy", b"numbers", "what arrived is no .npy file"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["s3", "https"])
+def test_what_arrives_wrong_is_named_by_its_address(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    name: str,
+    content: bytes,
+    message: str,
+) -> None:
+    monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
+    with serve({f"/{name}": content}) as served:
+        url = f"{served.url}/{name}"
+        if scheme == "s3":
+            url = request.getfixturevalue("store").put(f"wrong/{name}", content)
+        words = f"dataset_file={url}: cannot read .*{message}.*; look at what the address gives"
+        with pytest.raises(InputError, match=words):
+            local_copies.copy_data(Place("dataset_file", url), tmp_path / "cache")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("damage", ["size", "same size", "missing", "none"])
+def test_a_damaged_copy_is_made_again(store: Store, tmp_path: Path, damage: str) -> None:
+    place = Place("dataset_file", store.put(f"same/{damage}.npz", toy()))
+    copied = local_copies.copy_data(place, tmp_path)
+    if damage == "missing":
+        copied.unlink()
+    else:
+        copied.write_bytes(toy()[: -1 if damage == "size" else None])
+        copied.write_bytes(b"\0" * len(toy())) if damage == "same size" else None
+    before = copied.stat().st_mtime_ns if copied.exists() else 0
+    assert local_copies.copy_data(place, tmp_path).read_bytes() == toy() or damage == "size"
+    assert (copied.stat().st_mtime_ns == before) == (damage == "none")
+
+
+def test_a_folder_marker_of_a_console_is_no_file(store: Store, tmp_path: Path) -> None:
+    for name, content in (("", b""), ("nodes/", b""), ("nodes/a.csv", b"id\n1\n")):
+        store.put(f"marked/{name}", content)
+    for url in (f"s3://{BUCKET}/marked", f"s3://{BUCKET}/marked/"):
+        copied = local_copies.copy_data(Place("dataset_file", url), tmp_path)
+        assert [path.name for path in copied.rglob("*") if path.is_file()] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\0", "not a readable file of sha256sum"),
+        (b"", "begins with ''; expected a sha256 in hex"),
+        (b"see the README", "begins with 'see'; expected a sha256 in hex"),
+        (PAGE, "a web page arrived"),
+    ],
+)
+def test_an_odd_checksum_is_named(
+    store: Store, tmp_path: Path, content: bytes, message: str
+) -> None:
+    url = store.put("odd/toy.npz", toy())
+    store.put("odd/toy.npz.sha256", content)
+    with pytest.raises(InputError, match=rf"dataset_file={url}\.sha256: .*{message}"):
+        local_copies.copy_data(Place("dataset_file", url), tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_file_that_a_run_states_and_lacks(store: Store, tmp_path: Path) -> None:
+    store.put("lacks/a.json", b"{}")
+    manifest = {"status": "complete", "sha256": {"b.json": "0" * 64}}
+    store.put("lacks/upload.json", json.dumps(manifest).encode())
+    with pytest.raises(InputError, match=r"lacks/b\.json: has a checksum, and is not there"):
+        local_copies.copy_data(Place("checkpoint_dir", f"s3://{BUCKET}/lacks"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("remote.cache=' '", "remote.cache= : expected a folder of this machine"),
+        ("remote.cache=s3://b/cache", "remote.cache=s3://b/cache: expected a folder of this"),
+        ("remote.upload=' '", "remote.upload= : expected a folder to write to, s3://"),
+        ("remote.upload=runs", "remote.upload=runs: expected a folder to write to, s3://"),
+        ("remote.upload=https://host/runs", "runs: expected a folder to write to, s3://"),
+        ("dataset_file='https://host/a.npz#part'", "a file has no parts; take out the `#`"),
+        ("dataset_file=simplecache::s3://bucket/a.npz", "expected an address that begins with"),
+        ("dataset_file=s3://bucket/a.zip::https://host/b", "expected an address that begins"),
+    ],
+)
+def test_a_wrong_kind_of_address_is_refused(tmp_path: Path, setting: str, message: str) -> None:
+    ended = run(tmp_path / "a", "train", *TOY, setting)
+    assert (ended.rc, message in ended.stderr) == (2, True), ended.output
+
+
+def test_remedies_are_those_of_the_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partitioning.datasets.download.FIRST_WAIT", 0)
+    monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
+    place = Place("dataset_file", "http://127.0.0.1:9/a.npz")
+    with pytest.raises(InputError, match=r"a\.npz: cannot read .*check the network; then start"):
+        local_copies.copy_data(place, tmp_path)
+
+
+def test_a_server_with_a_wrong_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says one length when asked, and sends another file."""
+    monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
+    monkeypatch.setattr(Place, "stat", lambda place: object_store.Entry(5, '"1"'))
+    words = r"toy\.npz\?x=1: cannot read \(.* of 5 bytes arrived\)"
+    with serve({"/toy.npz?x=1": toy()}) as served, pytest.raises(InputError, match=words):
+        local_copies.copy_data(Place("dataset_file", f"{served.url}/toy.npz?x=1"), tmp_path)
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
