@@ -27,6 +27,12 @@ STYLE = {
     "svg.hashsalt": "retexo",
     "axes.axisbelow": True,
 }
+SPLITS = {"val": "validation", "test": "test"}
+SPLIT_COLOURS = {"val": COLOURS[1], "test": COLOURS[0]}
+JOINED = 5
+"""Rows of score_bins for a point of the calibration."""
+SHARES = ("accuracy", "f1", "auc", "precision", "mrr", "hits")
+"""Words in the names of scores between 0 and 1."""
 NAME_WIDTH = 34
 """Characters per line of a method's name."""
 WIDE, NARROW = 11.8, 3.9
@@ -109,7 +115,7 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     if not drawn:
         return None
     remark = f"\nnot on this axis (0 bytes): {', '.join(without_bytes)}" if without_bytes else ""
-    axes.set(xlabel=label + remark, ylabel=data.headline, title=_wrap(data.name))
+    axes.set(xlabel=label + remark, ylabel=_with_unit(data.headline), title=_wrap(data.name))
     if by_bytes:
         axes.set_xscale("log", nonpositive="clip")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -148,7 +154,9 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
                 markevery=[-1] if points else [],
             )
         axes.set(xlabel="round", title=f"layer {layer}")
-    all_axes[0].set_ylabel("validation metric")
+    metrics = {run.metric for _, run in curves}
+    name = metrics.pop() if len(metrics) == 1 else None
+    all_axes[0].set_ylabel(_with_unit(f"validation {name or 'metric'}"))
     figure.suptitle(_wrap(data.name, int(13 * figure.get_figwidth())))
     _add_legend(figure, {index: data.methods[index].name for index, _ in curves}, "-")
     return figure
@@ -157,8 +165,7 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
 def plot_bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
     """Plot mean bytes by sender and receiver: one heat map per method."""
     tables = [
-        (method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer])
-        for method in data.methods
+        (method, [run.bytes_sent["by_peer"] for run in method.done]) for method in data.methods
     ]
     shown = [(method.name, np.mean(found, axis=0)) for method, found in tables if found]
     return _plot_pairs(shown, width)
@@ -175,7 +182,7 @@ def _plot_pairs(shown: list[tuple[str, np.ndarray[Any, Any]]], width: float) -> 
         own = np.eye(len(table), dtype=bool)
         image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="Blues", vmin=0, vmax=most)
         axes.set_facecolor("0.9")
-        axes.set(xlabel="receiver", ylabel="sender")
+        axes.set(xlabel="receiver (partition)", ylabel="sender (partition)")
         axes.set_title(_wrap(name), fontsize=9)
         _write_numbers(axes, np.where(own, 0, table), most, format_bytes)
         bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda x, _: format_bytes(x))
@@ -204,7 +211,7 @@ def _write_numbers(
 
 def plot_pairs_of_run(run: Run, width: float) -> "Figure | None":
     """Plot bytes by sender and receiver."""
-    return _plot_pairs([("", np.array(run.bytes_by_peer, float))], width)
+    return _plot_pairs([("", np.array(run.bytes_sent["by_peer"], float))], width)
 
 
 def plot_learning(run: Run, width: float) -> "Figure | None":
@@ -231,11 +238,11 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
                 axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.2, label=label)
             if known and axes is metric:
                 axes.plot(*max(known, key=lambda each: each[1]), "o", color=colour, markersize=5)
-        losses.set(title=f"layer {layer}: loss", xlabel="round", ylabel="loss")
+        losses.set(title=f"layer {layer}: loss", xlabel="round", ylabel="loss (mean of the nodes)")
         if losses.lines:
             losses.legend(frameon=False, fontsize=8)
-        name = run.metric or "metric"
-        metric.set(title=f"layer {layer}: {name}", xlabel="round", ylabel=name)
+        name = (run.metric or "metric").replace("_", " ")
+        metric.set(title=f"layer {layer}: {name}", xlabel="round", ylabel=_with_unit(name))
     return figure
 
 
@@ -244,7 +251,7 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
 
     width: inches.
     """
-    table = np.array(run.confusion)
+    table = np.array(run.summary.get("confusion", []))
     if not table.any():
         return None
     figure, (axes,) = make_axes(1, width, 3.6)
@@ -254,32 +261,89 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
     names = [_shorten(str(name)) for name in run.class_names]
     axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="predicted", ylabel="class")
-    figure.colorbar(image, ax=axes, shrink=0.8).set_label("share of the class", fontsize=8)
+    axes.set(xlabel="predicted class", ylabel="known class")
+    figure.colorbar(image, ax=axes, shrink=0.8).set_label("share of the row (0 to 1)", fontsize=8)
     return figure
 
 
 def plot_calibration(run: Run, width: float) -> "Figure | None":
-    """Plot the share of correct predictions against their confidence; None without bins.
+    """Plot the share of correct predictions against their confidence, or for two classes the share
+    of the positive class against its probability; None without bins.
 
     width: inches.
     """
-    shown = {name: rows for name, rows in run.calibration.items() if rows}
+    shown, names = _calibration_points(run), ("confidence (probability)", "correct (share)")
+    if run.summary.get("score_bins"):
+        positive = run.summary.get("chosen", {}).get("positive_class")
+        of_class = "a label" if positive is None else f"class {_shorten(str(positive))}"
+        names = (f"predicted probability of {of_class}", f"share of {of_class} (0 to 1)")
     if not shown:
         return None
     figure, (axes,) = make_axes(1, width, 3.6)
-    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    for name, label, colour in (("val", "validation", COLOURS[1]), ("test", "test", COLOURS[0])):
-        rows = shown.get(name, [])
-        largest = max((row["count"] for row in rows), default=1)
-        across, up = ([row[key] for row in rows] for key in ("confidence", "accuracy"))
-        axes.plot(across, up, color=colour, linewidth=1, label=label if rows else None)
-        areas = [6 + 80 * row["count"] / largest for row in rows]
+    ends = [value for points in shown.values() for each in points for value in each[1:]]
+    low, high = min(ends), max(ends)
+    axes.plot([low, high], [low, high], color="0.6", linewidth=1, linestyle="--")
+    for split, points in shown.items():
+        counts, across, up = np.array(points).T
+        colour = SPLIT_COLOURS[split]
+        axes.plot(across, up, color=colour, linewidth=1, label=SPLITS[split])
+        areas = 6 + 80 * counts / counts.max()
         axes.scatter(across, up, s=areas, color=colour, alpha=0.6, linewidths=0)
-    low = min(row["confidence"] for rows in shown.values() for row in rows)
-    axes.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02))
-    axes.set(xlabel="confidence", ylabel="correct")
-    axes.legend(frameon=False, loc="lower right")
+    axes.set(xlabel=names[0], ylabel=names[1])
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def _calibration_points(run: Run) -> dict[str, list[tuple[float, float, float]]]:
+    """Return count, predicted probability and share of each bin, by split."""
+    found = {}
+    for split in SPLIT_COLOURS:
+        bins = run.summary.get("score_bins", {}).get(split, [])
+        points = [
+            (each["count"], each["confidence"], each["accuracy"])
+            for each in run.summary.get("calibration", {}).get(split, [])
+        ]
+        if bins:
+            points = []
+            for first in range(0, len(bins), JOINED):
+                joined = bins[first : first + JOINED]
+                yes, no = (
+                    sum(each[name] for each in joined) for name in ("positives", "negatives")
+                )
+                total = sum(
+                    each["probability"] * (each["positives"] + each["negatives"]) for each in joined
+                )
+                points.append((yes + no, total / (yes + no), yes / (yes + no)))
+        if points:
+            found[split] = points
+    return found
+
+
+def plot_ranking(run: Run, width: float) -> "Figure | None":
+    """Plot the ROC and the precision-recall curve of the positive class, or of all labels.
+
+    None for more than two classes. width: inches.
+    """
+    shown = {
+        split: np.array([[each["positives"], each["negatives"]] for each in bins]).cumsum(axis=0)
+        for split, bins in run.summary.get("score_bins", {}).items()
+    }
+    shown = {split: counts for split, counts in shown.items() if len(counts) and counts[-1].all()}
+    if not shown:
+        return None
+    figure, (roc, precision) = make_axes(2, width, 3.2)
+    for split, counts in shown.items():
+        look: dict[str, Any] = {"color": SPLIT_COLOURS[split], "linewidth": 1.2, "label": SPLITS[split]}
+        recall, false = (np.concatenate(([0], side / side[-1])) for side in counts.T)
+        roc.plot(false, recall, **look)
+        precision.plot(recall[1:], counts[:, 0] / counts.sum(axis=1), **look)
+        share = counts[-1, 0] / counts[-1].sum()
+        precision.axhline(share, color=SPLIT_COLOURS[split], linewidth=1, linestyle="--")
+    roc.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+    roc.set(title="ROC", xlabel="false positive rate (share)", ylabel="recall (share)")
+    precision.set(title="precision-recall", xlabel="recall (share)", ylabel="precision (share)")
+    precision.set_ylim(0, 1.02)
+    roc.legend(frameon=False)
     return figure
 
 
@@ -288,11 +352,13 @@ Kinds = dict[str, tuple[str, Callable[[Any, float], "Figure | None"]]]
 OF_DATA_SET: Kinds = {
     "accuracy-bytes": (
         "Score against bytes sent. Mark: mean; bars: standard deviations; dots: runs.",
-        partial(plot_accuracy, measure="bytes total", label="bytes sent by all workers (log)"),
+        partial(
+            plot_accuracy, measure="bytes total", label="sent by all workers (bytes, log scale)"
+        ),
     ),
     "accuracy-seconds": (
         "Score against seconds of training. Mark: mean; bars: standard deviations; dots: runs.",
-        partial(plot_accuracy, measure="seconds train", label="seconds of training"),
+        partial(plot_accuracy, measure="seconds train", label="training time (s)"),
     ),
     "curves": (
         "Validation metric after each round; a mark is the last round. Dotted: unfinished runs.",
@@ -312,9 +378,14 @@ OF_RUN: Kinds = {
         "Test nodes by class (row) and predicted class (column). Colour: share of the row.",
         plot_confusion,
     ),
+    "ranking": (
+        "Positive class (with several labels, all of them) ranked by its probability. Dashed: a"
+        " random ranking.",
+        plot_ranking,
+    ),
     "calibration": (
-        "Share of correct predictions by confidence; on the diagonal both agree. Areas: number of"
-        " predictions.",
+        "Share of correct predictions by confidence; with a positive class its share by its"
+        " probability. On the dashed line both agree. Areas: number of predictions.",
         plot_calibration,
     ),
     "pairs": (
@@ -347,6 +418,14 @@ def make_axes(
     for left_over in axes[count:]:
         left_over.set_visible(False)
     return figure, axes
+
+
+def _with_unit(score: str) -> str:
+    """Return the name of a score with its range, where it has one."""
+    name = score.replace("_", " ").lower()
+    if any(each in name for each in SHARES):
+        return f"{score} (0 to 1)"
+    return f"{score} (1 is exact)" if name.endswith("r2") else score
 
 
 def _style(index: int) -> tuple[str, str]:

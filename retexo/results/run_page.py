@@ -21,7 +21,7 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
     """The sections of the page that have data; data: with this run alone; pictures by name."""
     parts: dict[str, tuple[tuple[Table | None, ...], tuple[str, ...]]] = {
         "Scores": ((_scores(run),), ("learning",)),
-        "Classes": ((class_table(data),), ("confusion", "calibration")),
+        "Classes": ((class_table(data),), ("confusion", "ranking", "calibration")),
         "Bytes": ((bytes_table(data),), ("pairs",)),
         "Time and settings": ((_seconds(run), _memory(run), _choices(run), _settings(run)), ()),
     }

@@ -47,6 +47,7 @@ MEASURES = {
 """Name in reports -> field of summary.json; scores of other tasks are left out."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
 BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
+SCORE_BIN = dict.fromkeys(("probability", "positives", "negatives"), NUMBER)
 SHAPE: dict[str, Any] = {
     "val?": {},
     "test?": {},
@@ -63,6 +64,7 @@ SHAPE: dict[str, Any] = {
     "classes?": {"test?": [dict.fromkeys(CLASS_SCORES, NUMBER)]},
     "confusion?": [[COUNT]],
     "calibration?": {"*": [BIN]},
+    "score_bins?": {"*": [SCORE_BIN]},
 }
 """What the report reads of a finished run's summary.json: with ? a name may be
 missing, * is any name."""
@@ -98,15 +100,6 @@ class Run:
     """Name -> value; None for a ratio without data."""
     classes: dict[str, dict[str, float]] = field(default_factory=dict)
     """Class -> CLASS_SCORES of the test nodes; empty for links."""
-    confusion: list[list[int]] = field(default_factory=list)
-    """[C][C] test nodes by class and predicted class; empty for labels or many classes."""
-    calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    """Split -> `count`, `confidence` and `accuracy` of each bin."""
-    bytes_by_kind: dict[str, int] = field(default_factory=dict)
-    bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
-    """One entry per layer and one for the whole run."""
-    bytes_by_peer: list[list[int]] = field(default_factory=list)
-    """[W][W] sender by receiver."""
     rounds: list[Point] = field(default_factory=list)
     partition_digest: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -114,7 +107,12 @@ class Run:
     """sha256 of the files that the partitions were made from, by setting."""
 
     summary: dict[str, Any] = field(default_factory=dict)
-    """Content of summary.json, unchecked but for what the other fields hold."""
+    """Content of summary.json; of a finished run checked by SHAPE."""
+
+    @property
+    def bytes_sent(self) -> dict[str, Any]:
+        """The field `bytes` of a finished run: by_kind, by_layer_and_kind, by_peer."""
+        return self.summary["bytes"] if self.status == "done" else {}
 
     @property
     def curve(self) -> list[Point]:
@@ -248,11 +246,6 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     return {
         "measures": measures,
         "classes": {_shorten(str(row.get("class"))): row for row in classes},
-        "confusion": confusion,
-        "calibration": summary.get("calibration", {}),
-        "bytes_by_kind": sent["by_kind"],
-        "bytes_by_peer": sent["by_peer"],
-        "bytes_by_layer_and_kind": sent.get("by_layer_and_kind", []),
     }
 
 

@@ -121,12 +121,12 @@ def sample_measure(method: Method, name: str) -> "Series":
 
 
 def sample_bytes(method: Method, kind: str) -> "Series":
-    return method.sample(lambda run: run.bytes_by_kind.get(kind, 0))
+    return method.sample(lambda run: run.bytes_sent["by_kind"].get(kind, 0))
 
 
 def sent_kinds(data: DataSet) -> list[str]:
     """Return the kinds of messages with at least one byte."""
-    sent = [run.bytes_by_kind for method in data.methods for run in method.done]
+    sent = [run.bytes_sent["by_kind"] for method in data.methods for run in method.done]
     names = dict.fromkeys(kind for by_kind in sent for kind in by_kind)
     return [kind for kind in names if any(by_kind.get(kind) for by_kind in sent)]
 
@@ -189,7 +189,7 @@ def bytes_table(data: DataSet) -> Table | None:
     bytes."""
     kinds, rows = sent_kinds(data), []
     for method in data.methods:
-        most = max((len(run.bytes_by_layer_and_kind) for run in method.done), default=0)
+        most = max((len(_layers(run)) for run in method.done), default=0)
         for place in range(most):
             line = f"layer {place}" if place < most - 1 else "outside layers"
             cells = [
@@ -206,11 +206,17 @@ def bytes_table(data: DataSet) -> Table | None:
     return Table("Bytes by layer and kind", columns, rows, note) if kinds else None
 
 
+def _layers(run: Run) -> list[dict[str, int]]:
+    """Return bytes by kind: one entry per layer, and one for the whole run."""
+    layers: list[dict[str, int]] = run.bytes_sent.get("by_layer_and_kind", [])
+    return layers
+
+
 def _sample_layer(method: Method, place: int, kinds: Sequence[str]) -> "Series":
     """Return the bytes of some kinds in a layer, counted from the end of the run's list."""
 
     def count(run: Run) -> float | None:
-        by_layer = run.bytes_by_layer_and_kind
+        by_layer = _layers(run)
         if len(by_layer) < -place:
             return None
         return sum(by_layer[place].get(kind, 0) for kind in kinds)
@@ -320,6 +326,6 @@ def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str
             "seed": run.settings.get("seed"),
             "partition digest": run.partition_digest,
         }
-        sent = {f"bytes {kind}": count for kind, count in run.bytes_by_kind.items()}
+        sent = {f"bytes {kind}": count for kind, count in run.bytes_sent.get("by_kind", {}).items()}
         rows.append(row | run.measures | sent)
     return rows

@@ -34,6 +34,7 @@ from retexo.tasks.score_histogram import (
     even_bin_edges,
     from_key,
     standard_error,
+    summarise_bins,
 )
 from retexo.tasks.task_context import TaskContext
 
@@ -75,6 +76,8 @@ class ClassificationScores:
     """int64 [C, C] test nodes by class and predicted class; [0, 0] for labels or many classes."""
     errors: dict[str, float]
     """Standard errors of the test scores that come from histograms."""
+    score_bins: dict[str, list[dict[str, float]]]
+    """By split, see summarise_bins; empty for more than two classes."""
 
 
 def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]:
@@ -230,7 +233,10 @@ def score_splits(
         scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
     by_bin = {name: each[2:].view(5, -1)[:3] for name, each in zip(splits, sums, strict=True)}
     counted = dict(zip(splits, counts, strict=True))
-    return ClassificationScores(scores, counted, by_bin, confusion, errors)
+    score_bins = {
+        name: summarise_bins(each.edges, each.counts) for name, each in histograms.items()
+    }
+    return ClassificationScores(scores, counted, by_bin, confusion, errors, score_bins)
 
 
 def count_confusion(

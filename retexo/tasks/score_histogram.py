@@ -19,6 +19,8 @@ LOWEST, HIGHEST = -(1 << 31), 1 << 31
 """Bounds of the keys of float32 scores."""
 NUM_REDRAWN = 100
 """Histograms from which a standard error is estimated."""
+NUM_ROWS = 50
+"""Most rows of `summarise_bins`."""
 
 
 def to_keys(scores: Tensor) -> Tensor:
@@ -119,6 +121,31 @@ def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
     drawn = rng.multinomial(size, shares.numpy(), NUM_REDRAWN).reshape(NUM_REDRAWN, 2, -1)
     values = torch.tensor([score(torch.from_numpy(each)) for each in drawn])
     return float(values[values.isfinite()].std())
+
+
+def summarise_bins(edges: Tensor, counts: Tensor) -> list[dict[str, float]]:
+    """Rows from the highest scores down: mean probability of the positive class, and counts.
+
+    A row joins bins until it has about 1 / NUM_ROWS of the scores; positives and negatives have
+    equal weight. A score counts as the middle of its bin.
+
+    Args:
+        edges: int64 [B - 1], of differences of two logits.
+        counts: int64 [2, B]
+    """
+    ends = torch.tensor([from_key(key) for key in (LOWEST, *edges.tolist(), HIGHEST - 1)])
+    probability = ends.double().sigmoid()
+    middle = (probability[1:] + probability[:-1]) / 2
+    weight = (counts.double() / counts.sum(dim=1, keepdim=True).clamp(min=1)).sum(dim=0)
+    below = (weight.cumsum(0) - weight / 2) / weight.sum().clamp(min=1e-300)
+    row = (below * NUM_ROWS).long().clamp(max=NUM_ROWS - 1)
+    sums = counts.new_zeros(3, NUM_ROWS, dtype=torch.float64)
+    sums.index_add_(1, row, torch.stack((*counts.double(), counts.sum(dim=0) * middle)))
+    return [
+        {"probability": total / (no + yes), "positives": int(yes), "negatives": int(no)}
+        for no, yes, total in sums.T.flip(0).tolist()
+        if no + yes
+    ]
 
 
 def best_f1_edge(edges: Tensor, counts: Tensor) -> int | None:

@@ -44,6 +44,8 @@ class RunScores:
     """Test nodes by class and predicted class; empty for labels and many classes."""
     calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """By split, see calibration_rows."""
+    score_bins: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """By split, see summarise_bins; empty for more than two classes."""
     warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -105,5 +107,6 @@ def score_nodes(
         standard_error=found.errors,
         confusion=found.confusion.tolist(),
         calibration={name: calibration_rows(found.by_bin[name]) for name in shown},
+        score_bins=found.score_bins,
         warnings=find_warnings(found, names, by_accuracy=by_accuracy),
     )

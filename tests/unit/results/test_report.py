@@ -31,7 +31,12 @@ from retexo.results.tables import comparison_table, format_bytes, results_table,
 from retexo.settings.compose import compose
 from retexo.tasks import score_histogram
 from retexo.tasks.round_metrics import RANKING
-from retexo.tasks.score_histogram import count_scores, even_bin_edges, refine_edges
+from retexo.tasks.score_histogram import (
+    count_scores,
+    even_bin_edges,
+    refine_edges,
+    summarise_bins,
+)
 
 BYTES = {
     "total": 1_500,
@@ -53,6 +58,7 @@ OF_SUMMARY = (
     "classes",
     "confusion",
     "calibration",
+    "score_bins",
     "chosen",
     "baseline",
 )
@@ -468,10 +474,19 @@ def test_csv_has_plain_numbers(reported: Path) -> None:
     assert sorted(statuses) == ["damaged", *["done"] * 4, "failed"]
 
 
+def assert_axes_are_named(drawn: dict[str, Any]) -> None:
+    for figure in drawn.values():
+        for axes in figure.axes:
+            is_bar = axes.get_label() == "<colorbar>"
+            assert axes.get_ylabel() or axes.get_subplotspec().colspan.start, axes
+            assert is_bar or axes.get_xlabel(), axes
+
+
 def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
     for seed, accuracy in enumerate([0.5, 0.7]):
         write_run(tmp_path / str(seed), seed=seed, accuracy=accuracy)
     drawn = figures.draw(only(tmp_path))
+    assert_axes_are_named(drawn)
     axes = drawn["accuracy-bytes"].axes[0]
     assert axes.get_xscale() == "log"
     assert axes.collections[0].get_offsets().tolist() == [[1500, 0.5], [1500, 0.7]]
@@ -569,6 +584,7 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
         calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
     )
     drawn = figures.draw(read_run(run))
+    assert_axes_are_named(drawn)
     axes = drawn["confusion"].axes[0]
     assert [text.get_text() for text in axes.texts] == ["30", "10", "4", "6"]
     assert axes.images[0].get_array().tolist() == [[0.75, 0.25], [0.4, 0.6]]
@@ -577,6 +593,38 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
     metric = drawn["learning"].axes[1]
     assert metric.lines[0].get_xydata().tolist() == [[r, r / 10] for r in range(4)]
     assert metric.lines[1].get_xydata().tolist() == [[3, 0.3]]
+
+
+def test_curves_of_a_rare_class(tmp_path: Path) -> None:
+    """As sklearn draws them, and the calibration of the rare class instead of the common one."""
+    rng = np.random.default_rng(0)
+    truth = rng.random(4000) < 0.04
+    margin = torch.from_numpy(rng.normal(size=4000) + 1.5 * truth - 3).float()
+    edges = even_bin_edges(512)
+    for _ in range(3):
+        counts = count_scores(margin, torch.from_numpy(truth), edges)
+        edges, former = refine_edges(edges, counts), edges
+    bins = summarise_bins(former, counts)
+    run = write_run(
+        tmp_path / "run",
+        score_bins={"test": bins},
+        calibration={"test": [{"count": 4000, "confidence": 0.96, "accuracy": 0.96}]},
+        chosen={"metric": "roc_auc", "positive_class": "yes"},
+    )
+    drawn = figures.draw(read_run(run))
+    roc, precision = drawn["ranking"].axes
+    false, recall = roc.lines[0].get_xydata().T
+    assert np.trapezoid(recall, false) == pytest.approx(
+        metrics.roc_auc_score(truth, margin), abs=0.005
+    )
+    recall, precisions = precision.lines[0].get_xydata().T
+    area = (np.diff(recall, prepend=0) * precisions).sum()
+    assert area == pytest.approx(metrics.average_precision_score(truth, margin), abs=0.02)
+    across, up = drawn["calibration"].axes[0].lines[1].get_xydata().T
+    assert across.max() > 0.2
+    assert across.min() < 0.05
+    assert 0 <= up.min() < 0.04 < up.max()
+    assert drawn["calibration"].axes[0].get_xlabel() == "predicted probability of class yes"
 
 
 def test_methods_are_compared_by_what_stopping_looked_at(tmp_path: Path) -> None:

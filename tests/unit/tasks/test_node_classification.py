@@ -443,7 +443,7 @@ def test_warnings_name_what_a_score_hides() -> None:
     scores = {name: {"accuracy": 0.7} for name in counts}
     found, without_accuracy = (
         find_warnings(
-            ClassificationScores(scores, counts, {}, torch.zeros(0, 0), {}),
+            ClassificationScores(scores, counts, {}, torch.zeros(0, 0), {}, {}),
             ["a", "b", "c"],
             by_accuracy=by_accuracy,
         )
