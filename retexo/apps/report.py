@@ -14,7 +14,7 @@ from retexo.apps.resume import check_unused
 from retexo.results import figures, run_page, tables
 from retexo.results.conclusion import conclude
 from retexo.results.groups import DataSet, group
-from retexo.results.page import Picture, Section, page
+from retexo.results.page import Picture, Report, Section, page
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.runs import Run, read_runs
 from retexo.results.tables import Table
@@ -51,25 +51,30 @@ def make(run_dir: Path, *folders: Path) -> Path:
     run_dir.mkdir(parents=True, exist_ok=True)
     alone = runs[0].status == "done" and [run.path for run in runs] == list(folders)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
+        out = Path(name)
+        (out / "figures").mkdir()
         if alone:
-            _write_run(Path(name), runs[0], data_sets[0])
+            made = _report_run(runs[0], data_sets[0], out)
         else:
-            _write(Path(name), " and ".join(map(tables.format_path, folders)), runs, data_sets)
-        for path in sorted(
-            Path(name).iterdir(), key=lambda path: path.name == page_path.name
-        ):  # the page last
+            folder_names = " and ".join(map(tables.format_path, folders))
+            made = _report_runs(folder_names, runs, data_sets, out)
+        (out / page_path.name).write_text(page(made, _describe_versions(runs)), encoding="utf-8")
+        (out / "report.md").write_text(_markdown(made), encoding="utf-8")
+        for path in sorted(out.iterdir(), key=lambda path: path.name == page_path.name):
             shutil.rmtree(run_dir / path.name, ignore_errors=True)
-            path.replace(run_dir / path.name)
-    for data in [] if alone else data_sets:
-        print(f"{data.name}\n")
-        print("\n".join(table.markdown() for table in _tables(data)))
+            path.replace(run_dir / path.name)  # the page last
+    for section in [] if alone else made.sections:
+        if not section.plain:
+            print(f"{section.title}\n")
+            print("\n".join(table.markdown() for table in section.tables))
     print(f"{_count_statuses(runs)}; {page_path}")
     return page_path
 
 
-def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
-    """Write report.html, report.md, the csv files and the figures of several runs."""
-    (out / "figures").mkdir()
+def _report_runs(
+    folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet], out: Path
+) -> Report:
+    """Report on several runs; write the csv files and the figures."""
     sections = [
         Section(
             data.name,
@@ -78,17 +83,9 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         )
         for index, data in enumerate(data_sets)
     ]
-    unfinished = tables.unfinished_table(runs)
-    notes = _notes(data_sets)
-    last = [table for table in (unfinished, notes) if table is not None]
+    last = [table for table in (tables.unfinished_table(runs), _notes(data_sets)) if table]
     if last:
         sections.append(Section("Notes", last, plain=True))
-    introduction = f"{_count_statuses(runs)}, read from {folders}."
-    title = "Training runs"
-    (out / "report.html").write_text(
-        page(title, introduction, sections, _describe_versions(runs)), encoding="utf-8"
-    )
-    (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
     rows = {
         "summary.csv": tables.summary_rows(data_sets),
         "comparisons.csv": tables.comparison_rows(data_sets),
@@ -96,20 +93,19 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
     }
     for name, content in rows.items():
         (out / name).write_text(tables.format_csv(content), encoding="utf-8")
+    introduction = f"{_count_statuses(runs)}, read from {folders}."
+    return Report("Training runs", introduction, sections)
 
 
-def _write_run(out: Path, run: Run, data: DataSet) -> None:
-    """The page of one run."""
-    (out / "figures").mkdir()
+def _report_run(run: Run, data: DataSet, out: Path) -> Report:
+    """Report on one run; write its figures."""
     path = tables.format_path(run.path)
-    introduction = " ".join(conclude(run.summary, path)[:-1])
     pictures = {each.title: each for each in _pictures(run, "", out)}
-    sections = run_page.sections_of(run, data, pictures)
-    title = f"{data.methods[0].name} on {data.name}: {path}"
-    (out / "report.html").write_text(
-        page(title, introduction, sections, _describe_versions([run])), encoding="utf-8"
+    return Report(
+        f"{data.methods[0].name} on {data.name}: {path}",
+        " ".join(conclude(run.summary, path)[:-1]),
+        run_page.sections_of(run, data, pictures),
     )
-    (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
 
 
 def _tables(data: DataSet) -> list[Table]:
@@ -153,10 +149,10 @@ def _rendered(figure: "Figure", suffix: str) -> bytes:
     return file.getvalue()
 
 
-def _markdown(title: str, introduction: str, sections: Sequence[Section]) -> str:
+def _markdown(made: Report) -> str:
     """Return the tables and figures of all sections as markdown."""
-    parts = [f"# {title}\n\n{introduction}\n"]
-    for section in sections:
+    parts = [f"# {made.title}\n\n{made.introduction}\n"]
+    for section in made.sections:
         parts.append(f"## {section.title}\n")
         parts += [table.markdown() for table in section.tables]
         parts += [

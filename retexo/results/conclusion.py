@@ -36,6 +36,11 @@ LARGE_GAP = 0.1
 """Difference of training and test score from which on a network overfits."""
 
 
+def title_of(score: str) -> str:
+    """Return the name of a score as texts have it."""
+    return TITLES.get(score, score.replace("_", " "))
+
+
 def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
     """Sentences about a finished run; summary: content of summary.json."""
     name = headline_of(summary)
@@ -58,7 +63,7 @@ def _describe_score(summary: Mapping[str, Any], name: str) -> str:
         return "There are no test nodes to judge it by."
     error = standard_error(summary, name)
     sure = "" if error is None else f" (standard error {error:.4f})"
-    title = TITLES.get(name, name)
+    title = title_of(name)
     text = f"{title[0].upper()}{title[1:]} on test is {value:.4f}{sure}"
     reference, baseline = _baseline_of(summary, name)
     if baseline is None:

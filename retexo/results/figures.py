@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partitioning.errors import InputError
+from retexo.results.conclusion import title_of
 from retexo.results.groups import DataSet
 from retexo.results.runs import Run
-from retexo.results.tables import format_bytes, sample_measure
+from retexo.results.tables import MAX_METHODS, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +40,9 @@ WIDE, NARROW = 11.8, 3.9
 """Width of the page in inches, in windows of 1,200 px and 400 px."""
 LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
 """Height of a line and width of a column of a legend, in inches."""
+MAX_DOTS = 500
+"""Most dots of a method that are drawn as shapes; more become pixels."""
+CURVES_PER_METHOD = 10
 MAX_NUMBERS = 8
 """Largest number of partitions or classes for which a heat map shows numbers."""
 MAX_LABEL = 14
@@ -85,25 +89,37 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
 
     figure, (axes,) = make_axes(1, width, 3.6)
     by_bytes = measure == "bytes total"
+    across, up = (data.summarise(name) for name in (measure, data.headline))
     drawn: dict[int, str] = {}
     without_bytes = []
+    is_many = len(data.methods) > MAX_METHODS
     for index, method in enumerate(data.methods):
-        across, up = sample_measure(method, measure), sample_measure(method, data.headline)
-        if not len(across) or not len(up):
+        x, y = across.loc[index], up.loc[index]
+        if not x["count"] or not y["count"]:
             continue
-        if by_bytes and across.mean() <= 0:
+        if by_bytes and x["mean"] <= 0:
             without_bytes.append(method.name)
+            continue
+        drawn[index] = f"{method.name} (n = {y['count']:.0f})"
+        if is_many:
             continue
         colour, marker = _style(index)
         runs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
-        dots = [(x, y) for x, y in runs if x is not None and y is not None]
-        x, y = zip(*dots, strict=True)
-        axes.scatter(x, y, s=12, color=colour, alpha=0.6, linewidths=0)
+        dots = np.array([dot for dot in runs if None not in dot]).T
+        axes.scatter(
+            dots[0],
+            dots[1],
+            s=12,
+            color=colour,
+            alpha=0.6,
+            linewidths=0,
+            rasterized=dots.shape[1] > MAX_DOTS,
+        )
         axes.errorbar(
-            across.mean(),
-            up.mean(),
-            xerr=across.std() if len(across) > 1 else None,
-            yerr=up.std() if len(up) > 1 else None,
+            x["mean"],
+            y["mean"],
+            xerr=x["std"] if x["count"] > 1 else None,
+            yerr=y["std"] if y["count"] > 1 else None,
             color=colour,
             marker=marker,
             markersize=7,
@@ -111,10 +127,13 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
             linewidth=1,
             linestyle="none",
         )
-        drawn[index] = f"{method.name} (n = {len(up)})"
     if not drawn:
         return None
-    remark = f"\nnot on this axis (0 bytes): {', '.join(without_bytes)}" if without_bytes else ""
+    if is_many:
+        x, y = (each.loc[[*drawn], "mean"] for each in (across, up))
+        axes.scatter(x, y, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
+    names = ", ".join(without_bytes[:MAX_METHODS])
+    remark = f"\nnot on this axis (0 bytes): {names}" if without_bytes else ""
     axes.set(xlabel=label + remark, ylabel=_with_unit(data.headline), title=_wrap(data.name))
     if by_bytes:
         axes.set_xscale("log", nonpositive="clip")
@@ -123,7 +142,8 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
         axes.xaxis.set_minor_formatter("")
     else:
         axes.set_xlim(left=0)
-    _add_legend(figure, drawn)
+    if not is_many:
+        _add_legend(figure, drawn)
     return figure
 
 
@@ -132,10 +152,10 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     curves = [
         (index, run)
         for index, method in enumerate(data.methods)
-        for run in method.runs
+        for run in method.runs[:CURVES_PER_METHOD]
         if run.curve
     ]
-    if not curves:
+    if not curves or len(data.methods) > MAX_METHODS:
         return None
     layers = sorted({point.layer for _, run in curves for point in run.curve})
     figure, all_axes = make_axes(len(layers), width, 3.0, cell=3.8, share=True)
@@ -156,7 +176,7 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
         axes.set(xlabel="round", title=f"layer {layer}")
     metrics = {run.metric for _, run in curves}
     name = metrics.pop() if len(metrics) == 1 else None
-    all_axes[0].set_ylabel(_with_unit(f"validation {name or 'metric'}"))
+    all_axes[0].set_ylabel(_with_unit(f"validation {title_of(name or 'metric')}"))
     figure.suptitle(_wrap(data.name, int(13 * figure.get_figwidth())))
     _add_legend(figure, {index: data.methods[index].name for index, _ in curves}, "-")
     return figure
@@ -168,6 +188,8 @@ def plot_bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
         (method, [run.bytes_sent["by_peer"] for run in method.done]) for method in data.methods
     ]
     shown = [(method.name, np.mean(found, axis=0)) for method, found in tables if found]
+    if len(shown) > MAX_METHODS:
+        return None
     return _plot_pairs(shown, width)
 
 
@@ -241,7 +263,7 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
         losses.set(title=f"layer {layer}: loss", xlabel="round", ylabel="loss (mean of the nodes)")
         if losses.lines:
             losses.legend(frameon=False, fontsize=8)
-        name = (run.metric or "metric").replace("_", " ")
+        name = title_of(run.metric or "metric")
         metric.set(title=f"layer {layer}: {name}", xlabel="round", ylabel=_with_unit(name))
     return figure
 
@@ -258,7 +280,7 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     _write_numbers(axes, table, table.sum(axis=1).max(), lambda count: f"{count:,}")
-    names = [_shorten(str(name)) for name in run.class_names]
+    names = [_shorten(str(name)) for name in run.classes]
     axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="predicted class", ylabel="known class")
@@ -333,7 +355,11 @@ def plot_ranking(run: Run, width: float) -> "Figure | None":
         return None
     figure, (roc, precision) = make_axes(2, width, 3.2)
     for split, counts in shown.items():
-        look: dict[str, Any] = {"color": SPLIT_COLOURS[split], "linewidth": 1.2, "label": SPLITS[split]}
+        look: dict[str, Any] = {
+            "color": SPLIT_COLOURS[split],
+            "linewidth": 1.2,
+            "label": SPLITS[split],
+        }
         recall, false = (np.concatenate(([0], side / side[-1])) for side in counts.T)
         roc.plot(false, recall, **look)
         precision.plot(recall[1:], counts[:, 0] / counts.sum(axis=1), **look)
@@ -361,7 +387,8 @@ OF_DATA_SET: Kinds = {
         partial(plot_accuracy, measure="seconds train", label="training time (s)"),
     ),
     "curves": (
-        "Validation metric after each round; a mark is the last round. Dotted: unfinished runs.",
+        "Validation metric after each round of up to ten runs of a method; a mark is the last"
+        " round. Dotted: unfinished runs.",
         plot_validation_curves,
     ),
     "pairs": (

@@ -5,13 +5,14 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from retexo.results.runs import Run, identity
+from retexo.results.runs import BYTES, OF_CLASS, Run, identity
 from retexo.settings.schema import DATA, keys, usual_values
 
 if TYPE_CHECKING:
-    from pandas import Series
+    from pandas import DataFrame
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
@@ -35,9 +36,9 @@ class Method:
     runs: list[Run]
     """Runs of every status."""
 
-    @property
+    @cached_property
     def done(self) -> list[Run]:
-        """Return the finished runs."""
+        """The finished runs."""
         return [run for run in self.runs if run.status == "done"]
 
     def count(self, status: str) -> int:
@@ -49,14 +50,6 @@ class Method:
         """Number of finished runs that repeat the seeds of another one."""
         return len(self.done) - len({run.draw for run in self.done})
 
-    def sample(self, measure: Callable[[Run], float | None]) -> "Series":
-        """Return one value for each draw of the seeds that has one, the mean of repeated draws."""
-        import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
-
-        draws = [run.draw for run in self.done]
-        values = pd.Series(map(measure, self.done), index=draws, dtype=float)
-        return values.groupby(level=0, sort=False).mean().dropna()
-
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -65,10 +58,35 @@ class DataSet:
     name: str
     methods: list[Method]
 
+    @cached_property
+    def samples(self) -> "DataFrame":
+        """The measures of runs by name, one row for each number of a method and draw of the seeds.
+
+        Repeated draws are averaged.
+        """
+        import pandas as pd
+
+        runs = [(number, run) for number, each in enumerate(self.methods) for run in each.done]
+        index = pd.MultiIndex.from_arrays(
+            [[number for number, _ in runs], [run.draw for _, run in runs]]
+        )
+        values = pd.DataFrame([run.measures for _, run in runs], index=index, dtype=float)
+        sent = [name for name in values if str(name).startswith(BYTES)]
+        values = values.fillna(dict.fromkeys(sent, 0.0))  # of kinds that a run did not send
+        return values.groupby(level=[0, 1], sort=False).mean()
+
+    def summarise(self, measure: str) -> "DataFrame":
+        """Count, mean and sample deviation (`std`) over draws, one row for each method."""
+        import pandas as pd
+
+        values = self.samples[measure] if measure in self.samples else pd.Series(dtype=float)
+        found = values.groupby(level=0, sort=False).agg(["count", "mean", "std"])
+        return found.reindex(range(len(self.methods))).fillna({"count": 0})
+
     @property
-    def measures(self) -> set[str]:
+    def measures(self) -> list[str]:
         """Names of measures that at least one finished run has."""
-        return {name for method in self.methods for run in method.done for name in run.measures}
+        return [str(name) for name in self.samples]
 
     @property
     def headline(self) -> str:
@@ -80,6 +98,13 @@ class DataSet:
         metrics = {run.metric for run in runs}
         name = HEADLINES.get(metrics.pop() or "", "") if len(metrics) == 1 else ""
         return name if name and all(name in run.measures for run in runs) else "test accuracy"
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of messages with at least one byte."""
+        names = [name for name in self.measures if name.startswith(BYTES) and OF_CLASS not in name]
+        sent = [name.removeprefix(BYTES) for name in names if self.samples[name].any()]
+        return [kind for kind in sent if kind != "total"]
 
 
 def group(runs: Sequence[Run]) -> list[DataSet]:
@@ -141,17 +166,36 @@ def name_methods(
 ) -> list[str]:
     """Return a name for each method: its title, with differing settings if titles are equal."""
     titles = [title(settings) for settings in all_settings]
+    alike: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for own, settings in zip(titles, all_settings, strict=True):
+        alike[own].append(settings)
+    varied = {own: _find_varied(group) for own, group in alike.items()}
     names = []
     for own, settings in zip(titles, all_settings, strict=True):
-        others = [other for name, other in zip(titles, all_settings, strict=True) if name == own]
-        usual = identity({**usual_values(), "dataset_name": settings.get("dataset_name")})
+        usual = _usual_identity(settings.get("dataset_name"))
         departures = [
             f"{GROUP_NAMES.get(name, name)}={_format_value(value)}"
             for name, value in sorted(settings.items())
-            if value != usual.get(name) and any(other.get(name) != value for other in others)
+            if value != usual.get(name) and name in varied[own]
         ]
         names.append(_shorten(" ".join([own, *departures])))
     return names
+
+
+def _find_varied(all_settings: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the settings that do not have one value in all of these."""
+    first = all_settings[0]
+    return {
+        name
+        for settings in all_settings
+        for name in settings.keys() | first.keys()
+        if settings.get(name) != first.get(name)
+    }
+
+
+@cache
+def _usual_identity(dataset_name: str | None) -> dict[str, Any]:
+    return identity({**usual_values(), "dataset_name": dataset_name})
 
 
 def _shorten(name: str) -> str:

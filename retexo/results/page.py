@@ -35,7 +35,16 @@ class Section:
     """Whether the tables hold text instead of numbers."""
 
 
-def page(title: str, introduction: str, sections: Sequence[Section], footer: str) -> str:
+@dataclass(frozen=True)
+class Report:
+    """What a page shows."""
+
+    title: str
+    introduction: str
+    sections: Sequence[Section]
+
+
+def page(report: Report, footer: str) -> str:
     """Render the page. All text is escaped, and pictures are embedded."""
     from jinja2 import (
         Environment,
@@ -52,6 +61,4 @@ def page(title: str, introduction: str, sections: Sequence[Section], footer: str
         f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     )
     template = templates.get_template("page.html.jinja")
-    return template.render(
-        title=title, introduction=introduction, sections=sections, footer=footer, max_rows=MAX_ROWS
-    )
+    return template.render(**vars(report), footer=footer, max_rows=MAX_ROWS)

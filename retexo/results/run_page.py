@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from retexo.results.conclusion import standard_error
+from retexo.results.conclusion import standard_error, title_of
 from retexo.results.groups import DataSet
 from retexo.results.page import Picture, Section
 from retexo.results.runs import Run
@@ -46,7 +46,7 @@ def _scores(run: Run) -> Table:
     names = dict.fromkeys(name for split in splits for name in run.summary[split])
     rows = [
         [
-            name.replace("_", " "),
+            title_of(name),
             *(_number(run.summary[split].get(name)) for split in splits),
             _number(standard_error(run.summary, name) if name in tested else None),
             *(_number(_mapping(scores).get(name)) for scores in baselines.values()),
@@ -113,4 +113,6 @@ def _format_value(value: Any) -> str:
     """Return a setting's value as text."""
     if isinstance(value, list | tuple):
         return ", ".join(map(_format_value, value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return NO_VALUE if value is None else str(value)

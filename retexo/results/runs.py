@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ MEASURES = {
     "seconds total": "seconds.total",
 }
 """Name in reports -> field of summary.json; scores of other tasks are left out."""
+BYTES = "bytes "
+"""Begins the name of the measure of a kind of message."""
+OF_CLASS, OF_LAYER = " (class), ", " (bytes), "
+"""Between a class and a score, and between a layer and a kind of message, in names of measures."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
 BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
 SCORE_BIN = dict.fromkeys(("probability", "positives", "negatives"), NUMBER)
@@ -73,7 +77,7 @@ MAX_FOLDERS = 10_000
 """Limit of folders without runs that a search visits."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """A line of metrics.jsonl."""
 
@@ -118,10 +122,6 @@ class Run:
     def curve(self) -> list[Point]:
         """The rounds with a validation metric."""
         return [each for each in self.rounds if not math.isnan(each.val_metric)]
-
-    @property
-    def class_names(self) -> list[str]:
-        return list(self.classes)
 
     @property
     def metric(self) -> str | None:
@@ -242,11 +242,17 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     ):
         if len(rows) != size or any(len(row) != size for row in rows):
             raise ValueError(f"{name} is not {size} x {size}")
-    classes = summary.get("classes", {}).get("test", [])
-    return {
-        "measures": measures,
-        "classes": {_shorten(str(row.get("class"))): row for row in classes},
-    }
+    measures |= {f"{BYTES}{kind}": count for kind, count in sent["by_kind"].items()}
+    rows = summary.get("classes", {}).get("test", [])
+    classes = {_shorten(str(row.get("class"))): row for row in rows}
+    for name, row in classes.items():
+        measures |= {f"{name}{OF_CLASS}{score}": row[score] for score in CLASS_SCORES}
+    layers = sent.get("by_layer_and_kind", [])
+    for layer, by_kind in enumerate(layers):
+        line = f"layer {layer}" if layer < len(layers) - 1 else "outside layers"
+        total = {"total": sum(by_kind.values())}
+        measures |= {f"{line}{OF_LAYER}{kind}": n for kind, n in (by_kind | total).items()}
+    return {"measures": measures, "classes": classes}
 
 
 def _read_rounds(path: Path) -> list[Point]:
@@ -291,11 +297,7 @@ def _shorten(text: str) -> str:
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that define an experiment: without seeds and paths."""
-    kept = {
-        name: value
-        for name, value in settings.items()
-        if not any(f"{name}.".startswith(f"{key}.") for key in IGNORED)
-    }
+    kept = {name: value for name, value in settings.items() if not _is_ignored(name)}
     kept |= {key: default(key, settings) for key in COMPARED - kept.keys()}
     for name in ("dataset_file", "partition_file"):
         if kept.get(name) is not None:
@@ -306,6 +308,11 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     if kept.get("dataset_name") != "synthetic":
         kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
     return kept
+
+
+@cache
+def _is_ignored(name: str) -> bool:
+    return any(f"{name}.".startswith(f"{key}.") for key in IGNORED)
 
 
 def shortest(value: Any) -> Any:

@@ -1,21 +1,22 @@
 """Tables of a report as markdown and csv."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
 
 from retexo.results.groups import DataSet, Method
-from retexo.results.runs import CLASS_SCORES, MEASURES, Run
+from retexo.results.runs import BYTES, CLASS_SCORES, MEASURES, OF_CLASS, OF_LAYER, Run
 from retexo.results.statistics import Difference, compare_pairs
-
-if TYPE_CHECKING:
-    from pandas import Series
 
 MAX_CLASSES = 20
 """Most classes that a report lists."""
+MAX_METHODS = 49
+"""Most methods of which a report lists classes and layers, compares all pairs and draws each."""
 NO_VALUE = "-"
 """Cell without a value."""
 Cell = str | int | float | None
@@ -86,11 +87,12 @@ def format_score(value: float) -> str:
     return f"{value:.4f}"
 
 
-def format_sample(values: "Series", text: Callable[[float], str]) -> str:
-    """Format mean and standard deviation; one value has no deviation."""
-    if not len(values):
-        return NO_VALUE
-    return text(values.mean()) + (f" ± {text(values.std())}" if len(values) > 1 else "")
+def format_samples(data: DataSet, measure: str, text: Callable[[float], str]) -> list[str]:
+    """Format mean and deviation for each method; one draw has no deviation."""
+    return [
+        (text(mean) + (f" ± {text(std)}" if count > 1 else "")) if count else NO_VALUE
+        for count, mean, std in data.summarise(measure).itertuples(index=False)
+    ]
 
 
 def format_path(path: Path) -> str:
@@ -115,22 +117,6 @@ ONLY_AS_HEADLINE = {"test macro F1", "test balanced accuracy"}
 # --- tables of one data set ----------
 
 
-def sample_measure(method: Method, name: str) -> "Series":
-    """Return a measure by draw of the seeds."""
-    return method.sample(lambda run: run.measures.get(name))
-
-
-def sample_bytes(method: Method, kind: str) -> "Series":
-    return method.sample(lambda run: run.bytes_sent["by_kind"].get(kind, 0))
-
-
-def sent_kinds(data: DataSet) -> list[str]:
-    """Return the kinds of messages with at least one byte."""
-    sent = [run.bytes_sent["by_kind"] for method in data.methods for run in method.done]
-    names = dict.fromkeys(kind for by_kind in sent for kind in by_kind)
-    return [kind for kind in names if any(by_kind.get(kind) for by_kind in sent)]
-
-
 def format_runs(method: Method) -> str:
     """Format the number of draws, and of other runs."""
     others = {
@@ -146,17 +132,18 @@ def results_table(data: DataSet) -> Table:
     """Table of scores, bytes and seconds: one row per method."""
     without = ONLY_AS_HEADLINE - {data.headline}
     without |= {"test micro F1"} if not _has_own_f1(data) else set()
-    shown = {name: FORMATS[name] for name in FORMATS if name in data.measures - without}
-    rows = []
-    for method in data.methods:
-        cells = [
-            format_sample(sample_measure(method, name), text) for name, (_, text) in shown.items()
-        ]
-        rows.append([method.name, format_runs(method), *cells])
+    shown = {
+        name: FORMATS[name] for name in FORMATS if name in data.measures and name not in without
+    }
+    columns = [
+        [method.name for method in data.methods],
+        [format_runs(method) for method in data.methods],
+        *(format_samples(data, name, text) for name, (_, text) in shown.items()),
+    ]
     return Table(
         "Results",
         ["method", "n", *(heading for heading, _ in shown.values())],
-        rows,
+        [list(row) for row in zip(*columns, strict=True)],
         "Mean ± sample standard deviation over n draws of the seeds; one draw has no deviation. "
         "Rounds: sum over layers. Training: from the start of the process group to the test"
         " metric.",
@@ -165,63 +152,49 @@ def results_table(data: DataSet) -> Table:
 
 def class_table(data: DataSet) -> Table | None:
     """One row per method and class; None without classes, or with more than MAX_CLASSES."""
-    rows = []
-    for method in data.methods:
-        names = dict.fromkeys(name for run in method.done for name in run.classes)
-        for name in names if len(names) <= MAX_CLASSES else ():
-            texts = (*[format_score] * 3, format_count)
-            cells = [
-                format_sample(_sample_class(method, name, score), text)
-                for score, text in zip(CLASS_SCORES, texts, strict=True)
-            ]
-            rows.append([method.name, name, *cells])
+    names = dict.fromkeys(
+        name for each in data.methods for run in each.done for name in run.classes
+    )
+    if not 0 < len(names) <= MAX_CLASSES or len(data.methods) > MAX_METHODS:
+        return None
+    texts = dict(zip(CLASS_SCORES, (*[format_score] * 3, format_count), strict=True))
+    cells = {
+        name: [format_samples(data, f"{name}{OF_CLASS}{each}", texts[each]) for each in texts]
+        for name in names
+    }
     columns = ["method", "class", "precision", "recall", "F1", "support"]
     note = "On the test nodes; support is the number of nodes of the class."
-    return Table("Classes", columns, rows, note) if rows else None
+    return Table("Classes", columns, _rows_by_method(data, cells), note)
 
 
-def _sample_class(method: Method, name: str, score: str) -> "Series":
-    return method.sample(lambda run: run.classes.get(name, {}).get(score))
+def _rows_by_method(data: DataSet, cells: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
+    """Return for each method one row per name, if it has a value.
+
+    cells: by name the columns, each with a cell per method.
+    """
+    return [
+        [method.name, name, *row]
+        for number, method in enumerate(data.methods)
+        for name, columns in cells.items()
+        if set(row := [column[number] for column in columns]) != {NO_VALUE}
+    ]
 
 
 def bytes_table(data: DataSet) -> Table | None:
     """One row per method, layer and the whole run, one column per kind of message; None without
     bytes."""
-    kinds, rows = sent_kinds(data), []
-    for method in data.methods:
-        most = max((len(_layers(run)) for run in method.done), default=0)
-        for place in range(most):
-            line = f"layer {place}" if place < most - 1 else "outside layers"
-            cells = [
-                format_sample(_sample_layer(method, place - most, [kind]), format_bytes)
-                for kind in kinds
-            ]
-            total = format_sample(_sample_layer(method, place - most, kinds), format_bytes)
-            rows.append([method.name, line, *cells, total])
-        cells = [format_sample(sample_bytes(method, kind), format_bytes) for kind in kinds]
-        total = format_sample(sample_measure(method, "bytes total"), format_bytes)
-        rows.append([method.name, "total", *cells, total])
+    kinds = [*data.kinds, "total"]
+    found = {name.partition(OF_LAYER)[0] for name in data.measures if OF_LAYER in name}
+    lines = sorted(found, key=lambda line: (len(line), line))  # layer 2, layer 10, outside layers
+    cells = {
+        line: [format_samples(data, f"{line}{OF_LAYER}{kind}", format_bytes) for kind in kinds]
+        for line in (lines if len(data.methods) <= MAX_METHODS else ())
+    }
+    cells["total"] = [format_samples(data, f"{BYTES}{kind}", format_bytes) for kind in kinds]
     note = "Payload of all workers, counted once at the sender; kB, MB, GB are powers of 1,000."
-    columns = ["method", "layer", *kinds, "total"]
-    return Table("Bytes by layer and kind", columns, rows, note) if kinds else None
-
-
-def _layers(run: Run) -> list[dict[str, int]]:
-    """Return bytes by kind: one entry per layer, and one for the whole run."""
-    layers: list[dict[str, int]] = run.bytes_sent.get("by_layer_and_kind", [])
-    return layers
-
-
-def _sample_layer(method: Method, place: int, kinds: Sequence[str]) -> "Series":
-    """Return the bytes of some kinds in a layer, counted from the end of the run's list."""
-
-    def count(run: Run) -> float | None:
-        by_layer = _layers(run)
-        if len(by_layer) < -place:
-            return None
-        return sum(by_layer[place].get(kind, 0) for kind in kinds)
-
-    return method.sample(count)
+    rows = _rows_by_method(data, cells)
+    columns = ["method", "layer", *kinds]
+    return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
 
 
 def _has_own_f1(data: DataSet) -> bool:
@@ -231,14 +204,23 @@ def _has_own_f1(data: DataSet) -> bool:
 
 
 def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
-    """Compare all pairs of methods with at least two common draws."""
-    found = []
-    samples = [(method, dict(sample_measure(method, data.headline))) for method in data.methods]
-    for (first, before), (second, after) in combinations(samples, 2):
-        difference = compare_pairs(before, after)
-        if difference is not None:
-            found.append((first, second, difference))
-    return found
+    """Compare all pairs of methods with at least two common draws; of many each with the best."""
+    if data.headline not in data.measures:
+        return []
+    by_draw = {
+        number: dict(values.droplevel(0))
+        for number, values in data.samples[data.headline].dropna().groupby(level=0, sort=False)
+        if len(values) > 1
+    }
+    pairs: Iterable[tuple[Any, Any]] = combinations(by_draw, 2)
+    if len(by_draw) > MAX_METHODS:
+        best = max(by_draw, key=lambda number: np.mean([*by_draw[number].values()]))
+        pairs = ((number, best) for number in by_draw if number != best)
+    return [
+        (data.methods[first], data.methods[second], difference)
+        for first, second in pairs
+        if (difference := compare_pairs(by_draw[first], by_draw[second])) is not None
+    ]
 
 
 def comparison_table(data: DataSet) -> Table | None:
@@ -271,23 +253,30 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
 # --- csv ----------
 
 
+def _main_measures(names: Iterable[str]) -> list[str]:
+    """Return the names of measures that are of no single class or layer."""
+    return [name for name in names if OF_CLASS not in name and OF_LAYER not in name]
+
+
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
     """One row per method: n, mean and deviation of every measure, in bytes and seconds."""
     rows = []
     for data in data_sets:
-        for method in data.methods:
+        sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
+        names = _main_measures(data.measures)
+        names = [name for name in names if name in sent or not name.startswith(BYTES)]
+        found = {name: data.summarise(name) for name in names}
+        for number, method in enumerate(data.methods):
             row: dict[str, Cell] = {
                 "data": data.name,
                 "method": method.name,
                 "n": len(method.done) - method.repeats,
             }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
-            names = dict.fromkeys(name for run in method.done for name in run.measures)
-            samples = {name: sample_measure(method, name) for name in names}
-            samples |= {f"bytes {kind}": sample_bytes(method, kind) for kind in sent_kinds(data)}
-            for name, values in samples.items():
-                row[f"{name}, mean"] = values.mean() if len(values) else None
-                row[f"{name}, spread"] = values.std() if len(values) > 1 else None
+            for name, each in found.items():
+                count, mean, std = each.iloc[number]
+                row[f"{name}, mean"] = mean if count else None
+                row[f"{name}, spread"] = std if count > 1 else None
             rows.append(row)
     return rows
 
@@ -326,6 +315,5 @@ def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str
             "seed": run.settings.get("seed"),
             "partition digest": run.partition_digest,
         }
-        sent = {f"bytes {kind}": count for kind, count in run.bytes_sent.get("by_kind", {}).items()}
-        rows.append(row | run.measures | sent)
+        rows.append(row | {name: run.measures[name] for name in _main_measures(run.measures)})
     return rows
