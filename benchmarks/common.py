@@ -96,15 +96,15 @@ def graphs(pubmed: Path | None) -> dict[str, list[str]]:
 
 def load_graph(settings: Settings) -> tuple[GraphData, Split]:
     """Load the graph that the settings name, with its split."""
-    dataset = settings.partition.dataset
+    dataset = settings
     graph = datasets.load(dataset)
-    return graph, node_split.draw(graph, dataset.split, datasets.recipe(dataset.name).split)
+    return graph, node_split.draw(graph, dataset.split, datasets.recipe(dataset.dataset_name).split)
 
 
 def partition(settings: Settings) -> Meta:
     """Make the partitions that the settings name, without output."""
     with contextlib.redirect_stdout(io.StringIO()):
-        return partition_data.run(settings.partition)
+        return partition_data.run(settings)
 
 
 def train(settings: Settings, folder: Path | str) -> dict[str, Any]:
@@ -144,20 +144,20 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
     directory = open_directory(settings)
     graphs = [read_graph(directory, part) for part in range(directory.num_parts)]
     lock, built = threading.Lock(), threading.Barrier(len(graphs))
-    seed, trainer = settings.train.seed, find_trainer(settings.train)
+    seed, trainer = settings.seed, find_trainer(settings)
     torch.manual_seed(seed)
     meters: dict[int, TrafficMeter] = {}
 
     def work(comm: Communicator) -> dict[str, Any]:
         start = time.perf_counter()
         graph, meters[comm.rank] = graphs[comm.rank], comm.meter
-        trace = Trace(settings.train, meters)
+        trace = Trace(settings, meters)
         info = agree_on_graph_info(comm, graph.partition, directory)
         with lock:  # they are drawn from one generator, too
-            stages = build_network(graph.architecture(settings.train, info), seed)
+            stages = build_network(graph.architecture(settings, info), seed)
         built.wait()
         context = make_context(
-            settings.train,
+            settings,
             graph.part,
             info,
             comm,
@@ -167,11 +167,11 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
             use=trainer.USE,
         )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
-        if settings.train.model.grows:
+        if settings.model.grows:
             context = context.with_num_layers(len(trained.rounds))
         _, scores = choose_and_score(context, stages, trained.logits, LabelPropagation(context))
         measured = gather_measurements(
-            comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.depth
+            comm, Clock(), (0, 0), time.perf_counter() - start, settings.model.depth
         )
         return {
             **scores.to_json(),
@@ -195,8 +195,8 @@ def centralized_bytes(
     settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> int:
     """Return the bytes of sending all partitions to the worker with the largest."""
-    architecture = architecture_of(settings.train, directory, partitions)
-    return Sizes.of(settings.train, partitions, architecture).centralized
+    architecture = architecture_of(settings, directory, partitions)
+    return Sizes.of(settings, partitions, architecture).centralized
 
 
 def run_watched(

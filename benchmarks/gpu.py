@@ -181,7 +181,7 @@ def floor(model: str, graph: list[str], args: Namespace) -> dict[str, Any]:
 
 def moved_bytes(settings: Settings, model: str, num_rounds: int) -> tuple[float, float]:
     """Bytes of aggregate + embed, and of all rounds, on one worker."""
-    data = settings.partition.dataset.synthetic
+    data = settings.synthetic
     inputs = 2 if model == "sage" else 1  # its own row beside the aggregate
     sums = rounds = 0.0
     for width, out in ((data.features, scale.HIDDEN), (scale.HIDDEN, data.classes)):

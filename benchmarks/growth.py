@@ -72,10 +72,10 @@ def growth(case: Case, folder: Path) -> Figures:
     directory, partitions = common.read_partitions(settings)
     published = case.settings(folder, "+experiment=retexo", "exchange=plain")
     plain = estimate_traffic(published.train, directory, partitions)
-    default = estimate_traffic(settings.train, directory, partitions)
-    architecture = architecture_of(settings.train, directory, partitions)
+    default = estimate_traffic(settings, directory, partitions)
+    architecture = architecture_of(settings, directory, partitions)
     num_train = sum(int(part.train_mask.sum()) for part in partitions)
-    memory = [worker_memory(part, architecture, settings.train, num_train) for part in partitions]
+    memory = [worker_memory(part, architecture, settings, num_train) for part in partitions]
     rounds = [ROUNDS] * 2
     volumes = {
         "rows, plain": plain.total(rounds, ROWS),
@@ -114,7 +114,7 @@ def check(case: Case, folder: Path) -> None:
     settings = case.settings(folder, f"num_rounds=[{ROUNDS}]")
     summary = common.train(settings, folder)
     directory, partitions = common.read_partitions(settings)
-    estimate = estimate_traffic(settings.train, directory, partitions)
+    estimate = estimate_traffic(settings, directory, partitions)
     counted = summary["bytes"]["by_kind"]
     print(f"\n{case}, rounds {summary['rounds']}")
     for kind in sorted({entry.kind for entry in estimate.entries}):

@@ -68,9 +68,9 @@ def compare(folder: str, *overrides: str) -> tuple[float, float]:
         common.partition(settings)
     summary = common.train(settings, folder)
     directory, partitions = common.read_partitions(settings)
-    architecture = architecture_of(settings.train, directory, partitions)
+    architecture = architecture_of(settings, directory, partitions)
     num_train = sum(int(part.train_mask.sum()) for part in partitions)
-    forecast = [worker_memory(part, architecture, settings.train, num_train) for part in partitions]
+    forecast = [worker_memory(part, architecture, settings, num_train) for part in partitions]
     return max(summary["peak_private_bytes"]) / 2**20, max(forecast) / 2**20
 
 

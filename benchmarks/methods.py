@@ -139,9 +139,9 @@ def run_methods(
         settings = compose(
             [*overrides, *options.split(), "app=train"], f"node_classification_{model}"
         )
-        if settings.partition.num_partitions not in made:
+        if settings.num_partitions not in made:
             common.partition(settings)
-            made.add(settings.partition.num_partitions)
+            made.add(settings.num_partitions)
         with contextlib.suppress(InputError):
             found[method] = train_pyg(settings, model) if method == "PyG" else run(settings)
             kept.write_text(json.dumps(found[method]), encoding="utf-8")
@@ -153,7 +153,7 @@ def train_pyg(settings: Settings, model: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         alternatives.write_graph(settings, Path(folder))
         made = alternative_runs.baseline(
-            alternative_runs.Run(f"PyG {model.upper()}", settings.train.seed, [], folder, math.inf)
+            alternative_runs.Run(f"PyG {model.upper()}", settings.seed, [], folder, math.inf)
         )
     sent = {"total": 0, "by_kind": dict.fromkeys(KINDS_SENT, 0)}
     return {
@@ -205,9 +205,7 @@ def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path
         assert meta.cover_rows is not None
         # Attention has no cover: a row per halo node.
         rows = sum(part.halo for part in meta.parts) if model == "gat" else meta.cover_rows
-        embeddings = estimate_traffic(settings.train, directory, partitions).total(
-            [0, 0], ["embeddings"]
-        )
+        embeddings = estimate_traffic(settings, directory, partitions).total([0, 0], ["embeddings"])
         bound.append(4 * meta.num_features * rows + embeddings)
         centralized.append(common.centralized_bytes(settings, directory, partitions))
     print(

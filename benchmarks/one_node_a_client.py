@@ -248,7 +248,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         return
     for seed in range(options.seeds):
         try:
-            settings = compose([*options.one_node_a_client, f"seed={seed}"]).partition.dataset
+            settings = compose([*options.one_node_a_client, f"seed={seed}"])
             graph = datasets.load(settings)
             split = node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
         except InputError as error:

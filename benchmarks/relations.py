@@ -209,10 +209,10 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(graph_file, seed, folder)
-            graph = datasets.load_any(settings.partition.dataset)
+            graph = datasets.load_any(settings)
             split = node_split.draw(
                 graph.target_graph(),
-                settings.partition.dataset.split,
+                settings.split,
                 datasets.recipe("file").split,
             )
             common.partition(settings)

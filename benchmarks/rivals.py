@@ -152,7 +152,7 @@ def train(args: Any, name: str, method: str, split: int, search: str, folder: st
         test = pyg(data_of(settings), metric, split)
         return dict.fromkeys(FIELDS[5:], "") | {"metric": metric, "test": round(test[metric], 5)}
     common.partition(settings)
-    if settings.train.trainer.name == "sign":  # threads would draw its network from one generator
+    if settings.trainer.name == "sign":  # threads would draw its network from one generator
         summary = common.train(settings, folder)
         trace = sign_trace(summary, Path(folder))
     else:

@@ -56,7 +56,7 @@ def floor_seconds() -> float:
     src, dst = torch.from_numpy(graph.src), torch.from_numpy(graph.dst)
     degree = torch.bincount(dst, minlength=graph.num_nodes)
     edges = InEdges.build(src, dst, degree, degree, torch.float32)
-    model = settings.train.model
+    model = settings.model
     architecture = Architecture(model, graph.num_features, graph.num_classes)
     rows = torch.from_numpy(graph.features.toarray())
     seconds = 0.0
@@ -112,12 +112,12 @@ def messages_alone(
 
 def message_seconds(backend: str, folder: Path) -> float:
     option = f"distributed.backend={'sockets' if backend in BETWEEN_NODES else backend}"
-    settings = compose([*DATA, option], "node_classification_gcn").train
+    settings = compose([*DATA, option], "node_classification_gcn")
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + RoundMessage.TAIL for stage in stages]
     fork_server.warm_up()
-    with start_workers.connect_nodes(settings.cluster, RunInfo({}, "")) as node:
+    with start_workers.connect_nodes(settings, RunInfo({}, "")) as node:
         meeting = (
             replace(node.rendezvous, parts_per_node=1)
             if backend in BETWEEN_NODES

@@ -37,7 +37,7 @@ def run(*overrides: str) -> tuple[Settings, float, float]:
     settings = compose(overrides)
     with contextlib.redirect_stdout(io.StringIO()):
         start, cpu = time.perf_counter(), time.process_time()
-        apps.run(settings, Path(settings.partition.dir))
+        apps.run(settings, Path(settings.partition_dir))
         return settings, time.perf_counter() - start, time.process_time() - cpu
 
 
@@ -67,7 +67,7 @@ def measure(name: str, overrides: Sequence[str], shares: Sequence[float], folder
     settings, anew, cpu_anew = run(
         "app=partition_data", f"partition_dir={folder / 'parts'}", *overrides
     )
-    path = directory_of(settings.partition)
+    path = directory_of(settings)
     rng = np.random.default_rng(0)
     tables = [f"update.deleted_edges={folder}/gone.csv", f"update.new_edges={folder}/new.csv"]
     for share in shares:

@@ -15,7 +15,7 @@ from retexo.settings.compose import compose
 
 
 def main(base: Path, names: list[str]) -> None:
-    settings = compose(["dataset_name=cora"]).partition.dataset
+    settings = compose(["dataset_name=cora"])
     graph = datasets.load(settings)
     split = node_split.draw(graph, settings.split, datasets.recipe("cora").split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}

@@ -46,25 +46,25 @@ def assign(
         int64 [N_t] by node type.
     """
     num_parts = settings.num_partitions
-    if settings.method == "file":
-        path = Path(str(settings.file))
+    if settings.partition_method == "file":
+        path = Path(str(settings.partition_file))
         if isinstance(graph, HeteroGraphData):
             return _read_by_type(graph, path, num_parts)
         return {graph.target: read_assignment(path, graph.num_nodes, num_parts)}
-    rng = np.random.default_rng(settings.seed)
-    if settings.method == "random" or num_parts == 1:
+    rng = np.random.default_rng(settings.partition.seed)
+    if settings.partition_method == "random" or num_parts == 1:
         parts = rng.integers(num_parts, size=graph.num_nodes)
     else:
         whole = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
         types = _number_types(graph)
         training = np.zeros(graph.num_nodes, np.bool_)
-        if settings.balance_train is not False:
+        if settings.partition.balance_train is not False:
             first = first_nodes(graph)[graph.target]
             training[first : first + len(train_mask)] = train_mask
-        if settings.method == "km1":
+        if settings.partition_method == "km1":
             parts = hypergraph.partition(whole, training, num_parts, rng, types)
         else:
-            parts = metis.partition(whole, num_parts, settings.objective, rng)
+            parts = metis.partition(whole, num_parts, settings.part_obj, rng)
             nets = hypergraph.make_nets(whole.src, whole.dst, whole.num_nodes)
             hypergraph.balance(parts, nets, training, num_parts, types)
     _warn_of_imbalance(parts, settings)
@@ -114,11 +114,13 @@ def _warn_of_imbalance(parts: Assignment, settings: PartitionSettings) -> None:
     A random assignment is even but for chance.
     """
     largest, mean = np.bincount(parts).max(initial=0), len(parts) / settings.num_partitions
-    if settings.method != "random" and largest > max(MAX_IMBALANCE * mean, math.ceil(mean)):
+    if settings.partition_method != "random" and largest > max(
+        MAX_IMBALANCE * mean, math.ceil(mean)
+    ):
         log.warning(
             "partition_method=%s: the largest part has %d of %d nodes, %.2f times the mean, and its"
             " worker as much more to do; use fewer partitions, or partition_method=random",
-            settings.method,
+            settings.partition_method,
             largest,
             len(parts),
             largest / mean,

@@ -42,17 +42,19 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Any]:
     Raises:
         InputError: there is no such table, or it cannot be read.
     """
-    if dataset.name == "parts":
-        sites = read_sites(Path(dataset.file or ""))
+    if dataset.dataset_name == "parts":
+        sites = read_sites(Path(dataset.dataset_file or ""))
         if len(sites) > 1:
             raise InputError(
-                f"dataset_file={dataset.file}: holds several sites; describe one, such as"
+                f"dataset_file={dataset.dataset_file}: holds several sites; describe one, such as"
                 f" {sites[0].folder}"
             )
         return _describe_site(sites[0], dataset.columns, dataset.features.fit)
     graph = datasets.read_graph(dataset)
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
-    train = node_split.draw(labelled, dataset.split, datasets.recipe(dataset.name).split).train
+    train = node_split.draw(
+        labelled, dataset.split, datasets.recipe(dataset.dataset_name).split
+    ).train
     rows = train if dataset.features.fit == "train" and train.any() else None
     tables: dict[str, tuple[Any, Schema | None, NDArray[np.bool_] | None]] = {}
     plain = not isinstance(graph, HeteroGraphData)

@@ -125,7 +125,7 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
     """Return the values for this kind: the user's, else the recipe's if it is of the same kind."""
-    others = ("kind", "seed", "drop_unlabelled", "stratify", "index", *PAIR_SETTINGS)
+    others = ("kind", "seed", "drop_unlabelled", "stratify", "index", "inductive", *PAIR_SETTINGS)
     if settings.stratify and kind != "fraction":
         raise InputError(
             f"split.stratify=true has no meaning with split={kind}: remove it, or set"

@@ -1,6 +1,6 @@
 """Settings of the data set, its split and its partitions."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from partitioning.errors import InputError
@@ -11,9 +11,10 @@ from partitioning.setting_fields import (
     Checked,
     at_least,
     at_most,
+    group,
     one_of,
     setting,
-    settings_dataclass,
+    subgroup,
     within,
 )
 from partitioning.update_settings import UpdateSettings
@@ -31,35 +32,28 @@ KINDS = Check(
     f"choose of {', '.join(FEATURES)}",
     FEATURES,
 )
-REGRESSION, LINKS = "retexo.metrics.NodeRegression", "retexo.metrics.LinkPrediction"
-TASKS = ("retexo.metrics.NodeClassification", REGRESSION, LINKS)
+REGRESSION, LINKS = "node_regression", "link_prediction"
+TASKS = ("node_classification", REGRESSION, LINKS)
 SHARE = Check(
     lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file"
 )
 
 
-@settings_dataclass
+@group("synthetic")
 class SyntheticSettings(Checked):
     """The synthetic graph: a degree-corrected stochastic block model, class-dependent features.
 
     Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
 
-    nodes: int = setting("synthetic.nodes", 10_000, "number of nodes", at_least(1), MAX_COUNT)
-    edges: int = setting(
-        "synthetic.edges", 100_000, "number of undirected edges", at_least(0), MAX_COUNT
-    )
-    features: int = setting("synthetic.features", 64, "number of features", at_least(1), MAX_COUNT)
-    classes: int = setting("synthetic.classes", 8, "number of classes", at_least(1), MAX_COUNT)
-    homophily: float = setting(
-        "synthetic.homophily", 0.7, "share of edges within a class", within(0, 1)
-    )
-    seed: int = setting("synthetic.seed", "${seed}", "seed of the graph", *SEED, is_seed=True)
-    types: int = setting(
-        "synthetic.types", 5, "synthetic_hetero: number of node types", at_least(1), at_most(1000)
-    )
+    nodes: int = setting(10_000, "number of nodes", at_least(1), MAX_COUNT)
+    edges: int = setting(100_000, "number of undirected edges", at_least(0), MAX_COUNT)
+    features: int = setting(64, "number of features", at_least(1), MAX_COUNT)
+    classes: int = setting(8, "number of classes", at_least(1), MAX_COUNT)
+    homophily: float = setting(0.7, "share of edges within a class", within(0, 1))
+    seed: int = setting("${seed}", "seed of the graph", *SEED, is_seed=True)
+    types: int = setting(5, "synthetic_hetero: number of node types", at_least(1), at_most(1000))
     relations: int = setting(
-        "synthetic.relations",
         6,
         "synthetic_hetero: number of relations, without reverse ones",
         at_least(1),
@@ -67,12 +61,11 @@ class SyntheticSettings(Checked):
     )
 
 
-@settings_dataclass
+@group("split")
 class SplitSettings(Checked):
     """Split of the nodes; null: as in the data set's published split."""
 
     kind: str = setting(
-        "split.kind",
         "default",
         "default: published split; given: masks in the data; per_class: a number of nodes per "
         "class; fraction: shares of the labelled nodes; time: the same, the oldest nodes for "
@@ -83,72 +76,64 @@ class SplitSettings(Checked):
         of_partitioner=True,
     )
     seed: int = setting(
-        "split.seed", "${seed}", "seed of a random split", *SEED, is_seed=True, of_partitioner=True
+        "${seed}", "seed of a random split", *SEED, is_seed=True, of_partitioner=True
     )
     train_per_class: int | None = setting(
-        "split.train_per_class",
         None,
         "per_class: training nodes per class",
         at_least(0),
         of_partitioner=True,
     )
     num_val: int | None = setting(
-        "split.num_val",
         None,
         "per_class: number of validation nodes",
         at_least(0),
         of_partitioner=True,
     )
     num_test: int | None = setting(
-        "split.num_test", None, "per_class: number of test nodes", at_least(0), of_partitioner=True
+        None, "per_class: number of test nodes", at_least(0), of_partitioner=True
     )
     train: Any = setting(
-        "split.train",
         None,
         "training nodes: share (fraction, time), or file of node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
-    val: Any = setting(
-        "split.val", None, "validation nodes, given like split.train", SHARE, of_partitioner=True
-    )
-    test: Any = setting(
-        "split.test", None, "test nodes, given like split.train", SHARE, of_partitioner=True
-    )
+    val: Any = setting(None, "validation nodes, given like split.train", SHARE, of_partitioner=True)
+    test: Any = setting(None, "test nodes, given like split.train", SHARE, of_partitioner=True)
     dir: str | None = setting(
-        "split.dir",
         None,
         "files: folder with train, val (or valid) and test (npy, csv)",
         of_partitioner=True,
     )
     drop_unlabelled: bool = setting(
-        "split.drop_unlabelled",
         False,
         "remove nodes without a label from the split",
         of_partitioner=True,
     )
     stratify: bool = setting(
-        "split.stratify",
         False,
         "fraction: draw the same shares of each class",
         of_partitioner=True,
     )
     index: int | None = setting(
-        "split.index",
         None,
         "given: index of the mask to use if nodes have several, counted from 0",
         at_least(0),
         of_partitioner=True,
     )
-    edges: tuple[float, ...] | None = setting(
-        "split.edges",
+    edges: Any = setting(
         None,
         "link prediction: shares of training, validation and test edges; null: the data's "
         "own split, else [0.85, 0.05, 0.1]",
+        each=float,
         of_partitioner=True,
     )
+    inductive: bool = setting(
+        False,
+        "hide validation and test nodes with their edges while training (docs/inference.md)",
+    )
     by: str | None = setting(
-        "split.by",
         None,
         "link prediction: how split.edges draws its shares; source: from the edges of each source"
         " node; time: in order of time; null: from all edges",
@@ -156,7 +141,7 @@ class SplitSettings(Checked):
     )
 
 
-@settings_dataclass
+@group("columns")
 class ColumnSettings(Checked):
     """Columns of tables (dataset_name=file). null: found by rule, reported in the log.
 
@@ -164,77 +149,65 @@ class ColumnSettings(Checked):
     """
 
     id: str | None = setting(
-        "columns.id",
         None,
         "column of node ids; null: id, node_id or a similar name, or a column of unique "
         "values that the edges refer to",
         of_partitioner=True,
     )
-    label: tuple[str, ...] | None = setting(
-        "columns.label",
+    label: Any = setting(
         None,
         "column of node labels, or several columns of 0 and 1 (multi-label); null: label or class",
+        each=str,
         of_partitioner=True,
     )
     src: str | None = setting(
-        "columns.src",
         None,
         "column of edge sources; null: src, source or from",
         of_partitioner=True,
     )
     dst: str | None = setting(
-        "columns.dst",
         None,
         "column of edge destinations; null: dst, target or to",
         of_partitioner=True,
     )
-    weight: str | None = setting(
-        "columns.weight", None, "column of edge weights; null: weight", of_partitioner=True
-    )
+    weight: str | None = setting(None, "column of edge weights; null: weight", of_partitioner=True)
     time: str | None = setting(
-        "columns.time",
         None,
         "column of times, numbers or dates: of edges for split.by=time, of nodes for split=time",
         of_partitioner=True,
     )
     split: str | None = setting(
-        "columns.split",
         None,
         "column with the split of a node: train, val (valid) or test; null: split",
         of_partitioner=True,
     )
-    numeric: tuple[str, ...] | None = setting(
-        "columns.numeric", None, "numeric feature columns", of_partitioner=True
-    )
-    categorical: tuple[str, ...] | None = setting(
-        "columns.categorical",
+    numeric: Any = setting(None, "numeric feature columns", each=str, of_partitioner=True)
+    categorical: Any = setting(
         None,
         "feature columns to encode as one-hot, also numbers such as postal codes",
+        each=str,
         of_partitioner=True,
     )
-    embedding: tuple[str, ...] | None = setting(
-        "columns.embedding",
+    embedding: Any = setting(
         None,
         "numeric feature columns that are scaled together, and only if their scales differ",
+        each=str,
         of_partitioner=True,
     )
-    date: tuple[str, ...] | None = setting(
-        "columns.date",
+    date: Any = setting(
         None,
         "date columns to use as features, in seconds since 1970; other dates are ignored",
+        each=str,
         of_partitioner=True,
     )
-    ignore: tuple[str, ...] | None = setting(
-        "columns.ignore", None, "columns to ignore", of_partitioner=True
-    )
+    ignore: Any = setting(None, "columns to ignore", each=str, of_partitioner=True)
 
 
-@settings_dataclass
+@group("features")
 class FeatureSettings(Checked):
     """Node features. `features=KIND` is short for features.kind=KIND."""
 
     kind: Any = setting(
-        "features.kind",
         "given",
         "node features, one kind or a list to concatenate; {TYPE: ...} for heterogeneous "
         "graphs (docs/data.md)",
@@ -242,7 +215,6 @@ class FeatureSettings(Checked):
         of_partitioner=True,
     )
     scale: str = setting(
-        "features.scale",
         "auto",
         "scaling of numeric columns; auto: standard, embeddings only if their scales differ; "
         "standard: mean 0 and deviation 1; robust: by median and quartiles; log: standard "
@@ -251,7 +223,6 @@ class FeatureSettings(Checked):
         of_partitioner=True,
     )
     missing: str = setting(
-        "features.missing",
         "median",
         "value that replaces missing cells of numeric columns; an extra column marks these cells;"
         " error: refuse missing cells",
@@ -259,14 +230,12 @@ class FeatureSettings(Checked):
         of_partitioner=True,
     )
     fit: str = setting(
-        "features.fit",
         "train",
         "nodes from which means, medians and categories are computed",
         one_of("train", "all"),
         of_partitioner=True,
     )
     max_categories: int = setting(
-        "features.max_categories",
         64,
         "one-hot columns of a categorical column; rarer categories share one more",
         at_least(1),
@@ -274,7 +243,6 @@ class FeatureSettings(Checked):
         of_partitioner=True,
     )
     spec: str | None = setting(
-        "features.spec",
         None,
         "fitted feature pipeline to apply: a run or partition directory, or a file of app=describe;"
         " null: fit one to the table",
@@ -282,97 +250,60 @@ class FeatureSettings(Checked):
         of_partitioner=True,
     )
 
+    def check_together(self) -> None:
+        if isinstance(self.kind, dict):
+            self.kind = {self._type_name(key): kinds for key, kinds in self.kind.items()}
+        if not self.kind:
+            raise InputError(f"features.kind={self.kind}: {KINDS.remedy}")
 
-@settings_dataclass
-class DatasetSettings(Checked):
-    """Data set, and how its files are read."""
+    def _type_name(self, key: Any) -> str:
+        """Return the name of a node type; YAML reads some unquoted names as other values."""
+        if type(key) not in {str, int} or str(key).startswith("_target_"):
+            raise InputError(f"features.kind: the key {key} is no name of a node type; quote it")
+        return str(key)
 
-    task: str = setting(
-        "task._target_",
-        TASKS[0],
-        "task; set it by task=node_classification, node_regression or link_prediction",
-        one_of(*TASKS),
-    )
-    name: str = setting("dataset_name", "reddit", "data set; docs/partitioning.md lists all")
-    dir: str = setting(
-        "dataset_dir",
-        "../retexo-datasets/",
-        "folder for downloaded data sets",
-        per_node=True,
-        compared=False,
-    )
-    file: str | None = setting(
-        "dataset_file",
-        None,
-        "with dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
-        "with dataset_name=parts: folder of this site; also s3://, gs://, https:// (remote.cache)",
-        per_node=True,
-    )
-    max_gib: float = setting(
-        "dataset_max_gib",
-        4.0,
-        "limit on the unpacked size of a zip, npz, parquet or gz file, in GiB beyond its own size",
-        at_least(0),
-        FINITE,
-        per_node=True,
-        compared=False,
-    )
-    symmetrize: bool | None = setting(
-        "symmetrize",
-        None,
-        "add missing reverse edges; null: the data set's default",
-        of_partitioner=True,
-    )
-    columns: ColumnSettings
-    labels: str = setting(
-        "labels",
-        "auto",
-        "with dataset_name=file: one class per node or several; auto: several if the labels "
-        "are a matrix of 0 and 1",
-        one_of("auto", "multiclass", "multilabel"),
-        of_partitioner=True,
-    )
-    duplicates: str = setting(
-        "duplicates",
-        "keep",
-        "with dataset_name=file: repeated edges; keep counts each copy, merge one with the sum "
-        "of the weights",
-        one_of("keep", "merge"),
-        of_partitioner=True,
-    )
+
+@group("edges")
+class EdgeSettings(Checked):
+    """Edges of tables."""
+
     unknown: str = setting(
-        "edges.unknown",
         "refuse",
         "with dataset_name=file: edges with an id that belongs to no node; drop leaves them "
         "out and counts them",
         one_of("refuse", "drop"),
         of_partitioner=True,
     )
-    features: FeatureSettings
-    target: str | None = setting(
-        "target",
-        None,
-        "heterogeneous graphs: node type to classify; null: the type with labels",
-        of_partitioner=True,
-    )
+
+
+@group("relations")
+class RelationSettings(Checked):
+    """Relations of heterogeneous graphs."""
+
     reverse: bool = setting(
-        "relations.reverse",
         True,
         "heterogeneous graphs: add a reverse relation rev_NAME to every relation without one",
         of_partitioner=True,
     )
-    synthetic: SyntheticSettings
-    split: SplitSettings
 
+
+@group("task")
+class PairSettings(Checked):
+    """The task, and what it needs of the whole graph for link prediction."""
+
+    name: str = setting(
+        TASKS[0],
+        "what is predicted: classes of nodes, numbers of nodes, or links",
+        one_of(*TASKS),
+        is_group=True,
+    )
     relation: str | None = setting(
-        "task.relation",
         None,
         "link prediction on heterogeneous graphs: SOURCE__RELATION__DESTINATION, or "
         "RELATION if that is unique",
         of_partitioner=True,
     )
     spectral: int = setting(
-        "task.spectral",
         128,
         "link prediction: largest width of the spectral embedding in the score; validation "
         "chooses the width; 0: none",
@@ -381,11 +312,75 @@ class DatasetSettings(Checked):
         of_partitioner=True,
     )
     paths: bool = setting(
-        "task.paths",
         True,
         "link prediction: add common neighbours, weighted by Adamic-Adar, to the score",
         of_partitioner=True,
     )
+
+
+@group()
+class DatasetSettings(Checked):
+    """Data set, and how its files are read."""
+
+    dataset_name: str = setting("reddit", "data set; docs/partitioning.md lists all")
+    dataset_dir: str = setting(
+        "../retexo-datasets/",
+        "folder for downloaded data sets",
+        per_node=True,
+        compared=False,
+    )
+    dataset_file: str | None = setting(
+        None,
+        "with dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
+        "with dataset_name=parts: folder of this site; also s3://, gs://, https:// (remote.cache)",
+        per_node=True,
+    )
+    dataset_max_gib: float = setting(
+        4.0,
+        "limit on the unpacked size of a zip, npz, parquet or gz file, in GiB beyond its own size",
+        at_least(0),
+        FINITE,
+        per_node=True,
+        compared=False,
+    )
+    symmetrize: bool | None = setting(
+        None,
+        "add missing reverse edges; null: the data set's default",
+        of_partitioner=True,
+    )
+    columns: ColumnSettings = subgroup(ColumnSettings)
+    labels: str = setting(
+        "auto",
+        "with dataset_name=file: one class per node or several; auto: several if the labels "
+        "are a matrix of 0 and 1",
+        one_of("auto", "multiclass", "multilabel"),
+        of_partitioner=True,
+    )
+    duplicates: str = setting(
+        "keep",
+        "with dataset_name=file: repeated edges; keep counts each copy, merge one with the sum "
+        "of the weights",
+        one_of("keep", "merge"),
+        of_partitioner=True,
+    )
+    features: FeatureSettings = subgroup(FeatureSettings)
+    target: str | None = setting(
+        None,
+        "heterogeneous graphs: node type to classify; null: the type with labels",
+        of_partitioner=True,
+    )
+    synthetic: SyntheticSettings = subgroup(SyntheticSettings)
+    split: SplitSettings = subgroup(SplitSettings)
+    edges: EdgeSettings = subgroup(EdgeSettings)
+    relations: RelationSettings = subgroup(RelationSettings)
+    task: PairSettings = subgroup(PairSettings)
+
+    def check_together(self) -> None:
+        super().check_together()
+        kind = self.features.kind
+        if not isinstance(kind, dict):  # here, because one word may be replaced by a mapping
+            kinds = tuple(kind) if isinstance(kind, list | tuple) else (kind,)
+            self.features = replace(self.features, kind=kinds)
 
     @property
     def is_unlabelled(self) -> bool:
@@ -395,67 +390,29 @@ class DatasetSettings(Checked):
     @property
     def drop_unknown(self) -> bool:
         """Whether edges with an unknown endpoint are dropped."""
-        return self.unknown == "drop"
+        return self.edges.unknown == "drop"
 
     @property
     def links(self) -> bool:
         """Whether the task is link prediction."""
-        return self.task == LINKS
+        return self.task.name == LINKS
 
     @property
     def regression(self) -> bool:
         """Whether the task is node regression: labels are numbers."""
-        return self.task == REGRESSION
+        return self.task.name == REGRESSION
 
 
-@settings_dataclass
-class PartitionSettings(Checked):
-    """Assignment of nodes to partitions, and the partition directory."""
+@group("partition")
+class PlacementSettings(Checked):
+    """Assignment of nodes to partitions, and moves of few nodes in an updated directory."""
 
-    dataset: DatasetSettings
-    dir: str = setting(
-        "partition_dir",
-        "data/partitions",
-        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
-        per_node=True,
-        compared=False,
-    )
-    method: str = setting(
-        "partition_method",
-        "random",
-        "how nodes are assigned to partitions: at random, by METIS, by hypergraph "
-        "partitioning (km1), or from a file",
-        one_of("random", "metis", "km1", "file"),
-        of_partitioner=True,
-    )
-    objective: str = setting(
-        "part_obj",
-        "vol",
-        "metis: minimise communication volume or cut edges",
-        one_of("vol", "cut"),
-        of_partitioner=True,
-    )
-    file: str | None = setting(
-        "partition_file",
-        None,
-        "partition_method=file: partition of each node, an integer array [nodes] (npy, csv)",
-        of_partitioner=True,
-    )
-    num_partitions: int = setting(
-        "num_partitions",
-        4,
-        "number of partitions and of workers",
-        at_least(1),
-        at_most(MAX_PARTITIONS),
-    )
     balance_train: bool | None = setting(
-        "partition.balance_train",
         None,
         "balance training nodes over partitions; null: true for metis and km1",
         of_partitioner=True,
     )
     seed: int = setting(
-        "partition.seed",
         "${seed}",
         "seed of the assignment to partitions",
         *SEED,
@@ -463,33 +420,77 @@ class PartitionSettings(Checked):
         of_partitioner=True,
     )
     dgl_files: bool | None = setting(
-        "partition.dgl_files",
         None,
         "also write the files that dgl.distributed.load_partition reads; null: if DGL is "
         "installed, with app=partition_data and trainer=sampled",
         of_partitioner=True,
         compared=False,
     )
+    source: str | None = setting(
+        None,
+        "app=partition_data: partition directory to rebalance in place, moving few nodes",
+        compared=False,
+    )
+    max_moved: float = setting(
+        0.05,
+        "partition.source: share of the nodes that may move to cut fewer edges",
+        within(0, 1),
+        compared=False,
+    )
+
+
+@group()
+class PartitionSettings(DatasetSettings):
+    """Assignment of nodes to partitions, and the partition directory."""
+
+    partition_dir: str = setting(
+        "data/partitions",
+        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
+        per_node=True,
+        compared=False,
+    )
+    partition_method: str = setting(
+        "random",
+        "how nodes are assigned to partitions: at random, by METIS, by hypergraph "
+        "partitioning (km1), or from a file",
+        one_of("random", "metis", "km1", "file"),
+        of_partitioner=True,
+    )
+    part_obj: str = setting(
+        "vol",
+        "metis: minimise communication volume or cut edges",
+        one_of("vol", "cut"),
+        of_partitioner=True,
+    )
+    partition_file: str | None = setting(
+        None,
+        "partition_method=file: partition of each node, an integer array [nodes] (npy, csv)",
+        of_partitioner=True,
+    )
+    num_partitions: int = setting(
+        4,
+        "number of partitions and of workers",
+        at_least(1),
+        at_most(MAX_PARTITIONS),
+    )
     overwrite: bool = setting(
-        "overwrite",
         False,
         "replace a partition directory that was made with other settings",
         of_partitioner=True,
         compared=False,
     )
     verify: bool = setting(
-        "verify",
         False,
         "app=partition_data: check an existing partition directory and write nothing",
         of_partitioner=True,
         compared=False,
     )
+    partition: PlacementSettings = subgroup(PlacementSettings)
+    update: UpdateSettings = subgroup(UpdateSettings)
 
-    update: UpdateSettings
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.method == "file" and self.file is None:
+    def check_together(self) -> None:
+        super().check_together()
+        if self.partition_method == "file" and self.partition_file is None:
             raise InputError(
                 "partition_method=file needs partition_file=PATH: an integer array [nodes], npy"
                 " or csv"
@@ -505,7 +506,7 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
     for role, names in columns.items():
         if names is not None or role in ("id", "label", "src", "dst", "weight"):
             request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
-    if dataset.name == "file":
+    if dataset.dataset_name == "file":
         for name, value in asdict(dataset.features).items():
             if name not in ("kind", "spec"):
                 request[f"features.{name}"] = value

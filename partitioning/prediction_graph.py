@@ -104,9 +104,9 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
         encoded = _encode_all(encoded)
         return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)
     if isinstance(encoded, HeteroGraphData):
-        encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.relation))
+        encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.task.relation))
     encoded = _encode_all(encoded)
-    links = split_links(encoded, settings.split, settings.spectral, paths=settings.paths)
+    links = split_links(encoded, settings.split, settings.task.spectral, paths=settings.task.paths)
     made = add_kinds(links.graph, settings.features)
     return PredictionGraph(made, encoded, settings, stored, links)
 
@@ -134,10 +134,11 @@ def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
             "graph: a heterogeneous graph; the model is for a plain graph, without types"
         )
     if isinstance(given, str | Path):
-        return datasets.read_graph(replace(settings, name="file", file=str(given)))
+        return datasets.read_graph(replace(settings, dataset_name="file", dataset_file=str(given)))
     if isinstance(given, tuple | list) and len(given) == 2:
         with _as_files(*given) as folder, _named_as_given(folder):
-            return datasets.read_graph(replace(settings, name="file", file=str(folder)))
+            found = replace(settings, dataset_name="file", dataset_file=str(folder))
+            return datasets.read_graph(found)
     for attribute, convert in (
         ("edge_index", object_arrays.read_pyg),
         ("node_types", object_arrays.read_pyg),

@@ -1,12 +1,15 @@
-"""Definition of a setting: a dataclass field with name, default, help text, checks and role.
+"""A setting: a dataclass field with default, help text, checks and role.
 
-Configuration schema, `--help`, docs/settings.md and the comparison of runs are made from these
-fields.
+A class of settings is a group: `@group("stopping")` holds `stopping.*`, `@group()` names without a
+dot. Nested groups are the schema that Hydra composes, `--help`, docs/settings.md, and how runs are
+compared.
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 from partitioning.errors import InputError
@@ -64,17 +67,15 @@ SEED = (at_least(0), at_most(2**32 - 1))  # the range of NumPy's legacy generato
 
 @dataclass(frozen=True)
 class Setting:
-    """Definition of a setting. Its type is the type of the field."""
+    """What the metadata of a field say about a setting."""
 
-    key: str
-    """Dotted name on the command line; GROUP.* collects undeclared settings of a group."""
-    default: Any
-    """JSON value; "${NAME}" refers to another setting. None makes the setting optional."""
     help: str
     checks: tuple[Check, ...] = ()
     """Checks of the value, or of each entry of a list."""
+    each: type | None = None
+    """Type of an entry of a list; the field is Any, and one value means a list of it."""
     is_group: bool = False
-    """Chosen as GROUP=FILE from conf/GROUP; users know it as GROUP."""
+    """Chosen as GROUP=FILE; users know it as GROUP."""
     per_layer: bool = False
     """Whether it is a list with one entry per layer."""
     per_node: bool = False
@@ -85,46 +86,137 @@ class Setting:
     """Whether it is a random seed: reports average over it."""
     of_partitioner: bool = False
     """Used only when partitioning."""
+    key: str = ""
+    """Dotted name on the command line; this and the next two are known within a group only."""
+    default: Any = None
+    """JSON value; "${NAME}" refers to another setting. None makes the setting optional."""
+    type: Any = None
+    """Type of the field."""
 
     @property
     def name(self) -> str:
-        return self.key.split(".")[0] if self.is_group else self.key
+        """The name that users know."""
+        return self.key.rpartition(".")[0] if self.is_group else self.key
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """All allowed values, if they are listed."""
+        return next((check.choices for check in self.checks if check.choices), ())
+
+    def normalise(self, value: Any) -> Any:
+        """Return a checked value; a list, or one value in place of it, as a tuple of its type."""
+        if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
+            return value
+        if self.each is not None and (value is not None or self.default is not None):
+            entries = value if isinstance(value, list | tuple) else [value]
+            if not entries:
+                raise InputError(f"{self.name}=[]: needs at least one entry")
+            value = tuple(self._convert(entry, value) for entry in entries)
+        for entry in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(entry, int) and abs(entry) > sys.float_info.max:
+                raise InputError(f"{self.name}: a number of {len(str(entry))} digits is too large")
+            for check in self.checks:
+                check(self.name, entry)
+        return value
+
+    def _convert(self, entry: Any, value: Any) -> Any:
+        """Return an entry of a list in its type; InputError where it has another one."""
+        kind: Any = self.each
+        try:
+            if type(entry) not in {int, float, str} or (kind is int and type(entry) is float):
+                raise ValueError(entry)
+            return kind(entry)
+        except ValueError:
+            what = {int: "an integer", float: "a number", str: "a word"}[kind]
+            raise InputError(f"{self.name}={value}: each entry must be {what}") from None
 
 
-def setting(key: str, default: Any, help: str, *checks: Check, **flags: Any) -> Any:
-    """Return a dataclass field for a setting; the arguments are the fields of `Setting`."""
-    return field(metadata={"setting": Setting(key, default, help, checks, **flags)})
+def setting(default: Any, help: str, *checks: Check, **roles: Any) -> Any:
+    """Return a field for a setting; roles are other fields of `Setting`."""
+    return field(
+        default_factory=lambda: copy.copy(default),
+        metadata={"setting": Setting(help, checks, **roles)},
+    )
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(setting,))
-def settings_dataclass(cls: type[T]) -> type[T]:
-    """Make a frozen dataclass. Type checkers treat fields made by `setting` as required."""
-    return dataclass(frozen=True)(cls)
+@dataclass_transform()
+def group(name: str = "") -> Callable[[type[T]], type[T]]:
+    """Make a dataclass of the settings NAME.*; without a name, of those without a dot.
+
+    It is not frozen, because OmegaConf would make its nodes read-only; see `Checked`.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        made = dataclass(cls)
+        made.prefix = f"{name}." if name else ""  # type: ignore[attr-defined]
+        return made
+
+    return decorate
 
 
-def definitions(cls: Any) -> Iterator[tuple[Setting, Any]]:
-    """Yield every setting of a dataclass and of its nested dataclasses, with its type."""
+def not_a_setting(default: T) -> T:
+    """Return a field that a command sets, and Hydra does not know."""
+    made: T = field(default=default, metadata={"omegaconf_ignore": True})
+    return made
+
+
+def subgroup(cls: type[T]) -> T:
+    """Return a field for a group within another one."""
+    made: T = field(default_factory=cls)
+    return made
+
+
+def definitions(cls: Any) -> Iterator[Setting]:
+    """Yield every setting of a group and of the groups within it."""
     hints = get_type_hints(cls)
     for each in fields(cls):
         if "setting" in each.metadata:
-            yield each.metadata["setting"], hints[each.name]
+            yield defined(cls, each, hints[each.name])
         elif is_dataclass(hints[each.name]):
             yield from definitions(hints[each.name])
 
 
+def defined(cls: Any, each: Field[Any], hint: Any = None) -> Setting:
+    """Return the setting of a field, with its name, default and type."""
+    found: Setting = each.metadata["setting"]
+    default: Any = each.default_factory
+    return replace(found, key=cls.prefix + each.name, default=default(), type=hint)
+
+
+def with_values(group: T, values: Mapping[str, Any]) -> T:
+    """Return a group with other values, given by dotted name."""
+    within: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name, _, inner = key.partition(".")
+        within.setdefault(name, {})[inner] = value
+    changed = {
+        name: inner[""] if "" in inner else with_values(getattr(group, name), inner)
+        for name, inner in within.items()
+    }
+    return replace(group, **changed)  # type: ignore[type-var]
+
+
 class Checked:
-    """Base of settings dataclasses. Instances check their values; InputError names the setting."""
+    """Base of groups. An instance checks its values, then it cannot be changed.
+
+    InputError names the first setting that is wrong.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for each in fields(self):
             if "setting" in each.metadata:
-                check(each.metadata["setting"], getattr(self, each.name))
+                value = defined(type(self), each).normalise(getattr(self, each.name))
+                setattr(self, each.name, value)
+        self.check_together()
+        self.__dict__["locked"] = True
 
+    def check_together(self) -> None:
+        """Raise InputError for values that contradict each other; may set what others decide."""
 
-def check(defined: Setting, value: Any) -> None:
-    """Raise InputError if a value fails a check of its setting."""
-    for entry in value if isinstance(value, tuple) else (value,):
-        for condition in defined.checks:
-            condition(defined.name, entry)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "locked" in self.__dict__:
+            raise FrozenInstanceError(self.prefix + name)
+        super().__setattr__(name, value)

@@ -202,6 +202,7 @@ class PartitionedRun:
         return replace(
             train,
             model=self.checkpoint.model,
+            **self.checkpoint.model.sizes,
             exchange=self.exchange,
             task=replace(train.task, dim=dim),
         )
@@ -213,7 +214,7 @@ def compose_train(*overrides: str) -> TrainSettings:
 
     They are cached, because Hydra takes half a second to compose them.
     """
-    return compose(list(overrides)).train
+    return compose(list(overrides))
 
 
 def _with_test_nodes(graph: Graph, asked: Tensor) -> Graph:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -26,9 +26,9 @@ from partitioning.directory.read_directory import MissingPartitions, PartitionDi
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData, HeteroGraphData
-from partitioning.partition_settings import TASKS, DatasetSettings
+from partitioning.partition_settings import DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
-from partitioning.setting_fields import check
+from partitioning.setting_fields import with_values
 from retexo.held_graph import (
     HeldGraph,
     HeldLinks,
@@ -57,17 +57,10 @@ from retexo.worker.graph import task_of_checkpoint
 
 logger = logging.getLogger(__name__)
 
-TASK_NAMES = ("node_classification", "node_regression", "link_prediction")
-"""In the order of TASKS."""
 OUTPUTS = ("frame", "tensors", "arrays")
-GRAPH_FIELDS = {
-    "symmetrize": "symmetrize",
-    "duplicates": "duplicates",
-    "relations.reverse": "reverse",
-    "task.relation": "relation",
-}
-"""Settings of the training graph that a new graph takes over, and their fields in DatasetSettings.
-"""
+OF_TRAINING_GRAPH = ("symmetrize", "duplicates", "relations.reverse", "task.relation")
+"""Settings of the training graph that a new graph takes over."""
+D = TypeVar("D", bound=DatasetSettings)
 
 
 def load(
@@ -78,35 +71,29 @@ def load(
     settings: Sequence[str] = (),
 ) -> "Predictor":
     """Load a trained model; see `retexo.load`."""
-    check(DEFINED["predict.precision"][0], precision)
+    DEFINED["predict.precision"].normalise(precision)
     if output not in OUTPUTS:
         raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
     checkpoint = open_checkpoint(Path(run_dir))
     composed = compose([*settings, f"task={checkpoint.task_name}"])
     names = {each.partition("=")[0].lstrip("+~") for each in settings}
-    dataset = dataset_like_training(checkpoint, composed.partition.dataset, composed.given | names)
+    dataset = dataset_like_training(checkpoint, composed, composed.given | names)
     return Predictor(checkpoint, checkpoint.stages(), precision, output, dataset)
 
 
-def dataset_like_training(
-    checkpoint: Checkpoint, dataset: DatasetSettings, given: Any
-) -> DatasetSettings:
+def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
     """How a graph to predict is read: as in training, without a split; `given` settings stay."""
+    values: dict[str, Any] = {"task.name": checkpoint.task_name}
     if not any(name.split(".")[0] == "split" for name in given):
-        dataset = replace(dataset, split=replace(dataset.split, kind="none"))
-    kinds = checkpoint.graph.get("features")
-    if kinds is not None and "features.kind" not in given:
-        kinds = kinds if isinstance(kinds, dict) else tuple(kinds)
-        dataset = replace(dataset, features=replace(dataset.features, kind=kinds))
-    dataset = replace(dataset, task=TASKS[TASK_NAMES.index(checkpoint.task_name)])
+        values["split.kind"] = "none"
+    if "features" in checkpoint.graph and "features.kind" not in given:
+        values["features.kind"] = checkpoint.graph["features"]
     if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
-        dataset = replace(dataset, target=checkpoint.architecture.schema.target)
-    taken = {
-        field: checkpoint.graph[name]
-        for name, field in GRAPH_FIELDS.items()
-        if name in checkpoint.graph and name not in given
-    }
-    return replace(dataset, **taken)
+        values["target"] = checkpoint.architecture.schema.target
+    for name in OF_TRAINING_GRAPH:
+        if name in checkpoint.graph and name not in given:
+            values[name] = checkpoint.graph[name]
+    return with_values(dataset, values)
 
 
 @dataclass(eq=False)
@@ -145,7 +132,7 @@ class Predictor:
         """See `retexo.load`; dataset: how graphs are read, None: as the training graph."""
         self.checkpoint, self.stages, self.output = checkpoint, stages, output
         if dataset is None:
-            composed = compose([f"task={checkpoint.task_name}"]).partition.dataset
+            composed = compose([f"task={checkpoint.task_name}"])
             dataset = dataset_like_training(checkpoint, composed, frozenset())
         self.dataset = dataset
         self.version = file_checksum(checkpoint.directory / "model.json")[:12]

@@ -70,7 +70,7 @@ def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     settings = compose(
         [override for override in overrides if not override.startswith("hydra.")], **known
     )
-    cluster = settings.train.cluster
+    cluster = settings
     cluster = replace(cluster, parts_per_node=-(-cluster.num_partitions // len(hosts)))
     if cluster.num_nodes < len(hosts):
         raise InputError(

@@ -40,13 +40,14 @@ from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.graph_data import PLAIN_TYPE, GraphData
 from partitioning.partition_settings import (
-    TASKS,
     ColumnSettings,
     DatasetSettings,
     FeatureSettings,
+    PairSettings,
     SplitSettings,
     SyntheticSettings,
 )
+from partitioning.setting_fields import with_values
 from retexo.comm.message_format import as_bytes
 from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
@@ -354,68 +355,39 @@ def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
 
 
 def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
-    names = (
-        "train_per_class",
-        "num_val",
-        "num_test",
-        "train",
-        "val",
-        "test",
-        "dir",
-        "drop_unlabelled",
-        "stratify",
-        "index",
-        "edges",
-        "by",
-    )
-    fields.setdefault("drop_unlabelled", False)
-    fields.setdefault("stratify", False)
-    return SplitSettings(
-        kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names}
-    )
+    return SplitSettings(kind=kind, **{"seed": 0, **fields})
+
+
+SHORT = {
+    "dir": "dataset_dir",
+    "unknown": "edges.unknown",
+    "reverse": "relations.reverse",
+    "relation": "task.relation",
+    "spectral": "task.spectral",
+    "paths": "task.paths",
+    "task": "task.name",
+}
+"""Names that tests give to settings of data sets."""
 
 
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
-    fields = {
-        "dir": ".",
-        "max_gib": 4.0,
-        "symmetrize": None,
-        "synthetic": synthetic_settings(),
-        "split": split_settings(),
-    } | fields
-    columns = dict.fromkeys(field.name for field in dataclasses.fields(ColumnSettings))
-    columns |= fields.pop("columns", {})
-    if isinstance(columns["label"], str):
-        columns["label"] = (columns["label"],)
-    defaults = {
-        "labels": "auto",
-        "duplicates": "keep",
-        "unknown": "refuse",
-        "target": None,
-        "reverse": True,
-        "task": TASKS[0],
-        "relation": None,
-        "spectral": 0,
-        "paths": False,
-    }
-    features: dict[str, Any] = {
-        "scale": "none",
-        "missing": "error",
-        "fit": "train",
-        "max_categories": 64,
-        "spec": None,
-    }
+    """The settings of a data set whose features are neither scaled nor completed."""
+    columns = ColumnSettings(**fields.pop("columns", {}))
     given = fields.pop("features", ("given",))
-    features |= (
-        given if isinstance(given, dict) and features.keys() & given.keys() else {"kind": given}
+    names = {each.name for each in dataclasses.fields(FeatureSettings)}
+    is_group = isinstance(given, dict) and names & given.keys()
+    features = {"scale": "none", "missing": "error", **(given if is_group else {"kind": given})}
+    settings = DatasetSettings(
+        dataset_name=name,
+        dataset_file=file,
+        dataset_dir=".",
+        columns=columns,
+        features=FeatureSettings(**features),
+        synthetic=synthetic_settings(),
+        split=split_settings(),
+        task=PairSettings(spectral=0, paths=False),
     )
-    return DatasetSettings(
-        name=name,
-        file=file,
-        columns=ColumnSettings(**columns),
-        features=FeatureSettings(**{"kind": ("given",), **features}),
-        **defaults | fields,
-    )
+    return with_values(settings, {SHORT.get(key, key): value for key, value in fields.items()})
 
 
 def synthetic_settings(**fields: Any) -> SyntheticSettings:
@@ -441,15 +413,14 @@ def graph_info(**known: Any) -> GraphInfo:
 def train_settings(*overrides: str) -> TrainSettings:
     parts = [int(one.split("=")[1]) for one in overrides if one.startswith("num_partitions=")]
     composed = _composed(*(one for one in overrides if not one.startswith("num_partitions=")))
-    number = parts[-1] if parts else composed.cluster.num_partitions
-    cluster = dataclasses.replace(composed.cluster, num_partitions=number, parts_per_node=number)
-    return dataclasses.replace(composed, cluster=cluster)
+    number = parts[-1] if parts else composed.num_partitions
+    return dataclasses.replace(composed, num_partitions=number)
 
 
 @functools.cache
 def _composed(*overrides: str) -> TrainSettings:
     """Once for every number of partitions: Hydra takes a sixth of a second."""
-    return compose(overrides).train
+    return compose(overrides)
 
 
 def snapshot(folder: Path) -> dict[str, str]:

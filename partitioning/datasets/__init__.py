@@ -21,7 +21,8 @@
 import difflib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from partitioning.datasets import (
@@ -48,9 +49,11 @@ from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe
 from partitioning.partition_settings import DatasetSettings
 from partitioning.reverse_relations import add_reverse_relations
-from partitioning.setting_fields import Setting
+from partitioning.setting_fields import Setting, definitions
 
 log = logging.getLogger(__name__)
+OF_TABLES = ("labels", "duplicates", "edges.unknown")
+"""Settings that only dataset_name=file has, besides columns.*."""
 
 
 @dataclass(frozen=True)
@@ -187,24 +190,24 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
 
     Reverse edges are added where the settings or, failing them, the recipe say so.
     """
-    name = canonical_name(settings.name)
+    name = canonical_name(settings.dataset_name)
     if name != "file":
         for defined, value in _table_settings(settings):
             if value != defined.default:
                 raise InputError(
-                    f"{defined.key}={value} has no meaning with dataset_name={settings.name}:"
-                    " remove it"
+                    f"{defined.key}={value} has no meaning with"
+                    f" dataset_name={settings.dataset_name}: remove it"
                 )
         if settings.regression:
             raise InputError(
-                f"task=node_regression: dataset_name={settings.name} has classes; numbers to"
-                " predict are read from files of your own, dataset_name=file"
+                f"task=node_regression: dataset_name={settings.dataset_name} has classes; numbers"
+                " to predict are read from files of your own, dataset_name=file"
             )
     chosen = recipe(name)
     if settings.split.index is None and chosen.split.index is not None:
         log.info("%s: split.index=%d of its published splits", name, chosen.split.index)
         settings = replace(settings, split=replace(settings.split, index=chosen.split.index))
-    graph = chosen.load(replace(settings, name=name))
+    graph = chosen.load(replace(settings, dataset_name=name))
     return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
 
 
@@ -225,17 +228,17 @@ def add_reverse(
                 "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true"
                 " adds the reverse of each relation"
             )
-        return add_reverse_relations(graph) if settings.reverse else graph
+        return add_reverse_relations(graph) if settings.relations.reverse else graph
     kind = settings.features.kind
     for key, given in (
         ("target", settings.target),
-        ("relations.reverse", None if settings.reverse else "false"),
+        ("relations.reverse", None if settings.relations.reverse else "false"),
         ("features", kind if isinstance(kind, dict) else None),
     ):
         if given is not None:
             raise InputError(
-                f"{key}={given} has no meaning for {settings.name}, which has one type of nodes:"
-                " remove it"
+                f"{key}={given} has no meaning for {settings.dataset_name}, which has one type of"
+                " nodes: remove it"
             )
     wanted = symmetrize if settings.symmetrize is None else settings.symmetrize
     return add_reverse_edges(graph) if wanted else graph
@@ -243,13 +246,12 @@ def add_reverse(
 
 def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
     """Yield the settings that only dataset_name=file has, with their values."""
-    for held, names in ((settings.columns, None), (settings, ("labels", "duplicates", "unknown"))):
-        for each in fields(held):
-            if names is None or each.name in names:
-                yield each.metadata["setting"], getattr(held, each.name)
+    for each in definitions(DatasetSettings):
+        if each.key in OF_TABLES or each.key.startswith("columns."):
+            yield each, attrgetter(each.key)(settings)
 
 
 def is_local(settings: DatasetSettings) -> bool:
     """Whether loading needs no download; InputError for an unknown data set."""
-    name = canonical_name(settings.name)
-    return all(each.is_local for each in recipe(name).files(name, settings.dir))
+    name = canonical_name(settings.dataset_name)
+    return all(each.is_local for each in recipe(name).files(name, settings.dataset_dir))

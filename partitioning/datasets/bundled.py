@@ -18,4 +18,4 @@ def load(settings: DatasetSettings) -> GraphData:
 
     Classes are numbered as in the Planetoid release; `node_ids` are the papers' own ids.
     """
-    return replace(build(read_npz(CORA)), name=settings.name)
+    return replace(build(read_npz(CORA)), name=settings.dataset_name)

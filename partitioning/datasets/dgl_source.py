@@ -44,12 +44,14 @@ def load(settings: DatasetSettings) -> GraphData:
     Reddit's nodes have DGL's order (reverse Cuthill-McKee); Yelp's features are standardised on its
     training nodes.
     """
-    if settings.name == "karateclub":
-        return _karate(settings.name)
-    files = archive(settings.name, settings.dir)
-    files.ensure(settings.max_gib)
-    with library(settings.name, files.folder):
-        return (_reddit if settings.name == "reddit" else _saint)(settings.name, files.folder)
+    if settings.dataset_name == "karateclub":
+        return _karate(settings.dataset_name)
+    files = archive(settings.dataset_name, settings.dataset_dir)
+    files.ensure(settings.dataset_max_gib)
+    with library(settings.dataset_name, files.folder):
+        return (_reddit if settings.dataset_name == "reddit" else _saint)(
+            settings.dataset_name, files.folder
+        )
 
 
 def _reddit(name: str, folder: Path) -> GraphData:

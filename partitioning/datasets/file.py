@@ -77,12 +77,12 @@ DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 
 def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """Read and check the graph at `dataset_file`; it is named after the file's stem."""
-    if settings.file is None:
+    if settings.dataset_file is None:
         raise InputError(f"dataset_name=file needs dataset_file=PATH: {FORMS}")
-    path = check_path("dataset_file", settings.file)
+    path = check_path("dataset_file", settings.dataset_file)
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
-    check_table_sizes(_find_packed(path), settings.max_gib)
+    check_table_sizes(_find_packed(path), settings.dataset_max_gib)
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
     if path.is_dir() or kind_of(path) in TABLES:

@@ -41,8 +41,8 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings) -> GraphData:
     """Load a graph with each edge once, in the direction of the file."""
-    files = remotes(settings.name, settings.dir)
-    ensure_files(settings.name, files)
+    files = remotes(settings.dataset_name, settings.dataset_dir)
+    ensure_files(settings.dataset_name, files)
     path = files[0].path
     names = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in _CSR]
     arrays = read_named(path, (*names, "labels"))
@@ -59,7 +59,7 @@ def load(settings: DatasetSettings) -> GraphData:
     src, dst = unique_edges(ends[0], ends[1], num_nodes)
     where = {f"feat_{part}": _where(path, f"attr_{part}") for part in _CSR}
     where["label"] = _where(path, "labels")
-    raw = RawGraph(settings.name, src, dst, words, arrays["labels"], {}, None, where=where)
+    raw = RawGraph(settings.dataset_name, src, dst, words, arrays["labels"], {}, None, where=where)
     return build(raw)
 
 

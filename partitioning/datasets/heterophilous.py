@@ -42,8 +42,8 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings) -> GraphData:
     """Load a graph with each edge once, in the direction of the file."""
-    files = remotes(settings.name, settings.dir)
-    ensure_files(settings.name, files)
+    files = remotes(settings.dataset_name, settings.dataset_dir)
+    ensure_files(settings.dataset_name, files)
     path = files[0].path
     arrays = read_named(path, ("edges", *_ARRAYS.values()))
     edges, num_nodes = arrays["edges"], len(arrays["node_labels"])
@@ -52,7 +52,7 @@ def load(settings: DatasetSettings) -> GraphData:
         raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
     src, dst = (check_endpoints(ends, num_nodes, f"{path}: array `edges`") for ends in edges.T)
     raw = RawGraph(
-        settings.name,
+        settings.dataset_name,
         *unique_edges(src, dst, num_nodes),
         arrays["node_features"],
         arrays["node_labels"],

@@ -47,9 +47,9 @@ def archive(name: str, folder: str) -> Archive:
 
 def load(settings: DatasetSettings) -> HeteroGraphData:
     """Load a data set; weights of a relation that are all 1 are left out."""
-    files = archive(settings.name, settings.dir)
-    files.ensure(settings.max_gib)
-    with library(settings.name, files.folder):
+    files = archive(settings.dataset_name, settings.dataset_dir)
+    files.ensure(settings.dataset_max_gib)
+    with library(settings.dataset_name, files.folder):
         types, edge_types, num_classes = _read_info(files.folder / "info.dat")
         nodes, node_type, position = _read_nodes(files.folder / "node.dat", types)
         relations = _read_relations(files.folder / "link.dat", edge_types, node_type, position)
@@ -64,14 +64,16 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
         target = types[rows["train"].type_number]
         if settings.target not in (None, target):
             raise InputError(
-                f"target={settings.target}: of {settings.name} only {target} has labels; leave it"
-                " out"
+                f"target={settings.target}: of {settings.dataset_name} only {target} has labels;"
+                " leave it out"
             )
         labels = np.full(tables[target].num_nodes, -1, np.int64)
         for found in rows.values():
             labels[found.nodes] = check_classes(found.classes, num_classes, found.where)
         masks = _make_masks(rows, len(labels), settings.split.seed)
-    return HeteroGraphData(settings.name, tables, relations, target, labels, num_classes, **masks)
+    return HeteroGraphData(
+        settings.dataset_name, tables, relations, target, labels, num_classes, **masks
+    )
 
 
 @dataclass

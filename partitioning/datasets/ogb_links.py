@@ -66,9 +66,9 @@ def archive(name: str, folder: str) -> Archive:
 
 def load(settings: DatasetSettings) -> GraphData:
     """Load the training edges and the held-out pairs."""
-    name, source = settings.name, SOURCES[settings.name]
-    files = archive(name, settings.dir)
-    files.ensure(settings.max_gib)
+    name, source = settings.dataset_name, SOURCES[settings.dataset_name]
+    files = archive(name, settings.dataset_dir)
+    files.ensure(settings.dataset_max_gib)
     raw = files.folder / "raw"
     with library(name, files.folder):
         num_nodes = int(read_first_column(raw / "num-node-list.csv.gz")[0])

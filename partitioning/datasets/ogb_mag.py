@@ -46,8 +46,8 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
         raise InputError(
             f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out"
         )
-    files = archive(settings.name, settings.dir)
-    files.ensure(settings.max_gib)
+    files = archive(settings.dataset_name, settings.dataset_dir)
+    files.ensure(settings.dataset_max_gib)
     raw = files.folder / "raw"
     with library("ogbn-mag", files.folder):
         (counts,) = read_frames(raw / "num-node-dict.csv.gz", header=True)

@@ -83,9 +83,9 @@ def load(settings: DatasetSettings) -> GraphData:
 
     ogbn-proteins has features of edges, none of nodes, and several labels per node.
     """
-    name, source = settings.name, SOURCES[settings.name]
-    files = archive(name, settings.dir)
-    files.ensure(settings.max_gib)
+    name, source = settings.dataset_name, SOURCES[settings.dataset_name]
+    files = archive(name, settings.dataset_dir)
+    files.ensure(settings.dataset_max_gib)
     with library(name, files.folder):
         raw = files.folder / "raw"
         edge_feat = None

@@ -48,8 +48,8 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings) -> GraphData:
     """Load a data set with edges in both directions. Planetoid's masks are kept."""
-    name = settings.name
-    files = remotes(name, settings.dir)
+    name = settings.dataset_name
+    files = remotes(name, settings.dataset_dir)
     ensure_files(name, files)
     paths = [file.path for file in files]
     with library(name, paths[0].parent):

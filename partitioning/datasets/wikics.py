@@ -27,8 +27,8 @@ def remotes(_name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings) -> GraphData:
     """Load the graph with each link once, in its direction."""
-    files = remotes(settings.name, settings.dir)
-    ensure_files(settings.name, files)
+    files = remotes(settings.dataset_name, settings.dataset_dir)
+    ensure_files(settings.dataset_name, files)
     path = files[0].path
     held = read_json(path)
     with reading(path, "JSON file of WikiCS", FETCH_AGAIN):
@@ -45,7 +45,7 @@ def load(settings: DatasetSettings) -> GraphData:
         check_endpoints(ends, len(labels), f"{path}: links")
     where = {name: f"{path}: {name}" for name in ("features", "label", *masks)}
     raw = RawGraph(
-        settings.name,
+        settings.dataset_name,
         *unique_edges(src, dst, len(labels)),
         features,
         labels,

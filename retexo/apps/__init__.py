@@ -35,12 +35,11 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     app = import_module(f"retexo.apps.{name}")
     with contextlib.nullcontext() if name == "serve" else ticker.running():
         if name == "partition_data":
-            return (app.verify if settings.partition.verify else app.run)(settings.partition)
+            return (app.verify if settings.verify else app.run)(settings)
         return app.run(settings, run_dir, *([callbacks] if callbacks else []))
 
 
 def _addresses(settings: Settings) -> tuple[str | None, ...]:
     """Return the settings that may name a place in an object store."""
-    partition = settings.partition
-    places = (partition.dir, partition.dataset.file, settings.checkpoint_dir)
+    places = (settings.partition_dir, settings.dataset_file, settings.checkpoint_dir)
     return (*places, settings.remote.upload)

@@ -26,39 +26,37 @@ FILE, AGREED_FILE = "spec.json", "columns.json"
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Write run_dir/columns.json, or spec.json of all sites, and return its content."""
     check_unused(run_dir, (FILE, AGREED_FILE))
-    dataset = settings.partition.dataset
-    if dataset.name == "parts" and dataset.features.spec is not None:
+    if settings.dataset_name == "parts" and settings.features.spec is not None:
         return _fit_together(settings, run_dir)
-    proposed = describe_tables(dataset)
+    proposed = describe_tables(settings)
     for table, content in proposed.items():
         for name, column in content["columns"].items():
             values = column.get("range") or ", ".join(column["categories"])
             print(f"{table}: {name}, {column['role']}: {values}")
-    content = proposed["nodes"] if dataset.name == "parts" else proposed
+    content = proposed["nodes"] if settings.dataset_name == "parts" else proposed
     write_json(run_dir / AGREED_FILE, content)
     print(f"written to {run_dir / AGREED_FILE}: only columns, rounded ranges and categories")
-    if dataset.name == "parts":
+    if settings.dataset_name == "parts":
         print("edit it, agree on one file, and give it as features.spec of app=describe everywhere")
     return content
 
 
 def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Fit a pipeline with all other sites, by sums; the same spec.json at each."""
-    dataset, cluster = settings.partition.dataset, settings.train.cluster
     directory = find_sites(
-        Path(dataset.file or ""), settings.partition.num_partitions, dataset.max_gib
+        Path(settings.dataset_file or ""), settings.num_partitions, settings.dataset_max_gib
     )
-    tables = SharedTables.read(dataset, directory, cluster.local_ranks)
+    tables = SharedTables.read(settings, directory, settings.local_ranks)
     common = shared_settings(settings)
     common["features"] = {**common["features"], "spec": tables.compared}
     info = RunInfo(common, directory.digest(), directory.remedy)
-    with start_workers.connect_nodes(cluster, info) as node:
+    with start_workers.connect_nodes(settings, info) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
-        job = DescribeJob(settings.train, directory, run_dir, node.rendezvous, tables)
-        results = start_workers.run_workers(cluster.local_ranks, main, job, node)
-    content = {"features": {"nodes": results[cluster.local_ranks.start]["state"]}}
+        job = DescribeJob(settings, directory, run_dir, node.rendezvous, tables)
+        results = start_workers.run_workers(settings.local_ranks, main, job, node)
+    content = {"features": {"nodes": results[settings.local_ranks.start]["state"]}}
     write_json(run_dir / FILE, content)
-    how = "masked" if settings.train.gradient.secure else "in the clear"
+    how = "masked" if settings.gradient.secure else "in the clear"
     for line in tables.describe():
         print(f"sums of all sites ({how}), {line}")
     print(*describe(content["features"]), sep="\n")

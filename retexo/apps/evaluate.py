@@ -19,8 +19,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     prepared = prepare(settings, run_dir, ("evaluation.json",), predict=False)
     result = run_workers(prepared, run_dir, None)
-    if settings.train.cluster.node_rank == 0:
+    if settings.node_rank == 0:
         path = run_dir / "evaluation.json"
         write_json(path, result)
-        print_table(result, settings.train.measure_dv, [path])
+        print_table(result, settings.measure_dv, [path])
     return result

@@ -13,6 +13,7 @@ from partitioning import local_copies
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
+from partitioning.setting_fields import with_values
 from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_request import (
@@ -23,9 +24,8 @@ from retexo.apps.partition_request import (
     requested_settings,
     stored_request,
 )
-from retexo.settings.flatten import with_values
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import DEFINED, keys
+from retexo.settings.schema import DEFAULTS, DEFINED, keys
 from retexo.worker.graph import check_directory
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ def with_found_parts(settings: Settings) -> Settings:
     The settings stay as they are where num_partitions is given, or partitions are on several
     machines.
     """
-    cluster, wanted = settings.train.cluster, settings.partition.num_partitions
-    is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFINED[
+    wanted = settings.num_partitions
+    is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFAULTS[
         "num_partitions"
-    ][0].default
-    if is_set or cluster.launcher_env is not None or settings.partition.dataset.name == "parts":
+    ]
+    if is_set or settings.launcher_env is not None or settings.dataset_name == "parts":
         return settings
-    others = _find_other_counts(directory_of(settings.partition))
+    others = _find_other_counts(directory_of(settings))
     try:
         found = find([*_candidate_paths(settings), *(others if len(others) == 1 else [])], None)
     except MissingPartitions:
@@ -64,23 +64,13 @@ def with_found_parts(settings: Settings) -> Settings:
     if found.num_parts == wanted:
         return settings
     logger.info("num_partitions=%d, as in %s", found.num_parts, found.path)
-    return replace(
-        settings,
-        partition=replace(settings.partition, num_partitions=found.num_parts),
-        train=replace(
-            settings.train,
-            cluster=replace(
-                cluster, num_partitions=found.num_parts, parts_per_node=found.num_parts
-            ),
-        ),
-        resolved={**settings.resolved, "num_partitions": found.num_parts},
-    )
+    return replace(settings, num_partitions=found.num_parts)
 
 
 def has_partitions(settings: Settings) -> bool:
     """Return whether there is a partition directory that the settings name."""
     try:
-        find(_candidate_paths(settings), settings.partition.num_partitions)
+        find(_candidate_paths(settings), settings.num_partitions)
     except MissingPartitions:
         return False
     return True
@@ -94,8 +84,8 @@ def open_local(settings: Settings) -> PartitionDirectory:
             directory.
     """
     directory = open_directory(settings)
-    check_directory(settings.train, directory)
-    local_ranks = settings.train.cluster.local_ranks
+    check_directory(settings, directory)
+    local_ranks = settings.local_ranks
     local_copies.fetch_parts(directory.path, directory.meta, local_ranks)
     logger.info("%s: checking the parts", directory.path)
     directory.verify(local_ranks)
@@ -112,20 +102,19 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     Raises:
         InputError: there are no partitions, or the command line asks for other ones.
     """
-    partition = settings.partition
-    if partition.dataset.name == "parts":
+    if settings.dataset_name == "parts":
         return open_sites(settings)
-    if settings.is_multirun_job and settings.train.cluster.num_nodes == 1:
+    if settings.is_multirun_job and settings.num_nodes == 1:
         return _open_shared(settings)
-    if partition.overwrite:
+    if settings.overwrite:
         _check_overwrite(settings)
         return _make(settings, "overwrite=true")
     try:
-        directory = find(_candidate_paths(settings), partition.num_partitions)
+        directory = find(_candidate_paths(settings), settings.num_partitions)
     except MissingPartitions as error:
-        if settings.train.cluster.num_nodes > 1 or not partition_data.is_local(partition):
+        if settings.num_nodes > 1 or not partition_data.is_local(settings):
             raise _missing_error(settings) from error
-        return _make(settings, f"no partition directory at {directory_of(partition)}")
+        return _make(settings, f"no partition directory at {directory_of(settings)}")
     if directory.meta is not None:
         _check_request(settings, directory)
     return directory
@@ -133,20 +122,19 @@ def open_directory(settings: Settings) -> PartitionDirectory:
 
 def _make(settings: Settings, reason: str) -> PartitionDirectory:
     """Make the partitions, and open them."""
-    partition = settings.partition
-    if settings.train.trainer.name != "sampled":  # others do not read DGL's files
-        partition = replace(partition, dgl_files=bool(partition.dgl_files))
-    path = directory_of(partition)
+    if settings.trainer.name != "sampled":  # others do not read DGL's files
+        dgl_files = bool(settings.partition.dgl_files)
+        settings = with_values(settings, {"partition.dgl_files": dgl_files})
+    path = directory_of(settings)
     logger.info("%s: making %s, as app=partition_data would", reason, path)
-    partition_data.run(partition)
-    return find([path], partition.num_partitions)
+    partition_data.run(settings)
+    return find([path], settings.num_partitions)
 
 
 def _check_overwrite(settings: Settings) -> None:
     """InputError for overwrite=true where this command cannot make the partitions again."""
-    partition = settings.partition
-    named = directory_of(partition)
-    if settings.train.cluster.num_nodes > 1:
+    named = directory_of(settings)
+    if settings.num_nodes > 1:
         raise InputError(
             "overwrite=true: partitions are made on one node, by app=partition_data, and copied to"
             " the others; leave it out here"
@@ -155,13 +143,13 @@ def _check_overwrite(settings: Settings) -> None:
         with suppress(MissingPartitions):
             found = find([path for path in _candidate_paths(settings) if path != named], None)
             raise InputError(
-                f"overwrite=true: partition_dir={partition.dir} has partitions that this command"
-                f" did not make ({found.path}; it would make {named}); leave overwrite out to use"
-                " them"
+                f"overwrite=true: partition_dir={settings.partition_dir} has partitions that this"
+                f" command did not make ({found.path}; it would make {named}); leave"
+                " overwrite out to use them"
             )
-    if not settings.is_multirun_job and not partition_data.is_local(partition):
+    if not settings.is_multirun_job and not partition_data.is_local(settings):
         raise InputError(
-            f"overwrite=true: {partition.dataset.name} is not in {partition.dataset.dir}, so"
+            f"overwrite=true: {settings.dataset_name} is not in {settings.dataset_dir}, so"
             f" {named} cannot be made again; app=partition_data downloads it, or leave overwrite"
             " out"
         )
@@ -173,27 +161,24 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
     Existing partitions are used if they fit the command line, including the seeds; with
     overwrite=true each job makes its own again.
     """
-    partition = settings.partition
-    request = requested_settings(partition)
-    if partition.overwrite:
+    request = requested_settings(settings)
+    if settings.overwrite:
         _check_overwrite(settings)
     else:
         with suppress(MissingPartitions):
-            directory = find(_candidate_paths(settings), partition.num_partitions)
+            directory = find(_candidate_paths(settings), settings.num_partitions)
             if directory.meta is None or not _find_differences(settings, directory, request):
                 return directory
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-    shared = replace(partition, dir=str(Path(partition.dir) / digest[:12]))
-    return _make(replace(settings, partition=shared), "--multirun")
+    shared = replace(settings, partition_dir=str(Path(settings.partition_dir) / digest[:12]))
+    return _make(shared, "--multirun")
 
 
 def _candidate_paths(settings: Settings) -> list[Path]:
     """Return where the partitions may be, in the order of search."""
-    named = directory_of(settings.partition)
+    named = directory_of(settings)
     bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLIC_CODE_DIR]
-    return [
-        base / name for base in bases for name in (named.name, settings.partition.dataset.name, "")
-    ]
+    return [base / name for base in bases for name in (named.name, settings.dataset_name, "")]
 
 
 def _find_other_counts(named: Path) -> list[Path]:
@@ -210,7 +195,7 @@ def with_settings_of(directory: PartitionDirectory, settings: Settings) -> Setti
         return settings
     made = made_with(directory.meta)
     values = {name: value for name, value in made.items() if not _is_given(name, settings)}
-    return replace(settings, resolved=with_values(settings.resolved, values))
+    return with_values(settings, values)
 
 
 def settings_of_directory(settings: Settings) -> set[str]:
@@ -222,7 +207,7 @@ def settings_of_directory(settings: Settings) -> set[str]:
 
 def _is_given(name: str, settings: Settings) -> bool:
     """Whether the command line gives a setting, maybe by a file of its group."""
-    names = {name, DEFINED[name][0].name, *(["features"] if name == "features.kind" else [])}
+    names = {name, DEFINED[name].name, *(["features"] if name == "features.kind" else [])}
     return not names.isdisjoint(settings.given)
 
 
@@ -238,42 +223,43 @@ def open_sites(settings: Settings) -> SiteFolders:
                 f"{name}: has no meaning with dataset_name=parts, where each site's folder is its"
                 " part; leave it out"
             )
-    dataset = settings.partition.dataset
-    if dataset.file is None:
+    if settings.dataset_file is None:
         raise InputError(
             "dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz"
         )
     return find_sites(
-        Path(dataset.file),
-        settings.partition.num_partitions,
-        dataset.max_gib,
-        dataset.features,
-        dataset.columns,
+        Path(settings.dataset_file),
+        settings.num_partitions,
+        settings.dataset_max_gib,
+        settings.features,
+        settings.columns,
     )
 
 
 def _missing_error(settings: Settings) -> InputError:
     """Return the error for missing partitions; it names existing ones and the command to run."""
-    named, dataset = directory_of(settings.partition), settings.partition.dataset
-    others = sorted(path.name for path in named.parent.glob(f"{glob.escape(dataset.name)}-*-*-*"))
+    named = directory_of(settings)
+    others = sorted(
+        path.name for path in named.parent.glob(f"{glob.escape(settings.dataset_name)}-*-*-*")
+    )
     there = f" {named.parent} has {', '.join(others)}." if others else ""
-    if partition_data.is_local(settings.partition):
+    if partition_data.is_local(settings):
         how = (
             "Make it on one node with app=partition_data and the same settings, and copy it to the"
             " others"
         )
     else:
         how = (
-            f"{dataset.name} is not in {dataset.dir} either: app=partition_data"
-            f" dataset_name={dataset.name} downloads and partitions it. Without a download:"
-            " app=train dataset_name=cora"
+            f"{settings.dataset_name} is not in {settings.dataset_dir} either: app=partition_data"
+            f" dataset_name={settings.dataset_name} downloads and partitions it. Without a"
+            " download: app=train dataset_name=cora"
         )
     return InputError(f"no partition directory at {named}.{there} {how}")
 
 
 def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
     """InputError where the command line asks for other partitions than meta.json describes."""
-    differing = _find_differences(settings, directory, requested_settings(settings.partition))
+    differing = _find_differences(settings, directory, requested_settings(settings))
     for name, (here, there) in differing.items():
         if is_file_value(here) and is_file_value(there) and here["name"] == there["name"]:
             raise InputError(
@@ -304,7 +290,7 @@ def _find_differences(
         given.add("features")  # its name in meta.json
     if settings.is_multirun_job and "seed" in given:
         given |= keys(lambda setting: setting.is_seed)
-    if settings.partition.dataset.split.kind == "default":
+    if settings.split.kind == "default":
         given.discard("split")
     found = {}
     for name in sorted(given & requested.keys()):

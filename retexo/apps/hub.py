@@ -20,24 +20,23 @@ def run(settings: Settings, run_dir: Path) -> Any:
     Raises:
         InputError: it has no credentials, or cannot listen.
     """
-    cluster = settings.train.cluster
-    if cluster.hub is None or cluster.credentials is None:
+    if settings.distributed.hub is None or settings.distributed.credentials is None:
         raise InputError(
             "app=hub: needs distributed.hub=ADDRESS:PORT, where it listens, and"
             " distributed.credentials=FOLDER; it is the last member, after all nodes"
         )
     tls = import_certificates().read_credentials(
-        Path(cluster.credentials), cluster.num_nodes, cluster.num_nodes
+        Path(settings.distributed.credentials), settings.num_nodes, settings.num_nodes
     )
-    address, port = cluster.hub_address
+    address, port = settings.distributed.hub_address
     try:
         listener = listen(address, port)
     except OSError as error:
         raise InputError(
-            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}"
+            f"distributed.hub={settings.distributed.hub}: cannot listen there: {error.strerror}"
         ) from error
     with listener, terminate_as_exit():
-        logger.info("hub of %d nodes at %s", cluster.num_nodes, cluster.hub)
+        logger.info("hub of %d nodes at %s", settings.num_nodes, settings.distributed.hub)
         server = HubServer(listener, tls)
         while True:
             server.step(1.0)

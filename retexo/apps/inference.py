@@ -2,13 +2,14 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.partition_settings import REGRESSION, FeatureSettings
+from partitioning.partition_settings import REGRESSION
+from partitioning.setting_fields import with_values
 from partitioning.site_folders import has_site_tables
 from retexo.apps.find_partitions import (
     has_partitions,
@@ -31,8 +32,8 @@ from retexo.launch.handshake import RunInfo
 from retexo.predictor import dataset_like_training
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.settings.app_settings import PredictSettings
-from retexo.settings.flatten import nest
-from retexo.settings.run_settings import ModelSettings, Settings
+from retexo.settings.options import ModelSettings
+from retexo.settings.run_settings import Settings
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.process import check_machine
@@ -55,20 +56,20 @@ def prepare(
 ) -> Prepared:
     """Open checkpoint and partitions; InputError if they do not fit or output exists."""
     check_unused(run_dir, outputs)
-    check_machine(settings.train.cluster)
+    check_machine(settings)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings, predict=predict)
     settings = with_found_parts(settings)
-    makes_partitions = settings.partition.overwrite or not has_partitions(settings)
-    if predict and settings.partition.dataset.name == "file" and makes_partitions:
+    makes_partitions = settings.overwrite or not has_partitions(settings)
+    if predict and settings.dataset_name == "file" and makes_partitions:
         settings = with_training_graph(checkpoint, settings)
-    if settings.partition.dataset.name == "parts":
+    if settings.dataset_name == "parts":
         settings = _with_site_pipeline(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     settings = with_settings_of(directory, settings)
-    shape = Shape.of(directory, settings.train.cluster.local_ranks)
+    shape = Shape.of(directory, settings.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
@@ -89,13 +90,13 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
     Raises:
         InputError: The command line names another model, trainer or task, or two precisions.
     """
-    trainer = settings.train.trainer.name
+    trainer = settings.trainer.name
     if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
         raise InputError(
             f"trainer={trainer}: the model of {checkpoint.directory} was trained by "
             f"trainer={checkpoint.trainer}; leave it out"
         )
-    has, wanted = by_setting(checkpoint.model), by_setting(settings.train.model)
+    has, wanted = by_setting(checkpoint.model), by_setting(settings.model)
     for key in sorted(settings.given & wanted.keys()):
         if wanted[key] != has.get(key):
             raise InputError(
@@ -103,7 +104,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
                 f" {key}={has.get(key)}; leave it out"
             )
     settings = _with_task_of(checkpoint, settings)
-    exchange = settings.train.exchange
+    exchange = settings.exchange
     named = settings.given & {"exchange", "exchange.precision"}
     if named and predict and "predict.precision" in settings.given:
         raise InputError(
@@ -119,28 +120,22 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
-    del has["model"]  # the group's short name for model.name
-    resolved = {**settings.resolved, **nest(has), "exchange": asdict(exchange)}
-    task = settings.train.task
+    task = settings.task
     if checkpoint.scorer:
         task = replace(task, scorer=checkpoint.scorer, dim=checkpoint.architecture.num_classes)
-    train = replace(settings.train, model=checkpoint.model, exchange=exchange, task=task)
-    return replace(settings, train=train, resolved=resolved)
+    model = checkpoint.model
+    return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)
 
 
 def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     """Settings with the checkpoint's task; InputError where the command line names another one."""
-    task, trained = settings.train.task, checkpoint.task_name
-    if task.name == trained:
+    name, trained = settings.task.name, checkpoint.task_name
+    if name == trained:
         return settings
-    if trained == "node_regression" and not settings.given & {"task", "task._target_"}:
-        dataset = replace(settings.partition.dataset, task=REGRESSION)
-        partition = replace(settings.partition, dataset=dataset)
-        train = replace(settings.train, task=replace(task, learns=REGRESSION))
-        return replace(settings, train=train, partition=partition)
+    if trained == REGRESSION and not settings.given & {"task", "task.name"}:
+        return with_values(settings, {"task.name": REGRESSION})
     raise InputError(
-        f"task={task.name}: the model of {checkpoint.directory} is for task={trained}; set that"
-        " task"
+        f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
     )
 
 
@@ -149,57 +144,48 @@ def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
 
     What the command line gives stays.
     """
-    dataset = dataset_like_training(checkpoint, settings.partition.dataset, settings.given)
-    spec = replace(settings, partition=replace(settings.partition, dataset=dataset))
-    dataset = replace(dataset, features=_with_stored_pipeline(checkpoint, spec))
+    settings = dataset_like_training(checkpoint, settings, settings.given)
+    settings = _with_stored_pipeline(checkpoint, settings)
     logger.info(
         "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline;"
         " split=%s",
-        dataset.symmetrize,
-        dataset.duplicates,
-        dataset.split.kind,
+        settings.symmetrize,
+        settings.duplicates,
+        settings.split.kind,
     )
-    return replace(settings, partition=replace(settings.partition, dataset=dataset))
+    return settings
 
 
-def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> FeatureSettings:
-    """Return the feature settings with the checkpoint's pipeline, unless one is set."""
-    features = settings.partition.dataset.features
+def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """Return the settings with the checkpoint's feature pipeline, unless one is set."""
     if not checkpoint.features or "features.spec" in settings.given:
-        return features
-    return replace(features, spec=str(checkpoint.directory))
+        return settings
+    return with_values(settings, {"features.spec": str(checkpoint.directory)})
 
 
 def _with_site_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:
     """The settings by which sites encode their tables, if they have any, as in training."""
-    dataset = settings.partition.dataset
-    if dataset.file is None or not has_site_tables(Path(dataset.file)):
+    if settings.dataset_file is None or not has_site_tables(Path(settings.dataset_file)):
         return settings
-    dataset = replace(dataset, features=_with_stored_pipeline(checkpoint, settings))
-    return replace(settings, partition=replace(settings.partition, dataset=dataset))
+    return _with_stored_pipeline(checkpoint, settings)
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:
     """Return the model settings by dotted name, and `model` for model.name."""
-    common = {
-        each.metadata["setting"].key: getattr(model, each.name)
-        for each in fields(model)
-        if each.name != "options"
-    }
-    own = {f"model.{key}": value for key, value in model.options.items()}
-    return {"model": model.name, **common, **own}
+    own = {f"model.{each.name}": getattr(model, each.name) for each in fields(model)}
+    return own | model.sizes | {"model": model.name}
 
 
 def run_workers(
     prepared: Prepared, run_dir: Path, predict: PredictSettings | None
 ) -> dict[str, Any]:
     """Run inference on this node's partitions; return the content of the result file."""
-    settings, cluster = prepared.settings, prepared.settings.train.cluster
+    settings = prepared.settings
     directory = prepared.directory
     run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
-    with start_workers.connect_nodes(cluster, run_info) as node:
+    with start_workers.connect_nodes(settings, run_info) as node:
         job = infer.InferJob(
-            settings=settings.train,
+            settings=settings,
             directory=directory,
             checkpoint=prepared.checkpoint,
             run_dir=run_dir,
@@ -207,8 +193,8 @@ def run_workers(
             predict=predict,
         )
         run_dir.mkdir(parents=True, exist_ok=True)
-        results = start_workers.run_workers(cluster.local_ranks, infer.main, job, node)
-    result: dict[str, Any] = results[cluster.local_ranks.start]
+        results = start_workers.run_workers(settings.local_ranks, infer.main, job, node)
+    result: dict[str, Any] = results[settings.local_ranks.start]
     result["seconds"]["total"] = time.time() - settings.started
     return {
         "run_id": node.run_id,
@@ -218,7 +204,7 @@ def run_workers(
         **({} if predict else baselines_of(directory)),
         **result,
         "versions": versions(),
-        "settings": settings.resolved,
+        "settings": settings.stored,
     }
 
 

@@ -64,26 +64,26 @@ def run(settings: PartitionSettings) -> Meta:
 
     Return its description.
     """
-    if settings.update.source is not None:
-        return rebalance_directory(settings.update)
-    datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
+    if settings.partition.source is not None:
+        return rebalance_directory(settings)
+    datasets.canonical_name(settings.dataset_name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)
     is_stored = local_copies.refresh(directory)
     existing = _find_existing(directory, request, settings, is_stored=is_stored)
     if existing is not None:
-        if settings.dgl_files and not (directory / f"{directory.name}.json").is_file():
+        if settings.partition.dgl_files and not (directory / f"{directory.name}.json").is_file():
             existing = _add_dgl_files(directory, existing)
         logger.info("%s exists, made with the same settings; using it", directory)
         if not is_stored:
             local_copies.upload_directory(directory, existing)
         print_report(existing, directory)
         return existing
-    if settings.method == "km1":
+    if settings.partition_method == "km1":
         hypergraph.library()  # a missing extra is reported before the data set is loaded
-    if settings.dgl_files:
+    if settings.partition.dgl_files:
         require_dgl("partition.dgl_files=true")
-        if settings.dataset.links:
+        if settings.links:
             _refuse_dgl_files("link prediction")
     # BLAS threads spin while they wait: beside other work, two took 100 times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
@@ -104,7 +104,7 @@ def verify(settings: PartitionSettings) -> None:
         InputError: a part is damaged.
     """
     named = directory_of(settings)
-    path = named if named.exists() else Path(settings.dir)
+    path = named if named.exists() else Path(settings.partition_dir)
     meta = Meta.read(path)
     if meta is not None:
         local_copies.fetch_parts(path, meta, range(len(meta.parts)))
@@ -133,21 +133,21 @@ class _SplitGraph:
 def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
-    num_parts, dataset = settings.num_partitions, settings.dataset
-    stored = {} if dataset.features.spec is None else read_spec(dataset.features)
+    num_parts = settings.num_partitions
+    stored = {} if settings.features.spec is None else read_spec(settings.features)
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = _read_graph(dataset, stored)
+            graph = _read_graph(settings, stored)
         with_dgl_files = _writes_dgl_files(settings, graph)
         with _timed(seconds, "split"):
-            if settings.dataset.links:
-                graph, states = encode_tables(graph, settings.dataset.features, None, stored)
+            if settings.links:
+                graph, states = encode_tables(graph, settings.features, None, stored)
                 graph, request = _select_relation(settings, graph, request, notes)
                 split = _split_pairs(settings, graph, request, states)
             else:
                 split = _split_nodes(settings, graph, stored)
     graph = split.graph
-    check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
+    check_memory(settings.partition_method, graph.num_edges, psutil.virtual_memory().available)
     with _timed(seconds, "assign"):
         assignment = assign(graph, split.masks["train_mask"], settings)
     with _timed(seconds, "cover"):
@@ -185,18 +185,18 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     return meta
 
 
-def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
+def _read_graph(settings: DatasetSettings, stored: States) -> AnyGraph:
     """Read the graph; with stored pipelines a column has the role that it has there."""
     try:
         return read_as_fitted(
-            lambda columns: datasets.read_graph(replace(dataset, columns=columns)),
-            dataset.columns,
+            lambda columns: datasets.read_graph(replace(settings, columns=columns)),
+            settings.columns,
             stored,
         )
     except MissingColumn as error:
         if stored and error.role in FITTED_ROLES:
             raise InputError(
-                f"{error}; the model of features.spec={dataset.features.spec} was trained with"
+                f"{error}; the model of features.spec={settings.features.spec} was trained with"
                 " this column"
             ) from error
         raise
@@ -205,10 +205,10 @@ def _read_graph(dataset: DatasetSettings, stored: States) -> AnyGraph:
 def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
     """Draw or take the split, then encode the features with training nodes' statistics."""
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
-    recipe = datasets.recipe(settings.dataset.name).split
-    split = node_split.draw(labelled, settings.dataset.split, recipe)
+    recipe = datasets.recipe(settings.dataset_name).split
+    split = node_split.draw(labelled, settings.split, recipe)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
-    graph, states = make_features(graph, settings.dataset.features, split.train, stored)
+    graph, states = make_features(graph, settings.features, split.train, stored)
     return _SplitGraph(graph, masks, split.describe(), states)
 
 
@@ -216,7 +216,7 @@ def _select_relation(
     settings: PartitionSettings, graph: AnyGraph, request: dict[str, Any], notes: list[str]
 ) -> tuple[GraphData, dict[str, Any]]:
     """Return the plain graph whose pairs are split, and the request with the full name."""
-    relation = settings.dataset.relation
+    relation = settings.task.relation
     if isinstance(graph, GraphData):
         if relation is not None:
             raise InputError(
@@ -233,11 +233,11 @@ def _split_pairs(
     settings: PartitionSettings, graph: GraphData, request: dict[str, Any], states: States
 ) -> _SplitGraph:
     """Split the pairs of a plain graph, and make the features from the remaining edges."""
-    dataset, split = settings.dataset, settings.dataset.split
+    split = settings.split
     if split.by is not None and split.by == (request["task.relation"] or "").split("__")[0]:
         split = replace(split, by="source")
-    pairs = split_links(graph, split, dataset.spectral, paths=dataset.paths)
-    pairs = replace(pairs, graph=add_kinds(pairs.graph, dataset.features))
+    pairs = split_links(graph, split, settings.task.spectral, paths=settings.task.paths)
+    pairs = replace(pairs, graph=add_kinds(pairs.graph, settings.features))
     no_masks = dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     return _SplitGraph(pairs.graph, no_masks, pairs.description, states, pairs)
 
@@ -257,13 +257,13 @@ def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
 
     Raises InputError if they are wanted where they cannot be.
     """
-    if settings.dataset.links:
+    if settings.links:
         return False
     if isinstance(graph, HeteroGraphData):
-        if settings.dgl_files:
+        if settings.partition.dgl_files:
             _refuse_dgl_files("a heterogeneous graph")
         return False
-    return has_dgl() if settings.dgl_files is None else settings.dgl_files
+    return has_dgl() if settings.partition.dgl_files is None else settings.partition.dgl_files
 
 
 def _refuse_dgl_files(kind: str) -> NoReturn:
@@ -289,8 +289,8 @@ def _provenance(
 ) -> dict[str, Any]:
     """Return the fields of Meta that say how the directory was made."""
     packages = ["torch", "numpy"]
-    if settings.method in ("metis", "km1"):
-        packages.append("mtkahypar" if settings.method == "km1" else metis.find_library())
+    if settings.partition_method in ("metis", "km1"):
+        packages.append("mtkahypar" if settings.partition_method == "km1" else metis.find_library())
     return {
         "request": request,
         "split": split,
@@ -387,7 +387,7 @@ def _number_keys(keys: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
 
 def is_local(settings: PartitionSettings) -> bool:
     """Return whether nothing has to be downloaded; InputError for an unknown data set."""
-    return datasets.is_local(settings.dataset)
+    return datasets.is_local(settings)
 
 
 def _find_existing(

@@ -8,23 +8,25 @@ from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_graph, read_meta
 from partitioning.file_io import check_path
+from partitioning.partition_settings import PartitionSettings
 from partitioning.update.rebalance import rebalance
-from partitioning.update_settings import UpdateSettings
 from retexo import __version__
 from retexo.apps.partition_report import print_report
 
 
-def rebalance_directory(settings: UpdateSettings) -> Meta:
+def rebalance_directory(settings: PartitionSettings) -> Meta:
     """Move few nodes to other partitions, and write the directory anew; return its description.
 
     Raises:
         InputError: it is no directory of this program, is damaged, or another process writes it.
     """
-    path = check_path("partition.from", str(settings.source)).resolve()  # of a link its target
+    path = check_path(
+        "partition.from", str(settings.partition.source)
+    ).resolve()  # of a link its target
     with writing(path):
         meta = read_meta(path)
         stored = read_graph(path, meta)
-        better = rebalance(stored, settings.max_imbalance, settings.max_moved)
+        better = rebalance(stored, settings.update.max_imbalance, settings.partition.max_moved)
         moved = sum(int((better[name] != stored.assignment[name]).sum()) for name in better)
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -21,7 +21,7 @@ from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
-from retexo.settings.schema import DEFINED, keys
+from retexo.settings.schema import DEFAULTS, keys
 
 NAMES = {"features": "features.kind", "split": "split.kind"}
 """Settings whose name in a request is another one."""
@@ -34,32 +34,31 @@ def directory_of(settings: PartitionSettings) -> Path:
 
     For dataset_name=file, NAME is the stem of dataset_file.
     """
-    dataset = settings.dataset
-    task = "-links" if dataset.links else "-regression" if dataset.regression else ""
-    name = f"{_data_name(settings)}{task}-{settings.method}-{settings.objective}"
-    return check_path("partition_dir", settings.dir) / f"{name}-{settings.num_partitions}"
+    task = "-links" if settings.links else "-regression" if settings.regression else ""
+    name = f"{_data_name(settings)}{task}-{settings.partition_method}-{settings.part_obj}"
+    return check_path("partition_dir", settings.partition_dir) / f"{name}-{settings.num_partitions}"
 
 
 def _data_name(settings: PartitionSettings) -> str:
     """Return the name of the data set in paths: dataset_name, or the stem of dataset_file."""
-    dataset = settings.dataset
-    if dataset.name != "file":
-        if Path(dataset.name).name != dataset.name or "\0" in dataset.name:
+    if settings.dataset_name != "file":
+        name = settings.dataset_name
+        if Path(name).name != name or "\0" in name:
             raise InputError(
-                f"dataset_name={dataset.name!r}: expected a name; a path goes into dataset_file"
+                f"dataset_name={name!r}: expected a name; a path goes into dataset_file"
             )
-        if dataset.file is not None and dataset.name != "parts":
+        if settings.dataset_file is not None and settings.dataset_name != "parts":
             raise InputError(
-                f"dataset_file={dataset.file} has no meaning with dataset_name={dataset.name}: "
+                f"dataset_file={settings.dataset_file} has no meaning with dataset_name={name}: "
                 "remove it, or set dataset_name=file"
             )
-        return dataset.name
-    if dataset.file is None:
+        return settings.dataset_name
+    if settings.dataset_file is None:
         raise InputError(
             "dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph"
             " file"
         )
-    return check_path("dataset_file", dataset.file).resolve().stem
+    return check_path("dataset_file", settings.dataset_file).resolve().stem
 
 
 def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
@@ -67,10 +66,10 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
 
     A file is represented by its name and checksum.
     """
-    dataset = settings.dataset
-    recipe = datasets.recipe(dataset.name)
-    split = asdict(dataset.split)
-    kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    recipe = datasets.recipe(settings.dataset_name)
+    split = asdict(settings.split)
+    del split["inductive"]
+    kind = recipe.split.kind if split.pop("kind") == "default" else settings.split.kind
     if split["index"] is None and kind == "given":
         split["index"] = recipe.split.index
     for name, default in (
@@ -82,51 +81,55 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     pair_split = {f"split.{name}": split.pop(name) for name in node_split.PAIR_SETTINGS}
     if pair_split["split.edges"] is not None:
         pair_split["split.edges"] = list(pair_split["split.edges"])  # as in JSON
-    if dataset.links:
-        kind = "files" if dataset.split.kind == "files" else "links"
-        split = {"seed": dataset.split.seed}
+    if settings.links:
+        kind = "files" if settings.split.kind == "files" else "links"
+        split = {"seed": settings.split.seed}
     elif kind == recipe.split.kind:
         split = {
             name: getattr(recipe.split, name, None) if value is None else value
             for name, value in split.items()
         }
     request = {
-        "dataset_name": datasets.canonical_name(dataset.name),
-        "symmetrize": recipe.symmetrize if dataset.symmetrize is None else dataset.symmetrize,
+        "dataset_name": datasets.canonical_name(settings.dataset_name),
+        "symmetrize": recipe.symmetrize if settings.symmetrize is None else settings.symmetrize,
         "split": kind,
         **{f"split.{name}": value for name, value in split.items()},
-        "partition_method": settings.method,
-        "part_obj": settings.objective,
+        "partition_method": settings.partition_method,
+        "part_obj": settings.part_obj,
         "num_partitions": settings.num_partitions,
-        "partition.seed": settings.seed,
-        "partition.balance_train": settings.balance_train,
-        "labels": dataset.labels,
-        "duplicates": dataset.duplicates,
-        **requested_features(dataset),
+        "partition.seed": settings.partition.seed,
+        "partition.balance_train": settings.partition.balance_train,
+        "labels": settings.labels,
+        "duplicates": settings.duplicates,
+        **requested_features(settings),
     }
-    if dataset.links:
-        request |= {"task": "link_prediction", "task.relation": dataset.relation, **pair_split}
-        request |= {"task.spectral": dataset.spectral, "task.paths": dataset.paths}
-    if dataset.regression:
+    if settings.links:
+        request |= {
+            "task": "link_prediction",
+            "task.relation": settings.task.relation,
+            **pair_split,
+        }
+        request |= {"task.spectral": settings.task.spectral, "task.paths": settings.task.paths}
+    if settings.regression:
         request["task"] = "node_regression"
-    if dataset.target is not None:
-        request["target"] = dataset.target
-    if not dataset.reverse:
+    if settings.target is not None:
+        request["target"] = settings.target
+    if not settings.relations.reverse:
         request["relations.reverse"] = False
-    if dataset.name in ("synthetic", "synthetic_hetero"):
-        synthetic = asdict(dataset.synthetic)
-        if dataset.name == "synthetic":
+    if settings.dataset_name in ("synthetic", "synthetic_hetero"):
+        synthetic = asdict(settings.synthetic)
+        if settings.dataset_name == "synthetic":
             del synthetic["types"], synthetic["relations"]
         request |= {f"synthetic.{name}": value for name, value in synthetic.items()}
     files: dict[str, str | Path | None] = {
-        "dataset_file": dataset.file,
-        "partition_file": settings.file,
+        "dataset_file": settings.dataset_file,
+        "partition_file": settings.partition_file,
     }
-    if dataset.features.spec is not None:
-        files["features.spec"] = find_spec(dataset.features.spec)
+    if settings.features.spec is not None:
+        files["features.spec"] = find_spec(settings.features.spec)
     if kind == "files":
         files |= {
-            f"split.{name}": node_split.index_file(name, dataset.split)
+            f"split.{name}": node_split.index_file(name, settings.split)
             for name in node_split.SPLITS
         }
     for name, file in files.items():
@@ -160,9 +163,11 @@ def made_with(meta: Meta) -> dict[str, Any]:
     """
     request = {NAMES.get(name, name): value for name, value in meta.request.items()}
     request.pop("task", None)
+    if request.get("split.kind") == "links":  # of pairs; `split` does not name it
+        del request["split.kind"]
     if isinstance(meta, HeteroMeta):
         request["target"] = meta.target
-    usual = {name: DEFINED[name][0].default for name in FIXED}
+    usual = {name: DEFAULTS[name] for name in FIXED}
     made = {name: value for name, value in usual.items() if not str(value).startswith("${")}
     for name, value in request.items():
         value = value["name"] if is_file_value(value) else value

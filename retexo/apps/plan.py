@@ -15,6 +15,7 @@ from partitioning import local_copies
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.setting_fields import with_values
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
 from retexo.apps.find_partitions import open_directory, with_found_parts
@@ -43,15 +44,15 @@ SLOW = 20.0
 """Dry runs that take longer skip other encodings; seconds."""
 BANDWIDTH = 1e9 / 8
 """Bytes per second of a worker's link: 1 Gbit/s."""
-OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
-    "exchange=exact": {"exchange": {"mode": "exact"}},
-    "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
-    "exchange.precision=int8": {"exchange": {"mode": "exact", "precision": "int8"}},
-    "gradient.precision=bf16": {"gradient": {"precision": "bf16"}},
-    "gradient.precision=int6": {"gradient": {"precision": "int6"}},
-    "gradient.secure=false": {"gradient": {"secure": False}},
-    "gradient.compression=powersgd": {"gradient": {"compression": "powersgd"}},
-    **{f"smoothing.reach={reach}": {"smoothing": {"reach": reach}} for reach in REACHES},
+OPTIONS: dict[str, dict[str, Any]] = {
+    "exchange=exact": {"exchange.mode": "exact"},
+    "exchange.precision=bf16": {"exchange.mode": "exact", "exchange.precision": "bf16"},
+    "exchange.precision=int8": {"exchange.mode": "exact", "exchange.precision": "int8"},
+    "gradient.precision=bf16": {"gradient.precision": "bf16"},
+    "gradient.precision=int6": {"gradient.precision": "int6"},
+    "gradient.secure=false": {"gradient.secure": False},
+    "gradient.compression=powersgd": {"gradient.compression": "powersgd"},
+    **{f"smoothing.reach={reach}": {"smoothing.reach": reach} for reach in REACHES},
 }
 
 
@@ -62,30 +63,30 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises:
         InputError: Settings are not supported, or partitions are missing or damaged.
     """
-    check(settings.train)
-    if settings.train.task.inductive:
+    check(settings)
+    if settings.split.inductive:
         raise InputError(
             "split.inductive=true: app=plan predicts runs in which no node is hidden; leave it out"
         )
     settings = with_found_parts(settings)
     directory = open_directory(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
-        check_directory(settings.train, directory)
-        return site_plan.run(settings.train, directory, run_dir)
+        check_directory(settings, directory)
+        return site_plan.run(settings, directory, run_dir)
     logger.info("%s: dry run", directory.path)
     parts = range(directory.num_parts)
     local_copies.fetch_parts(directory.path, directory.meta, parts)
     directory.verify(parts)
-    check_directory(settings.train, directory)
+    check_directory(settings, directory)
     partitions = [without_ledger(read_part(directory, part)) for part in parts]
-    predicted, options = _dry_run(settings.train, directory, partitions)
-    plain = estimate_traffic(_with_plain_exchange(settings.train), directory, partitions)
+    predicted, options = _dry_run(settings, directory, partitions)
+    plain = estimate_traffic(_with_plain_exchange(settings), directory, partitions)
     prediction = _plan_prediction(settings, directory, partitions)
-    limit = settings.train.num_rounds
+    limit = settings.num_rounds
     rounds = (
         {"limit": limit}
-        if settings.plan_rounds is None
-        else {"limit": limit, "given": settings.plan_rounds}
+        if settings.plan.rounds is None
+        else {"limit": limit, "given": settings.plan.rounds}
     )
     totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
     result = {
@@ -100,12 +101,12 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))
         ],
         "entries": [vars(entry) for entry in predicted.entries],
-        "smoothing": _smoothing(settings.train, predicted, options, list(rounds.values())[-1]),
+        "smoothing": _smoothing(settings, predicted, options, list(rounds.values())[-1]),
         "prediction": prediction,
         "options": dict(
             sorted(totals.items(), key=lambda option: option[1])
         ),  # the fewest bytes first
-        **_estimate_by_formulas(settings.train, directory, partitions, plain, rounds),
+        **_estimate_by_formulas(settings, directory, partitions, plain, rounds),
         "network_seconds": {
             name: network_seconds(predicted, len(partitions), number)
             for name, number in rounds.items()
@@ -123,10 +124,10 @@ def _plan_prediction(
 
     There are none for links, which ask what they score.
     """
-    if settings.train.task.links:
+    if settings.task.links:
         return {}
-    exchange = settings.train.exchange.at_prediction(settings.predict.precision)
-    train = replace(settings.train, exchange=exchange)
+    exchange = settings.exchange.at_prediction(settings.predict.precision)
+    train = replace(settings, exchange=exchange)
     entries = estimate_prediction(train, directory, partitions)
     by_kind: Counter[str] = Counter()
     for entry in entries:
@@ -242,24 +243,7 @@ def _smoothing(
 
 def _with_plain_exchange(settings: TrainSettings) -> TrainSettings:
     """Return the settings with exchange=plain and rows in fp32."""
-    return _with_values(settings, {"exchange": {"mode": "plain", "precision": "fp32"}})
-
-
-def _with_values(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSettings:
-    """Return the settings with other values, by group and name.
-
-    A list per layer gets the value in every layer.
-    """
-    made = {}
-    for group, values in new.items():
-        own, layers = getattr(settings, group), settings.model.depth
-        lists = {
-            name: (value,) * layers
-            for name, value in values.items()
-            if isinstance(getattr(own, name), tuple)
-        }
-        made[group] = replace(own, **{**values, **lists})
-    return replace(settings, **made)
+    return with_values(settings, {"exchange.mode": "plain", "exchange.precision": "fp32"})
 
 
 def _list_variants(settings: TrainSettings) -> dict[str, TrainSettings]:
@@ -269,7 +253,7 @@ def _list_variants(settings: TrainSettings) -> dict[str, TrainSettings]:
         for name in OPTIONS
         if not (settings.gradient.secure and name.startswith("gradient.precision"))
     )
-    changed = {name: _with_values(settings, OPTIONS[name]) for name in fits}
+    changed = {name: with_values(settings, OPTIONS[name]) for name in fits}
     smooths = settings.smoothing.steps > 0
     return {
         name: other
@@ -284,12 +268,12 @@ def _list_variants(settings: TrainSettings) -> dict[str, TrainSettings]:
 def _print(
     settings: Settings, predicted: TrafficEstimate, result: dict[str, Any], run_dir: Path
 ) -> None:
-    train = settings.train
     print(
-        f"{result['partitions']}: {train.model.name}, {result['workers']} workers,"
-        f" exchange={train.exchange.mode} ({', '.join(dict.fromkeys(train.exchange.precision))}),"
-        f" gradient={train.gradient.mode} ({train.gradient.precision},"
-        f" {train.gradient.compression})\n"
+        f"{result['partitions']}: {settings.model.name}, {result['workers']} workers,"
+        f" exchange={settings.exchange.mode}"
+        f" ({', '.join(dict.fromkeys(settings.exchange.precision))}),"
+        f" gradient={settings.gradient.mode} ({settings.gradient.precision},"
+        f" {settings.gradient.compression})\n"
     )
     _print_entries(predicted)
     for name, number in result["rounds"].items():

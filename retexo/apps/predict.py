@@ -30,9 +30,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         TrainingError: A worker failed.
     """
     _check_links(settings)
-    wanted, cluster = settings.predict, settings.train.cluster
+    wanted = settings.predict
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
-    begun = run_dir / f".predicting{cluster.node_rank}"
+    begun = run_dir / f".predicting{settings.node_rank}"
     if begun.exists() and not (run_dir / "predictions.json").exists():
         logger.warning("%s: removing what an app=predict left that was killed", run_dir)
         _remove_outputs(run_dir, (*predictions.KINDS, *joined))
@@ -48,9 +48,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         run_dir.mkdir(parents=True, exist_ok=True)
         begun.touch()
         result = run_workers(prepared, run_dir, wanted)
-        if cluster.node_rank == 0:
+        if settings.node_rank == 0:
             result["parts_missing"] = predictions.merge(
-                run_dir, cluster.num_partitions, wanted.format
+                run_dir, settings.num_partitions, wanted.format
             )
             write_json(run_dir / "predictions.json", result)
     except BaseException:
@@ -58,8 +58,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         raise
     finally:
         begun.unlink(missing_ok=True)
-    if cluster.node_rank != 0:
-        for rank in cluster.local_ranks:
+    if settings.node_rank != 0:
+        for rank in settings.local_ranks:
             print_rows({"written": run_dir / "predictions" / f"part{rank}.{wanted.format}"})
         return result
     if result["parts_missing"]:
@@ -71,7 +71,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         )
     print_table(
         result,
-        settings.train.measure_dv,
+        settings.measure_dv,
         [run_dir / name for name in (*joined, "predictions.json")],
     )
     return result
@@ -94,7 +94,7 @@ def _check_links(settings: Settings) -> None:
         for name in ("pairs", "top", "nodes")
         if getattr(wanted, name) is not None
     }
-    if not settings.train.task.links:
+    if not settings.task.links:
         for name, value in given.items():
             raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
     elif set(given) not in ({"pairs"}, {"top", "nodes"}) or wanted.embeddings:
@@ -114,9 +114,7 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
             if not len(ids):
                 raise InputError(f"{where}: has no ids; give one at least")
             named = directory.node_names(0) is not None
-            known = [
-                directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks
-            ]
+            known = [directory.read(part).node_ids.numpy() for part in settings.local_ranks]
             unknown = (
                 find_positions(np.concatenate(known), make_id_keys(ids, named=named, where=where))
                 < 0

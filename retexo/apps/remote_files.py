@@ -5,13 +5,13 @@ The addresses in the settings are replaced by the paths of the copies, so the ap
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from partitioning import local_copies
 from partitioning.errors import InputError
 from partitioning.object_store import Place, is_remote
+from partitioning.setting_fields import with_values
 from retexo import apps
 from retexo.apps.find_partitions import has_partitions
 from retexo.apps.partition_request import directory_of
@@ -56,31 +56,28 @@ def with_local_copies(settings: Settings) -> Settings:
     A data set is copied unless the app finds partitions. Of partitions only the descriptions are
     copied here; `open_local` copies those of this machine.
     """
-    cache, partition = Path(settings.remote.cache), settings.partition
+    cache = Path(settings.remote.cache)
+    values: dict[str, Any] = {"remote.upload": None}
     if is_remote(settings.checkpoint_dir):
         place = Place("checkpoint_dir", str(settings.checkpoint_dir))
-        settings = replace(settings, checkpoint_dir=str(local_copies.copy_data(place, cache)))
+        values["checkpoint_dir"] = str(local_copies.copy_data(place, cache))
     data = None
-    if is_remote(partition.dataset.file):
-        data = Place("dataset_file", str(partition.dataset.file))
-        file = str(local_copies.place_of(data, cache))
-        partition = replace(partition, dataset=replace(partition.dataset, file=file))
-    if is_remote(partition.dir):
-        if settings.train.trainer.name == "sampled":
+    if is_remote(settings.dataset_file):
+        data = Place("dataset_file", str(settings.dataset_file))
+        values["dataset_file"] = str(local_copies.place_of(data, cache))
+    if is_remote(settings.partition_dir):
+        if settings.trainer.name == "sampled":
             raise InputError(
-                f"partition_dir={partition.dir}: trainer=sampled reads DGL's files, which are not"
-                " copied; copy the directory to this machine"
+                f"partition_dir={settings.partition_dir}: trainer=sampled reads DGL's files, which"
+                " are not copied; copy the directory to this machine"
             )
-        base = local_copies.mirror(Place("partition_dir", partition.dir), cache)
+        base = local_copies.mirror(Place("partition_dir", settings.partition_dir), cache)
+        values["partition_dir"] = str(base)
         # DGL's files would double what is written.
-        partition = replace(partition, dir=str(base), dgl_files=bool(partition.dgl_files))
-        if partition.dataset.name != "parts":
-            local_copies.find_stored(base, directory_of(partition).name, partition.dataset.name)
-    settings = replace(
-        settings,
-        partition=partition,
-        remote=replace(settings.remote, upload=None),
-    )
+        values["partition.dgl_files"] = bool(settings.partition.dgl_files)
+    settings = with_values(settings, values)
+    if "partition_dir" in values and settings.dataset_name != "parts":
+        local_copies.find_stored(base, directory_of(settings).name, settings.dataset_name)
     if data is not None and not _has_all_it_needs(settings):
         local_copies.copy_data(data, cache)
     return settings
@@ -88,7 +85,7 @@ def with_local_copies(settings: Settings) -> Settings:
 
 def _has_all_it_needs(settings: Settings) -> bool:
     """Return whether the app reads partitions that are there, and not the data set."""
-    if settings.app not in READ_PARTITIONS or settings.partition.dataset.name == "parts":
+    if settings.app not in READ_PARTITIONS or settings.dataset_name == "parts":
         return False
     try:
         return has_partitions(settings)
@@ -98,7 +95,7 @@ def _has_all_it_needs(settings: Settings) -> bool:
 
 def _upload_place(settings: Settings, run_dir: Path) -> Place | None:
     """Return where node 0 uploads the run directory: below remote.upload, as below this folder."""
-    is_first_node = settings.train.cluster.node_rank == 0
+    is_first_node = settings.node_rank == 0
     if settings.remote.upload is None or settings.app in UPLOAD_NOTHING or not is_first_node:
         return None
     place = Place("remote.upload", settings.remote.upload)

@@ -15,9 +15,8 @@ from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
 from retexo.results.runs import shortest
 from retexo.settings.flatten import flatten, without
-from retexo.settings.options import default
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import LISTS, PER_LAYER
+from retexo.settings.schema import LISTS, PER_LAYER, default
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +49,8 @@ def continue_job(settings: Settings, run_dir: Path) -> Settings:
 
     It goes on from its state. Without one, what an earlier attempt left is removed.
     """
-    if settings.train.checkpoint.keep and (run_dir / RUN_FILE).is_file():
-        return replace(settings, train=replace(settings.train, resume="auto"))
+    if settings.checkpoint.keep and (run_dir / RUN_FILE).is_file():
+        return replace(settings, resume="auto")
     for path in (run_dir / name for name in OUTPUTS):
         if path.is_dir():
             shutil.rmtree(path)

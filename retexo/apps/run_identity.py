@@ -14,7 +14,7 @@ PER_NODE = keys(lambda setting: setting.per_node)
 
 def shared_settings(settings: Settings) -> dict[str, Any]:
     """Settings that have to be the same on every node and when a run is resumed."""
-    return without(settings.resolved, PER_NODE)
+    return without(settings.stored, PER_NODE)
 
 
 def versions() -> dict[str, str]:

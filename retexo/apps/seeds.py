@@ -13,10 +13,11 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from partitioning.partition_settings import PartitionSettings
 from retexo.apps.resume import OUTPUTS, check_unused
 from retexo.apps.summary import print_rows
 from retexo.results.atomic_write import write_json
@@ -26,6 +27,8 @@ from retexo.settings.run_settings import Settings
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
+OF_LAUNCHER = ("parts_per_node", "node_rank", "distributed", "launcher_env", "run_key")
+"""What a launcher may have set."""
 Train = Callable[[Settings, Path], dict[str, Any]]
 
 
@@ -50,7 +53,7 @@ def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]
         "runs": [f"seed{seed}" for seed in seeds],
         **summarise(summaries),
     }
-    if settings.train.cluster.node_rank == 0:
+    if settings.node_rank == 0:
         write_json(run_dir / "seeds.json", found)
         _print_table(found, run_dir)
     return found
@@ -66,11 +69,10 @@ def _settings_of(settings: Settings, seed: int) -> Settings:
         if each not in options and each.split("=")[0].lstrip("+") != "seeds"
     ]
     job = compose([*overrides, "seeds=null", f"seed={seed}"], name, *folder)
-    train = replace(job.train, cluster=settings.train.cluster)  # a launcher may have set it
-    job = replace(job, train=train, is_multirun_job=True)
-    if settings.train.cluster.num_nodes == 1:
-        return job
-    return replace(job, partition=settings.partition, given=settings.given)
+    names = [*OF_LAUNCHER]
+    if settings.num_nodes > 1:
+        names += [each.name for each in fields(PartitionSettings)] + ["given"]
+    return replace(job, is_multirun_job=True, **{name: getattr(settings, name) for name in names})
 
 
 def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

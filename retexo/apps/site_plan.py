@@ -46,7 +46,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
         if peer != site.rank:
-            nodes = [each.count_own_nodes(peer, settings.max_rows_shared) for each in tables]
+            nodes = [each.count_own_nodes(peer, settings.sites.max_rows_shared) for each in tables]
             rows = zip(nodes, tables, strict=True)
             by_site[name] = {
                 "ids_asked_for": sum(int((each.halo_owner == peer).sum()) for each in tables),

@@ -78,17 +78,17 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         TrainingError: a worker failed.
     """
     initial = None
-    if settings.train.init is not None:
-        initial = open_checkpoint(Path(settings.train.init), "init")
+    if settings.init is not None:
+        initial = open_checkpoint(Path(settings.init), "init")
         settings = with_model_of(initial, settings, predict=False)
-        model = settings.train.model
+        model = settings.model
         logger.info(
             "starts from %s: %s with num_layers=%d", initial.directory, model.name, model.depth
         )
-    check(settings.train)
+    check(settings)
     settings = with_found_parts(settings)
     shared = shared_settings(settings)
-    source = settings.train.resume
+    source = settings.resume
     is_new_job = settings.is_multirun_job and source is None
     ignored = settings_of_directory(settings)
     finished = resume.finished("auto" if is_new_job else source, run_dir, shared, ignored)
@@ -97,8 +97,8 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         return finished
     if is_new_job:
         settings = resume.continue_job(settings, run_dir)
-        source = settings.train.resume
-    cluster = settings.train.cluster
+        source = settings.resume
+    cluster = settings
     resume.check_place(source, run_dir, cluster.local_ranks)
     check_machine(cluster)
     directory = open_local(settings)
@@ -112,12 +112,12 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         check_continues(initial, directory, cluster.local_ranks)
     resume.check_same(source, run_dir, description, shared)
     with (
-        observing(settings.train, run_dir, callbacks) as observers,
+        observing(settings, run_dir, callbacks) as observers,
         start_workers.terminate_as_exit(),
     ):
         training = Training(settings, run_dir, directory, description, shared, observers)
         summary = training.run()
-    if cluster.node_rank != 0 and settings.train.checkpoint.keep:
+    if cluster.node_rank != 0 and settings.checkpoint.keep:
         resume.note_done(run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
     if cluster.node_rank == 0:
@@ -150,22 +150,22 @@ class Training:
 
     @property
     def cluster(self) -> ClusterSettings:
-        return self.settings.train.cluster
+        return self.settings
 
     @property
     def keeps_state(self) -> bool:
-        return self.settings.train.checkpoint.keep
+        return self.settings.checkpoint.keep
 
     @property
     def max_restarts(self) -> int:
-        if self.cluster.max_restarts is not None:
-            return self.cluster.max_restarts
-        return 0 if self.settings.train.checkpoint.every is None else DEFAULT_RESTARTS
+        if self.cluster.distributed.max_restarts is not None:
+            return self.cluster.distributed.max_restarts
+        return 0 if self.settings.checkpoint.every is None else DEFAULT_RESTARTS
 
     @property
     def resume_from(self) -> str | None:
         """The setting `resume`; a restart always resumes the state in the run directory."""
-        return "auto" if self.causes and self.keeps_state else self.settings.train.resume
+        return "auto" if self.causes and self.keeps_state else self.settings.resume
 
     @property
     def is_observed(self) -> bool:
@@ -177,7 +177,7 @@ class Training:
         if not self.is_observed:
             return self._run_with_restarts()
         try:
-            self.observers.start(self.settings.resolved)
+            self.observers.start(self.settings.stored)
             summary = self._run_with_restarts()
             self.observers.finish(summary["bytes"]["total"])
             return summary
@@ -216,14 +216,14 @@ class Training:
             if self.cluster.local_index(self.cluster.local_ranks.start) == 0:
                 write_json(
                     self.run_dir / "config.json",
-                    {"run_id": node.run_id, **self.settings.resolved},
+                    {"run_id": node.run_id, **self.settings.stored},
                 )
             self.summary = {
                 **baselines_of(self.directory),
                 "status": "running",
                 "run_id": node.run_id,
                 "versions": versions(),
-                "settings": self.settings.resolved,
+                "settings": self.settings.stored,
                 "partition_digest": self.directory.digest(),
                 "data_checksums": self._data_checksums(),
                 "restarts": {"count": len(self.causes), "causes": self.causes},
@@ -250,7 +250,7 @@ class Training:
         """Connect to the other nodes; `stack` closes the connections."""
         if not self.causes:
             return stack.enter_context(start_workers.connect_nodes(self.cluster, self._run_info()))
-        deadline = time.monotonic() + self.cluster.rejoin_timeout
+        deadline = time.monotonic() + self.cluster.distributed.rejoin_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:
@@ -286,7 +286,7 @@ class Training:
                 self.description,
                 self.shared,
             )
-        settings = replace(self.settings.train, resume=self.resume_from)
+        settings = replace(self.settings, resume=self.resume_from)
         return TrainJob(settings, self.directory, self.run_dir, node.rendezvous, identity)
 
     def _pause(self) -> None:
@@ -337,8 +337,8 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "link_prediction": link_rows,
     }
     rows = {
-        "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
-        **score_rows[settings.train.task.name](summary),
+        "model, trainer": f"{settings.model.name}, {settings.trainer.name}",
+        **score_rows[settings.task.name](summary),
         **transductive_rows(summary),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         **_resumed_row(summary["resumed"]),
@@ -347,5 +347,5 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "bytes sent": f"{counted['total']:,}",
         "results": str(run_dir),
     }
-    print_rows(rows | (byte_rows(counted) if settings.train.measure_dv else {}))
+    print_rows(rows | (byte_rows(counted) if settings.measure_dv else {}))
     print("", *conclude(summary, str(run_dir)), sep="\n")

@@ -1,6 +1,7 @@
 """`app=update`: apply tables of new, changed and deleted nodes and edges to a directory."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from partitioning.directory.meta import Meta
@@ -20,11 +21,11 @@ def run(settings: Settings, run_dir: Path) -> Meta:
     start = time.perf_counter()
     tables = (
         check_path(f"update.{name}", value)
-        for name, value in vars(settings.partition.update).items()
+        for name, value in asdict(settings.update).items()
         if name.endswith(("_nodes", "_edges")) and value is not None
     )
-    check_table_sizes(tables, settings.partition.dataset.max_gib)
-    made = update_directory(path, settings.partition.update, __version__)
+    check_table_sizes(tables, settings.dataset_max_gib)
+    made = update_directory(path, settings.update, __version__)
     print_report(made.meta, path)
     for note in made.notes:
         print(f"note: {note}")
@@ -38,17 +39,16 @@ def run(settings: Settings, run_dir: Path) -> Meta:
 
 def find_directory(settings: Settings) -> Path:
     """Return the directory: partition_dir itself, or the one in it that the settings name."""
-    folder = check_path("partition_dir", settings.partition.dir).resolve()
+    folder = check_path("partition_dir", settings.partition_dir).resolve()
     if (folder / "meta.json").is_file():
         return folder
-    partition = settings.partition
     is_named = {
         "dataset_name",
         "dataset_file",
         "partition_method",
         "num_partitions",
     } & settings.given
-    named = directory_of(partition) if is_named else None
+    named = directory_of(settings) if is_named else None
     if named is not None and named.is_dir():
         return named.resolve()
     found = (

@@ -46,26 +46,32 @@ def open_endpoint(
         timeout: seconds within which the hub has to be reached, or node 0's name to be known.
         stack: closes the listener.
     """
-    node, own_port = cluster.node_rank, cluster.inbound_port or 0
+    node, own_port = cluster.node_rank, cluster.distributed.inbound_port or 0
     if hub is not None and not own_port:
         if node == hub.node:
-            logger.info("node 0 is the hub, at %s", cluster.hub)
+            logger.info("node 0 is the hub, at %s", cluster.distributed.hub)
             stack.enter_context(serving_hub(_listen_as_hub(cluster), hub.tls))
-        logger.info("node %d is reached through the hub at %s", node, cluster.hub)
+        logger.info("node %d is reached through the hub at %s", node, cluster.distributed.hub)
         try:
             at_hub = hub.wait(timeout)
         except OSError as error:
-            raise TrainingError(f"distributed.hub={cluster.hub}: not reached: {error}") from error
+            raise TrainingError(
+                f"distributed.hub={cluster.distributed.hub}: not reached: {error}"
+            ) from error
         stack.callback(at_hub.close)
         return Endpoint(at_hub, "none", f"{THROUGH_HUB}:{node}")
     if hub is not None:
-        interface = cluster.interface or route_interface(*cluster.hub_address, "distributed.hub")
+        interface = cluster.distributed.interface or route_interface(
+            *cluster.distributed.hub_address, "distributed.hub"
+        )
         address = interface_address(interface)
     else:
         if not cluster.one_machine:
-            _wait_for_name(cluster.master_addr, timeout)
+            _wait_for_name(cluster.distributed.master_addr, timeout)
         interface = choose_interface(cluster)
-        address = interface_address(interface, preferred=_resolve_host(cluster.master_addr))
+        address = interface_address(
+            interface, preferred=_resolve_host(cluster.distributed.master_addr)
+        )
     if node == 0:
         listener = _listen_as_node_0(cluster, interface, address)
     else:
@@ -97,12 +103,12 @@ def _wait_for_name(host: str, timeout: float) -> None:
 def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
     """Listen at distributed.hub, for node 0 as the hub."""
     try:
-        return listen(*cluster.hub_address)
+        return listen(*cluster.distributed.hub_address)
     except OSError as error:
         raise InputError(
-            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}; members.json"
-            " lists no hub after the nodes, so node 0 is the hub: give one of its addresses, or"
-            " list the hub (`retexo credentials members`)"
+            f"distributed.hub={cluster.distributed.hub}: cannot listen there: {error.strerror};"
+            " members.json lists no hub after the nodes, so node 0 is the hub: give one of its"
+            " addresses, or list the hub (`retexo credentials members`)"
         ) from error
 
 
@@ -113,12 +119,14 @@ def choose_interface(cluster: ClusterSettings) -> str:
     """
     if cluster.one_machine:
         return loopback()
-    interface = cluster.interface or route_interface(cluster.master_addr, cluster.master_port)
-    if interface == loopback() and cluster.interface is None:
+    interface = cluster.distributed.interface or route_interface(
+        cluster.distributed.master_addr, cluster.distributed.master_port
+    )
+    if interface == loopback() and cluster.distributed.interface is None:
         raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: set distributed.interface={interface}"
-            " on every node if all run on this machine, else give node 0's address; other machines"
-            " cannot reach a loopback address"
+            f"distributed.master_addr={cluster.distributed.master_addr}: set"
+            f" distributed.interface={interface} on every node if all run on this machine,"
+            " else give node 0's address; other machines cannot reach a loopback address"
         )
     return interface
 
@@ -132,18 +140,18 @@ def _listen_as_node_0(cluster: ClusterSettings, interface: str, address: str) ->
         listener = listen(address, 0)
         _share_address(cluster, f"{address}:{listener.getsockname()[1]}")
         return listener
-    where = f"{address}:{cluster.master_port}"
-    if not cluster.one_machine and address not in _resolve_host(cluster.master_addr):
+    where = f"{address}:{cluster.distributed.master_port}"
+    if not cluster.one_machine and address not in _resolve_host(cluster.distributed.master_addr):
         raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: node 0 has {address} on interface"
-            f" {interface}; give that address to every node, or choose another"
+            f"distributed.master_addr={cluster.distributed.master_addr}: node 0 has {address} on"
+            f" interface {interface}; give that address to every node, or choose another"
             " distributed.interface"
         )
     try:
-        listener = listen(address, cluster.master_port)
+        listener = listen(address, cluster.distributed.master_port)
     except OSError as error:
         raise InputError(
-            f"distributed.master_port={cluster.master_port}: cannot listen on {where}:"
+            f"distributed.master_port={cluster.distributed.master_port}: cannot listen on {where}:"
             f" {error.strerror}; choose a free port, the same on every node, and an address of"
             " node 0"
         ) from error
@@ -165,12 +173,12 @@ def _resolve_host(host: str) -> set[str]:
 
 def master_address(cluster: ClusterSettings) -> tuple[str, int]:
     """Host and port at which node 0 listens."""
-    if cluster.hub is not None:
+    if cluster.distributed.hub is not None:
         return THROUGH_HUB, 0
     if _has_launcher_store(cluster):
         return split_address(_share_address(cluster))
-    host = interface_address(loopback()) if cluster.one_machine else cluster.master_addr
-    return host, cluster.master_port
+    host = interface_address(loopback()) if cluster.one_machine else cluster.distributed.master_addr
+    return host, cluster.distributed.master_port
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -189,8 +197,11 @@ def _has_launcher_store(cluster: ClusterSettings) -> bool:
 
 def _share_address(cluster: ClusterSettings, address: str | None = None) -> str:
     """Write node 0's address into torchrun's store, or wait for it there."""
-    where, key = (cluster.master_addr, cluster.master_port), f"retexo {cluster.run_key}"
-    return share_by_launcher(*where, cluster.init_timeout, key, address)
+    where, key = (
+        (cluster.distributed.master_addr, cluster.distributed.master_port),
+        f"retexo {cluster.run_key}",
+    )
+    return share_by_launcher(*where, cluster.distributed.init_timeout, key, address)
 
 
 def loopback() -> str:

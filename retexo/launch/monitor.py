@@ -196,7 +196,7 @@ class NodeMonitor:
         self._peers = {other: Peer(channel) for other, channel in node.links.items()}
         self._own = node.rank
         self._phase = "start"
-        self._timeout = node.cluster.heartbeat_timeout
+        self._timeout = node.cluster.distributed.heartbeat_timeout
         self._failures: list[Failure] = []
         self._deadline = float("inf")
         """When the cause is raised, even if node 0 has not decided or workers still run."""

@@ -108,7 +108,7 @@ def connect_nodes(
         TrainingError: a node did not come in time.
     """
     tls, hub = make_security(cluster)
-    limit, seconds = "distributed.init_timeout", cluster.init_timeout
+    limit, seconds = "distributed.init_timeout", cluster.distributed.init_timeout
     if rejoin_seconds is not None:
         limit, seconds = "distributed.rejoin_timeout", rejoin_seconds
     with ExitStack() as stack:
@@ -131,7 +131,7 @@ def connect_nodes(
             compared = {
                 **flatten(run.settings),
                 "num_partitions": cluster.num_partitions,
-                "distributed.backend": cluster.backend,
+                "distributed.backend": cluster.distributed.backend,
             }
             own = NodeInfo(
                 run_key=cluster.run_key,
@@ -178,15 +178,15 @@ def _make_node(
         cluster.num_partitions,
         interface,
         store,
-        cluster.init_timeout,
-        cluster.timeout,
+        cluster.distributed.init_timeout,
+        cluster.distributed.timeout,
         run_id,
-        cluster.parts_per_node,
+        cluster.workers_per_node,
         None if tls is None else tls.secure_stream,
         f"{run_id} {tls and tls.members}",
     )
     node = Node(cluster, run_id, rendezvous)
-    if cluster.backend == "sockets":
+    if cluster.distributed.backend == "sockets":
         node.streams = {rank: {} for rank in cluster.local_ranks}
     for (other, *ends), channel in found.items():
         if not ends:
@@ -239,7 +239,7 @@ class Participant:
         opener = max(pair, key=lambda node: (node in through_hub, node))
         ranks = product(self.cluster.ranks_of(opener), self.cluster.ranks_of(*pair - {opener}))
         streams: set[Key] = set()
-        if self.cluster.backend == "sockets":
+        if self.cluster.distributed.backend == "sockets":
             streams = {(opener, *two) for two in ranks}
         return streams if 0 in pair else {(opener,), *streams}
 
@@ -268,7 +268,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
         coordinator.send_reply({"absent": message})
         raise TrainingError(message)
     secret = secrets.token_hex(16)
-    if participant.cluster.backend != "sockets":
+    if participant.cluster.distributed.backend != "sockets":
         store = stack.enter_context(serving_store(endpoint.address.rpartition(":")[0]))
     where = "" if store is None else f"{store[0]}:{store[1]}"
     coordinator.send_reply({"run": secret, "store": where, "nodes": coordinator.addresses})

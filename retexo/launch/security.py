@@ -18,12 +18,12 @@ def make_security(cluster: ClusterSettings) -> tuple[Tls | None, Hub | None]:
     if not cluster.encrypted:
         return None, None
     tls: Tls = import_certificates().read_credentials(
-        Path(str(cluster.credentials)), cluster.node_rank, cluster.num_nodes
+        Path(str(cluster.distributed.credentials)), cluster.node_rank, cluster.num_nodes
     )
-    if cluster.hub is None:
+    if cluster.distributed.hub is None:
         return tls, None
     is_node_0 = len(tls.members) == cluster.num_nodes  # no hub is listed
-    return tls, Hub(*cluster.hub_address, tls, 0 if is_node_0 else cluster.num_nodes)
+    return tls, Hub(*cluster.distributed.hub_address, tls, 0 if is_node_0 else cluster.num_nodes)
 
 
 def import_certificates() -> ModuleType:

@@ -31,7 +31,7 @@ def connect_nodes(
 ) -> Iterator[Node]:
     """Wait until workers can be forked at once, then connect the nodes (connect_nodes)."""
     if cluster.num_nodes > 1:
-        fork_server.wait_until_warm(cluster.init_timeout)
+        fork_server.wait_until_warm(cluster.distributed.init_timeout)
     with rendezvous.connect_nodes(cluster, run, rejoin_seconds) as node:
         yield node
 
@@ -81,7 +81,7 @@ def run_workers(
         stack.push(
             lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit))
         )
-        fork_server.start_processes(processes, node.cluster.init_timeout)
+        fork_server.start_processes(processes, node.cluster.distributed.init_timeout)
         handed_over.close()  # a worker then notices when the other end of a stream has ended
         for _, sender in pipes.values():
             sender.close()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from retexo.models.block import Block
 from retexo.models.matrix import Matrix, RowIndex, dropout, matmul, take_rows
-from retexo.settings.run_settings import ModelSettings
+from retexo.settings.options import ModelSettings
 
 
 @dataclass(frozen=True)

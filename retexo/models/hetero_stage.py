@@ -33,7 +33,7 @@ from retexo.models.conv_registry import build_convolution, check_model
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
 from retexo.models.stage import Architecture, Stage, build_stages, read_model
-from retexo.settings.run_settings import ModelSettings
+from retexo.settings.options import ModelSettings
 
 PLAIN_NODE = "node"
 """The only node type of a plain graph."""
@@ -144,9 +144,7 @@ class HeteroArchitecture:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object, like Architecture's; relations are lists of three."""
-        common = asdict(self.model)
-        options = common.pop("options")
-        return {**common, **options, **asdict(self.schema), "num_classes": self.num_classes}
+        return {**asdict(self.model), **asdict(self.schema), "num_classes": self.num_classes}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.models.conv_registry import build_convolution, check_model, find_options_class
+from retexo.models.conv_registry import build_convolution, check_model, find_convolution
 from retexo.models.convolution import (
     Convolution,
     Inputs,
@@ -25,7 +25,8 @@ from retexo.models.convolution import (
 )
 from retexo.models.matrix import dropout, matmul
 from retexo.models.scorer import Scorer
-from retexo.settings.run_settings import MAX_LAYERS, REACHES, ModelSettings
+from retexo.settings.options import MAX_LAYERS, MODELS, ModelSettings
+from retexo.settings.run_settings import REACHES
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,10 @@ class Architecture:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object: the settings of the model and of its convolution, and the sizes."""
-        common = asdict(self.model)
-        options = common.pop("options")
         sizes = {
             name: value for name, value in vars(self).items() if name != "model" and value != ""
         }
-        return {**common, **options, **sizes}
+        return {**asdict(self.model), **sizes}
 
     @classmethod
     def of(
@@ -83,11 +82,9 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
     range.
     """
 
-    def read(settings: type) -> dict[str, Any]:
-        names = (field.name for field in fields(settings))
-        return {name: content[name] for name in names if name != "options"}
-
-    return ModelSettings(**read(ModelSettings), options=read(find_options_class(content["name"])))
+    find_convolution(content["name"])
+    cls = MODELS[content["name"]]
+    return cls(**{each.name: content[each.name] for each in fields(cls)})
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]

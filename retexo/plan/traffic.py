@@ -176,7 +176,7 @@ def _build_on_cpu(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
 ) -> tuple[TrainSettings, list[Any]]:
     """Settings of a dry run, and its network, which threads would draw from one random state."""
-    settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
+    settings = replace(settings, device="cpu")
     return settings, build_network(find_architecture(settings, directory, parts), settings.seed)
 
 
@@ -401,6 +401,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     With validation nodes it may end every `patience` rounds; without them, after each round from
     `patience` on. See retexo.rounds.training_loop.run_rounds.
     """
+    limit: int
     patience, limit = (
         settings.stopping.patience_of(layer, settings.model.depth),
         settings.num_rounds[layer],

@@ -35,7 +35,7 @@ from retexo.models.stage import OutputHeads, Stage
 from retexo.models.target_scale import TargetScale
 from retexo.results.atomic_write import atomic_write, write_json
 from retexo.settings.communication_settings import ExchangeSettings
-from retexo.settings.run_settings import ModelSettings
+from retexo.settings.options import ModelSettings
 
 VERSION = 1
 NUMBERS = [(int, float)]
@@ -250,10 +250,7 @@ def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
     Raises:
         TypeError, ValueError, InputError: The precision is not valid.
     """
-    exchange = ExchangeSettings(
-        "exact", ("fp32",) * num_layers if precision is None else tuple(precision)
-    )
-    check_types(exchange)
+    exchange = ExchangeSettings(precision=["fp32"] * num_layers if precision is None else precision)
     if len(exchange.precision) != num_layers:
         raise ValueError(f"exchange_precision {precision} of {num_layers} layers")
     return exchange

@@ -147,9 +147,9 @@ def observing(
         callbacks: of users: a Callback, or a function of a round.
     """
     given = [_as_callback(each) for each in callbacks]
-    names = settings.display.logger or ()
+    names = settings.logger or ()
     trackers = dict(zip(names, make_trackers(names), strict=True))
-    kind = choose_progress(settings.display.progress)
+    kind = choose_progress(settings.progress)
     if kind == "bar":
         by_layer = settings.trainer.name == "lazy"
         limits = settings.num_rounds if by_layer else settings.num_rounds[:1]

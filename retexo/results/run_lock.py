@@ -79,7 +79,7 @@ def locks_run_dir(
         settings: Settings, run_dir: Path, /, *others: Others.args, **named: Others.kwargs
     ) -> Result:
         with (
-            exclusive_run_dir(run_dir, settings.train.cluster.node_rank),
+            exclusive_run_dir(run_dir, settings.node_rank),
             _main_log(run_dir / "main.log"),
         ):
             return app(settings, run_dir, *others, **named)

@@ -17,12 +17,10 @@ from partitioning.errors import InputError
 from partitioning.file_io import parse_json, read_text
 from partitioning.json_shape import COUNT, NUMBER, check_shape
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import LISTS, PER_LAYER, REST, default, keys
+from retexo.settings.schema import LISTS, PER_LAYER, default, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
-COMPARED = keys(
-    lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST)
-)
+COMPARED = keys(lambda setting: setting.compared and not setting.is_seed)
 IGNORED = keys(lambda setting: not setting.compared or setting.is_seed)
 MEASURES = {
     "test accuracy": "test.accuracy",

@@ -207,12 +207,6 @@ class LayerObjective:
     def begin_round(self, number: int) -> None:
         """Does nothing: batches are drawn from torch's generator, whose state is saved."""
 
-    def labelled_inputs(self) -> Iterator[tuple[Tensor, Inputs]]:
-        """Yield the training and validation nodes, int64 [n], with their inputs, by chunks."""
-        for part in (self.train, self.val):
-            for place in part.chunks if len(part.nodes) else ():
-                yield part.nodes[place], part.inputs(place)
-
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.nodes_per_round.inputs(place) for place in self.nodes_per_round.chunks)
         return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)

@@ -22,7 +22,8 @@ class Schedule:
 
     def __init__(self, settings: OptimizerSettings, num_rounds: int) -> None:
         """Begin with the first of at most `num_rounds` rounds, T."""
-        self.name, self.factor, self.limit = settings.scheduler, settings.factor, num_rounds
+        self.name, self.limit = settings.scheduler, num_rounds
+        self.factor = settings.scheduler_factor
         self.rounds = settings.scheduler_rounds or DEFAULT_ROUNDS.get(self.name, 1)
         self.num_cuts, self.last_cut = 0, 0
         """Of a plateau: k, and the round in which k changed last."""

@@ -62,20 +62,20 @@ def run_rounds(
             parameters.
         InputError: if the schedule needs validation nodes.
     """
-    if settings.optimizer.scheduler == "plateau" and not objective.graph_info.num_val:
+    if settings.scheduler == "plateau" and not objective.graph_info.num_val:
         raise InputError("scheduler=plateau: there are no validation nodes; choose cosine or step")
     layer, flat = objective.layer, flatten_parameters(objective, comm, settings.gradient)
-    optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
+    optimizer = build_optimizer(settings, settings.learning_rate[layer], objective.module)
     round_state = RoundState(
         layer,
-        LocalOptimizer(flat, optimizer, objective, settings.optimizer.max_grad_norm),
+        LocalOptimizer(flat, optimizer, objective, settings.max_grad_norm),
         build_message(objective, settings, comm, flat),
         EarlyStopping(
             choose_patience(settings, objective),
             settings.stopping.min_delta,
             starts_trained=objective.starts_trained or settings.init is not None,
         ),
-        Schedule(settings.optimizer, settings.num_rounds[layer]),
+        Schedule(settings, settings.num_rounds[layer]),
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished_state):
@@ -116,7 +116,7 @@ def _run_until_end(
     recovery: Recovery | None,
 ) -> None:
     """Run rounds from the current state on; leave the parameters to use in round_state.best."""
-    update_rule = build_update_rule(settings.gradient, round_state.local)
+    update_rule = build_update_rule(settings, round_state.local)
     message, stopping, values = (
         round_state.message,
         round_state.stopping,

@@ -13,7 +13,7 @@ from torch import nn
 from retexo.rounds.adam import Adam
 from retexo.rounds.objective import Objective
 from retexo.rounds.parameters import FlatParameters
-from retexo.settings.communication_settings import GradientSettings
+from retexo.settings.communication_settings import CommunicationSettings
 from retexo.settings.optimizer import is_plain_adam, optimizer_arguments, optimizer_class
 from retexo.settings.run_settings import OptimizerSettings
 
@@ -24,7 +24,7 @@ def build_optimizer(
     """Build the optimiser that the settings name; fused if possible."""
     if is_plain_adam(settings):
         return Adam(module.parameters(), learning_rate, settings.weight_decay)
-    cls = optimizer_class(settings.target)
+    cls = optimizer_class(settings)
     arguments = dict(optimizer_arguments(settings))
     if (
         "fused" in inspect.signature(cls).parameters
@@ -153,8 +153,10 @@ class LocalSGD:
         flat.values.add_(flat.gradient, alpha=1 / self.local.objective.graph_info.num_train)
 
 
-def build_update_rule(settings: GradientSettings, local: LocalOptimizer) -> UpdateRule:
+def build_update_rule(settings: CommunicationSettings, local: LocalOptimizer) -> UpdateRule:
     """Build the update rule that gradient.mode names."""
     return (
-        SynchronousSGD(local) if settings.mode == "sync" else LocalSGD(local, settings.local_epochs)
+        SynchronousSGD(local)
+        if settings.gradient.mode == "sync"
+        else LocalSGD(local, settings.local_epochs)
     )

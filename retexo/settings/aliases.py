@@ -1,14 +1,7 @@
-"""Other names of settings, which users of other programs and scripts know.
+"""Other names of settings and values, which users of other programs and scripts know.
 
-An alias is accepted wherever a setting can stand: on the command line and in configuration files.
-Only the current name is stored.
+They are replaced in the arguments of a command; configuration files have the current names.
 """
-
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
-
-from partitioning.partition_settings import FeatureSettings
 
 ALIASES: dict[str, str] = {
     "lr": "learning_rate",
@@ -20,8 +13,13 @@ ALIASES: dict[str, str] = {
     "partition.from": "partition.source",
     "model.own_half": "model.self_weight",
     "features": "features.kind",
+    "model.name": "model",
+    "task._target_=retexo.metrics.NodeClassification": "task=node_classification",
+    "task._target_=retexo.metrics.NodeRegression": "task=node_regression",
+    "task._target_=retexo.metrics.LinkPrediction": "task=link_prediction",
+    "task._target_": "task.name",
 }
-"""Dotted alias -> setting."""
+"""Alias, or alias and value -> the current name, or name and value."""
 _ROUNDS = (
     "num_rounds=[N] sets the most rounds of each layer; a round is a pass over all training nodes, "
     "or with batch_size one step"
@@ -60,46 +58,15 @@ MEANT: dict[str, str] = {
 
 
 def rename_override(override: str) -> str:
-    """Replace an alias in an override of the command line: lr=0.1 is learning_rate=0.1."""
+    """Replace aliases in an override of the command line, in each value of a sweep, too.
+
+    lr=0.1 is learning_rate=0.1, and lr=1,2 is learning_rate=1,2.
+    """
     name, equals, value = override.partition("=")
     bare = name.lstrip("+~")
-    return f"{name.removesuffix(bare)}{ALIASES.get(bare, bare)}{equals}{value}"
-
-
-def rename_settings(
-    settings: Mapping[str, Any], given: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Replace the aliases in nested settings. An alias wins over the current name.
-
-    Args:
-        settings: Nested settings, as composed or as read from a file.
-        given: Settings of the command line. They win over an alias in a configuration file.
-    """
-    renamed = _copy(settings)
-    for alias, name in ALIASES.items():
-        group, _, last = alias.rpartition(".")
-        holder = renamed.get(group) if group else renamed
-        if not isinstance(holder, dict) or last not in holder:
-            continue
-        if alias == "features" and _is_features_group(holder[last]):
-            continue
-        value = holder.pop(last)
-        if name not in given:
-            group, _, last = name.rpartition(".")
-            target = renamed.setdefault(group, {}) if group else renamed
-            target[last] = value
-    return renamed
-
-
-def _is_features_group(value: Any) -> bool:
-    """Whether `features` holds the settings features.*; else it stands for features.kind."""
-    names = {each.name for each in fields(FeatureSettings)}
-    return isinstance(value, Mapping) and value.keys() <= names
-
-
-def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The groups as new dictionaries, so that names can be replaced in them."""
-    return {
-        name: _copy(value) if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-    }
+    named = [ALIASES.get(f"{bare}={each}") for each in value.split(",")]
+    if all(named):
+        bare = str(named[0]).partition("=")[0]
+        value = ",".join(str(each).partition("=")[2] for each in named)
+    sign = name.removesuffix(name.lstrip("+~"))
+    return f"{sign}{ALIASES.get(bare, bare)}{equals}{value}"

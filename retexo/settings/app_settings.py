@@ -1,14 +1,16 @@
 """Settings of app=predict, export, serve, report, object stores, and what app=train shows."""
 
+from typing import Any
+
 from partitioning.setting_fields import (
     FINITE,
     Check,
     Checked,
     at_least,
     at_most,
+    group,
     one_of,
     setting,
-    settings_dataclass,
 )
 from retexo.settings.communication_settings import AT_PREDICTION
 
@@ -29,19 +31,17 @@ DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 
 
-@settings_dataclass
+@group("predict")
 class PredictSettings(Checked):
     """Output of app=predict."""
 
     format: str = setting(
-        "predict.format",
         "parquet",
         "file format of predictions",
         one_of("parquet", "npy", "csv"),
         compared=False,
     )
     precision: str = setting(
-        "predict.precision",
         "fp32",
         "precision of boundary rows at prediction; trained: exchange.precision of the run; "
         "auto: the same, with int8 in place of int4; rounded rows make predictions depend on the"
@@ -50,40 +50,35 @@ class PredictSettings(Checked):
         compared=False,
     )
     pairs: str | None = setting(
-        "predict.pairs",
         None,
         "link prediction: file of id pairs to score (npy, csv)",
         per_node=True,
         compared=False,
     )
     top: int | None = setting(
-        "predict.top",
         None,
         "link prediction: number of most likely new neighbours of each node in predict.nodes",
         at_least(1),
         compared=False,
     )
     nodes: str | None = setting(
-        "predict.nodes",
         None,
         "link prediction: file of ids for predict.top (npy, csv)",
         per_node=True,
         compared=False,
     )
     embeddings: bool = setting(
-        "predict.embeddings",
         False,
         "also write the embeddings of the last hidden layer",
         compared=False,
     )
 
 
-@settings_dataclass
+@group("export")
 class ExportSettings(Checked):
     """Output of app=export."""
 
     format: str = setting(
-        "export.format",
         "pt2",
         "file format: pt2, a program of torch.export, or onnx, which onnxruntime checks",
         one_of("pt2", "onnx"),
@@ -91,18 +86,16 @@ class ExportSettings(Checked):
     )
 
 
-@settings_dataclass
+@group("serve")
 class ServeSettings(Checked):
     """The service of app=serve, and its limits."""
 
     host: str = setting(
-        "serve.host",
         "127.0.0.1",
         "address to listen on",
         compared=False,
     )
     port: int = setting(
-        "serve.port",
         8000,
         "port to listen on; 0: a free one",
         at_least(0),
@@ -110,21 +103,18 @@ class ServeSettings(Checked):
         compared=False,
     )
     max_bytes: int = setting(
-        "serve.max_bytes",
         1_000_000,
         "largest body of a request, in bytes",
         at_least(1),
         compared=False,
     )
     max_items: int = setting(
-        "serve.max_items",
         1_000,
         "most ids, pairs, new nodes or new edges of a request, or links of /top (ids times k)",
         at_least(1),
         compared=False,
     )
     timeout: float = setting(
-        "serve.timeout",
         10.0,
         "seconds within which a request is sent and answered",
         at_least(0.001),
@@ -132,14 +122,12 @@ class ServeSettings(Checked):
         compared=False,
     )
     parallel: int = setting(
-        "serve.parallel",
         1,
         "requests that are computed at the same time",
         at_least(1),
         compared=False,
     )
     reload: float = setting(
-        "serve.reload",
         2.0,
         "seconds between looks for a new checkpoint; 0: never",
         at_least(0),
@@ -148,19 +136,16 @@ class ServeSettings(Checked):
     )
 
 
-@settings_dataclass
+@group("report")
 class ReportSettings(Checked):
     """Input of app=report, and names of methods in it."""
 
     runs: str | None = setting(
-        "report.runs",
         None,
         "app=report: folder to search for run directories; null: outputs and multirun",
         compared=False,
     )
-    label: str | None = setting(
-        "report.label", None, "app=train: name of the method in reports, besides its model"
-    )
+    label: str | None = setting(None, "app=train: name of the method in reports, besides its model")
 
 
 A_FOLDER = Check(
@@ -172,12 +157,11 @@ WRITABLE = Check(
 )
 
 
-@settings_dataclass
+@group("remote")
 class RemoteSettings(Checked):
     """Object stores."""
 
     cache: str = setting(
-        "remote.cache",
         "data/remote",
         "folder of local copies of what lies in an object store (docs/data.md)",
         A_FOLDER,
@@ -185,7 +169,6 @@ class RemoteSettings(Checked):
         compared=False,
     )
     upload: str | None = setting(
-        "remote.upload",
         None,
         "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere",
         WRITABLE,
@@ -194,20 +177,19 @@ class RemoteSettings(Checked):
     )
 
 
-@settings_dataclass
+@group()
 class DisplaySettings(Checked):
     """Where the metrics of a run go while it runs."""
 
-    logger: tuple[str, ...] | None = setting(
-        "logger",
+    logger: Any = setting(
         None,
         "trackers that get the metrics besides metrics.jsonl, one or a list (docs/experiments.md)",
         one_of("csv", "tensorboard", "mlflow", "wandb"),
+        each=str,
         per_node=True,
         compared=False,
     )
     progress: str = setting(
-        "progress",
         "auto",
         "how rounds are shown; auto: a bar on a terminal and in notebooks, lines elsewhere",
         one_of("auto", "bar", "lines", "none"),

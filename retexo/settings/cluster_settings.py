@@ -3,15 +3,18 @@
 import re
 
 from partitioning.errors import InputError
+from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import (
     FINITE,
     Check,
     Checked,
     at_least,
     at_most,
+    group,
+    not_a_setting,
     one_of,
     setting,
-    settings_dataclass,
+    subgroup,
     within,
 )
 from retexo.settings.launcher_env import LauncherEnv
@@ -26,46 +29,35 @@ def seconds(least: float) -> tuple[Check, ...]:
     return at_least(least), FINITE, at_most(MAX_SECONDS)
 
 
-@settings_dataclass
+@group("compute")
 class ComputeSettings(Checked):
     """Arithmetic of a worker."""
 
     precision: str = setting(
-        "compute.precision",
         "fp32",
         "precision of dense products; bf16 is up to 4 times as fast on CPUs that support it",
         one_of("fp32", "bf16"),
     )
 
 
-@settings_dataclass
-class ClusterSettings(Checked):
-    """Nodes and devices that the workers run on, and the connections between them."""
+@group("cluster")
+class ThreadSettings(Checked):
+    """Threads of a worker."""
 
-    num_partitions: int
-    parts_per_node: int = setting(
-        "parts_per_node",
-        None,
-        "workers of each node; null: all workers run on this node",
-        at_least(1),
-        compared=False,
-    )
-    node_rank: int = setting(
-        "node_rank", 0, "rank of this node", at_least(0), per_node=True, compared=False
-    )
-    device: str = setting(
-        "device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda")
-    )
     threads: int | None = setting(
-        "cluster.threads",
         None,
         "PyTorch threads of a worker; null: cores of the node divided by its workers",
         at_least(1),
         at_most(MAX_THREADS),
         per_node=True,
     )
+
+
+@group("distributed")
+class DistributedSettings(Checked):
+    """Connections between nodes, and their time limits."""
+
     backend: str = setting(
-        "distributed.backend",
         "gloo",
         "transport: PyTorch's gloo; sockets with optional encryption (docs/cluster.md)",
         one_of("gloo", "sockets"),
@@ -73,7 +65,6 @@ class ClusterSettings(Checked):
         compared=False,
     )
     tls: bool | None = setting(
-        "distributed.tls",
         None,
         "encrypt connections between nodes by TLS 1.3; null: true with "
         "distributed.backend=sockets; gloo cannot encrypt",
@@ -81,14 +72,12 @@ class ClusterSettings(Checked):
         compared=False,
     )
     credentials: str | None = setting(
-        "distributed.credentials",
         None,
         "folder with key and certificate of this node, made by `retexo credentials`",
         per_node=True,
         compared=False,
     )
     hub: str | None = setting(
-        "distributed.hub",
         None,
         "hub (app=hub or node 0) that forwards the messages of nodes without "
         "distributed.inbound_port; null: the hub of members.json, if any",
@@ -100,7 +89,6 @@ class ClusterSettings(Checked):
         compared=False,
     )
     inbound_port: int | None = setting(
-        "distributed.inbound_port",
         None,
         "port at which other nodes reach this node (not node 0); null: any free port, or "
         "none with a hub",
@@ -109,14 +97,12 @@ class ClusterSettings(Checked):
         compared=False,
     )
     master_addr: str = setting(
-        "distributed.master_addr",
         "127.0.0.1",
         "address of node 0; ignored with one node",
         per_node=True,
         compared=False,
     )
     master_port: int = setting(
-        "distributed.master_port",
         10011,
         "port of node 0",
         within(1, 65535),
@@ -124,14 +110,12 @@ class ClusterSettings(Checked):
         compared=False,
     )
     interface: str | None = setting(
-        "distributed.interface",
         None,
         "network interface between nodes; null: the one with the route to distributed.master_addr",
         per_node=True,
         compared=False,
     )
     init_timeout: float = setting(
-        "distributed.init_timeout",
         120,
         "time limit for all workers to join, in seconds",
         *seconds(1),
@@ -139,7 +123,6 @@ class ClusterSettings(Checked):
         compared=False,
     )
     timeout: float = setting(
-        "distributed.timeout",
         1800,
         "time limit of a collective, in seconds",
         *seconds(1),
@@ -147,7 +130,6 @@ class ClusterSettings(Checked):
         compared=False,
     )
     heartbeat_timeout: float = setting(
-        "distributed.heartbeat_timeout",
         15,
         "seconds without a heartbeat after which a worker or node counts as dead",
         *seconds(1),
@@ -155,7 +137,6 @@ class ClusterSettings(Checked):
         compared=False,
     )
     max_restarts: int | None = setting(
-        "distributed.max_restarts",
         None,
         "restarts of all nodes when a process dies or a connection breaks; null: 3 with"
         " checkpoint.every, else 0",
@@ -164,33 +145,12 @@ class ClusterSettings(Checked):
         compared=False,
     )
     rejoin_timeout: float = setting(
-        "distributed.rejoin_timeout",
         300,
         "time limit for all nodes to return at a restart, in seconds",
         *seconds(1),
         per_node=True,
         compared=False,
     )
-    launcher_env: LauncherEnv | None = None
-    """Set if torchrun or Slurm started this process."""
-    run_key: str = ""
-    """The launcher's name of this run, which tells it from others at the same port; else empty."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.node_rank >= self.num_nodes:
-            raise InputError(
-                f"node_rank={self.node_rank}: {self.num_partitions} partitions with"
-                f" parts_per_node={self.parts_per_node} take {self.num_nodes} node(s), so it must"
-                f" be in [0, {self.num_nodes})"
-            )
-        if self.num_nodes > 1 and not self.one_machine and ":" in self.master_addr:
-            raise InputError(
-                f"distributed.master_addr={self.master_addr}: must be an IPv4 address or a host"
-                " name; IPv6 is not supported"
-            )
-        if self.num_nodes > 1:
-            self._check_encryption()
 
     @property
     def hub_address(self) -> tuple[str, int]:
@@ -198,30 +158,72 @@ class ClusterSettings(Checked):
         address, _, port = (self.hub or ":0").rpartition(":")
         return address, int(port)
 
+
+@group()
+class ClusterSettings(PartitionSettings):
+    """Nodes and devices that the workers run on, and the connections between them."""
+
+    parts_per_node: int | None = setting(
+        None,
+        "workers of each node; null: all workers run on this node",
+        at_least(1),
+        compared=False,
+    )
+    node_rank: int = setting(0, "rank of this node", at_least(0), per_node=True, compared=False)
+    device: str = setting("auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda"))
+    cluster: ThreadSettings = subgroup(ThreadSettings)
+    compute: ComputeSettings = subgroup(ComputeSettings)
+    distributed: DistributedSettings = subgroup(DistributedSettings)
+    launcher_env: LauncherEnv | None = not_a_setting(None)
+    """Set if torchrun or Slurm started this process."""
+    run_key: str = not_a_setting("")
+    """The launcher's name of this run, which tells it from others at the same port; else empty."""
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.node_rank >= self.num_nodes:
+            raise InputError(
+                f"node_rank={self.node_rank}: {self.num_partitions} partitions with"
+                f" parts_per_node={self.workers_per_node} take {self.num_nodes} node(s), so it must"
+                f" be in [0, {self.num_nodes})"
+            )
+        if self.num_nodes > 1 and not self.one_machine and ":" in self.distributed.master_addr:
+            raise InputError(
+                f"distributed.master_addr={self.distributed.master_addr}: must be an IPv4 address"
+                " or a host name; IPv6 is not supported"
+            )
+        if self.num_nodes > 1:
+            self._check_encryption()
+
     def _check_encryption(self) -> None:
         """InputError for settings of encryption that contradict each other."""
-        if self.hub is not None and not self.encrypted:
+        if self.distributed.hub is not None and not self.encrypted:
             raise InputError(
-                f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
-                "distributed.backend=sockets and distributed.credentials"
+                f"distributed.hub={self.distributed.hub}: a hub joins encrypted connections only;"
+                " set distributed.backend=sockets and distributed.credentials"
             )
-        if self.inbound_port is not None and self.node_rank == 0:
+        if self.distributed.inbound_port is not None and self.node_rank == 0:
             raise InputError(
-                f"distributed.inbound_port={self.inbound_port}: node 0 is reached at "
+                f"distributed.inbound_port={self.distributed.inbound_port}: node 0 is reached at "
                 "distributed.master_port, or at the hub; leave it out there"
             )
         wanted = (
-            "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
+            "distributed.tls=true"
+            if self.distributed.tls
+            else f"distributed.credentials={self.distributed.credentials}"
         )
-        if self.backend != "sockets" and (self.tls or self.credentials is not None):
+        if self.distributed.backend != "sockets" and (
+            self.distributed.tls or self.distributed.credentials is not None
+        ):
             raise InputError(
-                f"{wanted}: {self.backend} cannot encrypt; set distributed.backend=sockets"
+                f"{wanted}: {self.distributed.backend} cannot encrypt; set"
+                " distributed.backend=sockets"
             )
-        if self.tls is False and self.credentials is not None:
+        if self.distributed.tls is False and self.distributed.credentials is not None:
             raise InputError(
                 f"{wanted}: distributed.tls=false turns encryption off; leave one of them out"
             )
-        if self.encrypted and self.credentials is None:
+        if self.encrypted and self.distributed.credentials is None:
             raise InputError(
                 "distributed.credentials=null: distributed.backend=sockets encrypts connections, so"
                 " each node needs a key. Make one by `retexo credentials`, or set"
@@ -231,11 +233,19 @@ class ClusterSettings(Checked):
     @property
     def encrypted(self) -> bool:
         """Whether connections between nodes are encrypted."""
-        return self.num_nodes > 1 and self.backend == "sockets" and self.tls is not False
+        return (
+            self.num_nodes > 1
+            and self.distributed.backend == "sockets"
+            and self.distributed.tls is not False
+        )
+
+    @property
+    def workers_per_node(self) -> int:
+        return self.parts_per_node or self.num_partitions
 
     @property
     def num_nodes(self) -> int:
-        return -(-self.num_partitions // self.parts_per_node)
+        return -(-self.num_partitions // self.workers_per_node)
 
     @property
     def local_ranks(self) -> range:
@@ -244,8 +254,8 @@ class ClusterSettings(Checked):
 
     def ranks_of(self, node: int) -> range:
         """Return the ranks of a node's workers."""
-        first = node * self.parts_per_node
-        return range(first, min(first + self.parts_per_node, self.num_partitions))
+        first = node * self.workers_per_node
+        return range(first, min(first + self.workers_per_node, self.num_partitions))
 
     @property
     def one_machine(self) -> bool:
@@ -256,11 +266,14 @@ class ClusterSettings(Checked):
 
     def threads_of(self, cores: int) -> int:
         """Return the PyTorch threads of a worker on a machine with `cores` cores."""
-        if self.threads is not None or self.launcher_env is None:
+        if self.cluster.threads is not None or self.launcher_env is None:
             # Nodes that meet at a loopback address are on one machine and share its cores.
-            shared = self.master_addr.startswith("127.") and self.interface is not None
+            shared = (
+                self.distributed.master_addr.startswith("127.")
+                and self.distributed.interface is not None
+            )
             workers = self.num_partitions if shared else len(self.local_ranks)
-            return self.threads or max(1, cores // workers)
+            return self.cluster.threads or max(1, cores // workers)
         return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
 
     @property

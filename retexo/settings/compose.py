@@ -5,8 +5,9 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import hydra
 import psutil
@@ -20,38 +21,21 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import check
-from retexo.settings.aliases import rename_override, rename_settings
+from partitioning.partition_settings import REGRESSION
+from retexo.settings.aliases import rename_override
 from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.command_line import check_overrides
-from retexo.settings.communication_settings import chosen_by_network, decided_by_network
+from retexo.settings.communication_settings import AUTO, BY_NETWORK
 from retexo.settings.config_files import check_config_dir
-from retexo.settings.flatten import with_values
 from retexo.settings.launcher_env import LauncherEnv, detect
-from retexo.settings.messages import (
-    REFUSALS,
-    explain_command,
-    quoted,
-    refusal,
-    setting_names,
-    unknown_setting,
-)
+from retexo.settings.messages import REFUSALS, explain_command, refusal, unknown_setting
 from retexo.settings.optimizer import check_optimizer
-from retexo.settings.options import OPTIONS
+from retexo.settings.options import MODELS
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import (
-    CONFIG_DIR,
-    DEFINED,
-    SCHEMA,
-    as_lists,
-    build,
-    defaults,
-    plain,
-    typed,
-)
+from retexo.settings.schema import CONFIG_DIR, DEFINED
 from retexo.settings.search import check_direction, shorten_name
 from retexo.settings.table import help_text
 
@@ -60,12 +44,11 @@ logger = logging.getLogger(__name__)
 BASE = "node_classification"
 """Default of --config-name."""
 
-# The files in conf/ refer to both, so they are stored before Hydra composes anything.
-ConfigStore.instance().store(name="defaults", node=defaults())
-for (group, name), options in OPTIONS.items():
-    ConfigStore.instance().store(
-        group=f"options/{group}", name=name, node=defaults(options), package="_global_"
-    )
+ConfigStore.instance().store(name="settings", node=Settings)
+for name, cls in MODELS.items():
+    ConfigStore.instance().store(group="model", name=name, node=cls(name=name))
+for name in DEFINED["split.kind"].choices:
+    ConfigStore.instance().store(group="split", name=name, node={"kind": name})
 OmegaConf.register_new_resolver(
     "settings_help", lambda: help_text().replace("$", "$$"), replace=True
 )
@@ -157,7 +140,7 @@ def check_sweeper(config: DictConfig) -> None:
         else list(map(str, objective))
     )
     if _is_multirun():
-        regression = str(OmegaConf.select(config, "task._target_")).endswith(".NodeRegression")
+        regression = config.task.name == REGRESSION
         sweeper = HydraConfig.get().sweeper
         check_direction(names, str(metric), sweeper, regression=regression)
 
@@ -197,60 +180,46 @@ def load(
     is_first_job = is_command and not _is_later_job()
     started = psutil.Process().create_time() if is_first_job else time.time()
     environ = environ or {}
-    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
+    _refuse_targets(OmegaConf.to_container(config), "")
     try:
-        # Resolve interpolations first: OmegaConf does not check their values otherwise.
-        container: Any = OmegaConf.to_container(
-            OmegaConf.create(
-                rename_settings(cast(dict[str, Any], OmegaConf.to_container(config)), given)
-            ),
-            resolve=True,
-        )
-        plain(container.get("seed"), "seed")  # before the seeds that default to it
-        resolved: dict[str, Any] = plain(container)
-        common, options = _without_trainer(resolved)
-        values = typed(common)
-    except (ConfigKeyError, ConfigAttributeError) as error:
-        raise unknown_setting(str(error.full_key or error.key)) from error
+        for name in ("seed", "network"):  # before what they decide
+            DEFINED[name].normalise(config[name])
+        settings: Settings = OmegaConf.to_object(config)  # type: ignore[assignment]
+    except FrozenInstanceError as error:
+        raise unknown_setting(str(error)) from None
     except OmegaConfBaseException as error:
-        reason = str(error.msg or error).splitlines()[0]
-        name = error.full_key or _find_misfit(config)
-        if "to string" in reason:  # of a list or a mapping
-            value = next(
-                (one.partition("=")[2] for one in overrides if one.startswith(f"{name}=")), ""
-            )
-            reason += f"; as text it is written {quoted(name, value)}" if value else ""
-        if name == "optimizer":
-            reason = "choose one by optimizer._target_=torch.optim.NAME"
-        raise InputError(f"{name}: {reason}") from error
-    check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
-    check(DEFINED["network"][0], values["network"])  # before the settings that it decides
-    names = decided_by_network(values)
-    if values["network"] != "wan" and not names:
+        raise InputError(refusal(error)) from error
+    if settings.network != "wan" and AUTO not in str(
+        [OmegaConf.select(config, each) for each in BY_NETWORK]
+    ):
         logger.info(
             "network=%s changes nothing: other settings, such as trainer or +experiment, decide"
             " the precision of rows and gradients",
-            values["network"],
+            settings.network,
         )
-    chosen = chosen_by_network(values, names)
-    values |= chosen
-    launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
+    check_optimizer(settings)
+    launcher_env = detect(environ) if settings.app in DISTRIBUTED_APPS else None
     own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
-    others = {
-        "num_partitions": values["num_partitions"],  # ClusterSettings has it, too
-        "learns": values["task._target_"],  # DatasetSettings has it
-        "launcher_env": launcher_env,
-        "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
-        "arguments": (f"--config-name={config_name}", *own, *overrides),
-        "given": given,
-        "resolved": with_values(resolved, chosen),
-        "options": options,
-        "started": started,
-        "is_multirun_job": is_command and _is_multirun(),
-    }
-    settings = build(Settings, _with_rank(values, launcher_env, given), others)
-    check_optimizer(settings.train.optimizer)
-    return settings
+    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
+    return replace(
+        settings if launcher_env is None else _with_rank(settings, launcher_env, given),
+        run_key=environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
+        arguments=(f"--config-name={config_name}", *own, *overrides),
+        given=given,
+        started=started,
+        is_multirun_job=is_command and _is_multirun(),
+    )
+
+
+def _refuse_targets(value: Any, name: str) -> None:
+    """InputError for a key such as _target_, by which Hydra would call a function."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        place = f"{name}.{key}" if name else str(key)
+        if str(key).startswith("_") and place != "optimizer._target_":
+            raise InputError(f"{place}={inner}: no setting begins with _; leave it out")
+        _refuse_targets(inner, place)
+    for inner in value if isinstance(value, list) else ():
+        _refuse_targets(inner, name)
 
 
 def _is_multirun() -> bool:
@@ -265,53 +234,30 @@ def _is_later_job() -> bool:
     return hydra is not None and bool(OmegaConf.select(hydra, "hydra.job.num", default=0))
 
 
-def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split off the settings that only the chosen trainer has."""
-    common = (
-        {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)
-    )  # others default to it
-    trainer = common.get("trainer")
-    name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
-    own = name not in setting_names() and isinstance(common.get(name), dict)
-    return common, common.pop(name) if own else {}
-
-
-def _with_rank(
-    values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
-) -> dict[str, Any]:
-    """Set rank and address of this node.
-
-    With torchrun or Slurm each process is a node of one rank.
-    """
-    if launcher_env is None:
-        all_here = values["parts_per_node"] is None
-        return {**values, "parts_per_node": values["num_partitions"]} if all_here else values
+def _with_rank(settings: Settings, launcher_env: LauncherEnv, given: frozenset[str]) -> Settings:
+    """Set rank and address of this node, which is one process of torchrun or Slurm."""
     for name in ("parts_per_node", "node_rank"):
         if name in given:
             raise InputError(
-                f"{name}={values[name]}: {launcher_env.launcher} assigns the ranks; leave it out"
+                f"{name}={getattr(settings, name)}: {launcher_env.launcher} assigns the ranks;"
+                " leave it out"
             )
-    if launcher_env.world_size != values["num_partitions"]:
+    if launcher_env.world_size != settings.num_partitions:
         raise InputError(
-            f"num_partitions={values['num_partitions']}: {launcher_env.launcher} started"
+            f"num_partitions={settings.num_partitions}: {launcher_env.launcher} started"
             f" {launcher_env.world_size} process(es), and each has one partition; start as many as"
             " there are partitions, or, if it did not start this one, unset"
             f" {launcher_env.variables}"
         )
     address = {
-        f"distributed.{name}": getattr(launcher_env, name)
+        name: getattr(launcher_env, name)
         for name in ("master_addr", "master_port")
         if getattr(launcher_env, name) is not None and f"distributed.{name}" not in given
     }
-    return {**values, "parts_per_node": 1, "node_rank": launcher_env.rank, **address}
-
-
-def _find_misfit(config: DictConfig) -> str:
-    """Return the first setting that does not fit the schema, where OmegaConf's error names none."""
-    for name in (str(name) for name in config if name in setting_names()):
-        try:
-            given: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, name))
-            OmegaConf.merge(OmegaConf.structured(SCHEMA), as_lists(given))
-        except OmegaConfBaseException:
-            return name
-    return "configuration"
+    return replace(
+        settings,
+        parts_per_node=1,
+        node_rank=launcher_env.rank,
+        distributed=replace(settings.distributed, **address),
+        launcher_env=launcher_env,
+    )

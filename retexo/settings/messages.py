@@ -5,15 +5,18 @@ import errno
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
+from partitioning.setting_fields import Setting
 from retexo.settings.aliases import ALIASES, MEANT
-from retexo.settings.flatten import flatten
-from retexo.settings.options import OPTIONS
-from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, defaults
+from retexo.settings.options import MODELS
+from retexo.settings.schema import CONFIG_DIR, DEFINED
+from retexo.settings.table import describe_values
 
 REFUSALS = (InputError, HydraException, OmegaConfBaseException)
 """Errors about settings."""
@@ -74,9 +77,16 @@ def refusal(error: Exception) -> str:
     several = re.match(r"Ambiguous value for argument '(.*)'$", text.splitlines()[0])
     if several:
         return _several_values(several.group(1))
+    merged = re.match(r"Error merging override [+~]*([\w.]+)", text)
+    if merged and merged.group(1) in MEANT:
+        return str(unknown_setting(merged.group(1)))
+    cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
+    key = str(getattr(cause, "full_key", None) or "")
     unknown = re.match(r"Could not override '([^']+)'", text)
-    if unknown:
-        return str(unknown_setting(getattr(error.__cause__, "full_key", None) or unknown.group(1)))
+    if unknown or isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return str(unknown_setting(key or (unknown.group(1) if unknown else "")))
+    if key in DEFINED:
+        return f"{key}: {str(cause.msg or cause).splitlines()[0]}; {_remedy(DEFINED[key])}"
     found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)
     if found:
         return f"+{found.group(1)}: exists already; leave the + out"
@@ -87,6 +97,9 @@ def refusal(error: Exception) -> str:
             f"--config-name={primary.group(1)}: no such configuration; choose one of"
             f" {', '.join(names)}"
         )
+    missing = re.search(r"Could not find '(\w+)/([^']*)'", text)
+    if missing and (choices := re.findall(r"^\t([\w-]+)$", text, re.MULTILINE)):
+        return f"{missing[1]}={missing[2]}: no such choice; choose one of {', '.join(choices)}"
     plugin = re.search(r"Could not find 'hydra/(sweeper|launcher)/(\w+)'", text)
     if plugin:
         return (
@@ -94,6 +107,13 @@ def refusal(error: Exception) -> str:
             " joblib and submitit_local come with pip install -e '.[sweeps]' -c constraints.txt"
         )
     return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")
+
+
+def _remedy(defined: Setting) -> str:
+    """Return what a setting takes."""
+    if isinstance(defined.default, dict):
+        return defined.help
+    return f"it takes {describe_values(defined).replace('`', '')}"
 
 
 def _on_one_line(text: str) -> str:
@@ -132,26 +152,17 @@ def unknown_setting(name: str) -> InputError:
     group, _, option = name.partition(".")
     if name in MEANT:
         return InputError(f"{name}: no such setting; {MEANT[name]}")
-    if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
-        known = (
-            ", ".join(flatten(defaults(OPTIONS["trainer", group])))
-            if ("trainer", group) in OPTIONS
-            else ""
-        )
+    of_models = [model for model, cls in MODELS.items() if option in {f.name for f in fields(cls)}]
+    if group == "model" and of_models:
         return InputError(
-            f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}"
+            f"{name}: only model={' and '.join(of_models)} has it; leave it out, or choose that"
         )
-    for (owner, variant), options in OPTIONS.items():
-        if name in flatten(defaults(options)):
-            return InputError(
-                f"{name}: only {owner}={variant} has it; leave it out, or choose that"
-            )
     names = setting_names()
     group, _, option = name.rpartition(".")
     of_group = [
         each.removeprefix(f"{group}.")
         for each in names
-        if each.rpartition(".")[0] == group and group and not each.endswith(REST)
+        if each.rpartition(".")[0] == group and group
     ]
     elsewhere = [each for each in names if each.rpartition(".")[2] == option]
     if of_group and not elsewhere:

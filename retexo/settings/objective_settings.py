@@ -7,16 +7,16 @@ import math
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.partition_settings import LINKS, REGRESSION
+from partitioning.partition_settings import LINKS, REGRESSION, PairSettings
 from partitioning.setting_fields import (
     FINITE,
     Check,
     Checked,
     at_least,
     at_most,
+    group,
     one_of,
     setting,
-    settings_dataclass,
 )
 
 METRICS = (
@@ -46,63 +46,52 @@ def _is_class_weight(value: Any) -> bool:
     return is_number and math.isfinite(value) and value > 0
 
 
-@settings_dataclass
-class TaskSettings(Checked):
+CLASS_WEIGHTS = Check(
+    _is_class_weight, "must be auto, none, balanced, or a list of positive numbers"
+)
+
+
+@group("task")
+class TaskSettings(PairSettings):
     """The loss of tasks of nodes; scorer and negative samples of link prediction."""
 
-    learns: str
-    """The setting task._target_."""
-    inductive: bool = setting(
-        "split.inductive",
-        False,
-        "hide validation and test nodes with their edges while training (docs/inference.md)",
-    )
     loss: str = setting(
-        "task.loss",
         "cross_entropy",
         "node classification: cross-entropy or focal loss; node regression: squared (mse), "
         "absolute (mae) or Huber error",
         one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
-    focal_gamma: float = setting(
-        "task.focal_gamma", 2.0, "exponent gamma of the focal loss", at_least(0), FINITE
-    )
+    focal_gamma: float = setting(2.0, "exponent gamma of the focal loss", at_least(0), FINITE)
     huber_delta: float = setting(
-        "task.huber_delta",
         1.0,
         "Huber loss: error above which the loss is linear, in standard deviations of the target",
         Check(lambda value: value > 0, "must be above 0"),
         FINITE,
     )
     label_smoothing: float = setting(
-        "task.label_smoothing",
         0.0,
         "node classification: share of the target that is spread evenly over all classes",
         BELOW_ONE,
     )
     class_weights: Any = setting(
-        "task.class_weights",
         "auto",
         "node classification: weight of each class in the loss; none: 1; balanced: the same "
         "total for each class; auto: balanced where a class is very rare. Predicted "
         "probabilities are corrected for them (docs/training.md)",
-        Check(_is_class_weight, "must be auto, none, balanced, or a list of positive numbers"),
+        CLASS_WEIGHTS,
     )
     dim: int = setting(
-        "task.dim",
         64,
         "link prediction: width of the embeddings that are scored",
         at_least(1),
         at_most(MAX_WIDTH),
     )
     scorer: str = setting(
-        "task.scorer",
         "dot",
         "link prediction: score of two embeddings",
         one_of("dot", "distmult", "mlp"),
     )
     negatives: int = setting(
-        "task.negatives",
         256,
         "link prediction: negative samples per step, half of them uniform, half endpoints of "
         "other edges",
@@ -110,7 +99,6 @@ class TaskSettings(Checked):
         at_most(MAX_WIDTH),
     )
     pool: int = setting(
-        "task.pool",
         4096,
         "link prediction: random nodes, shared by all workers, from which negatives are drawn; "
         "0: each worker draws from its own nodes",
@@ -118,83 +106,65 @@ class TaskSettings(Checked):
         at_most(4096),
     )
     cut_edges: str = setting(
-        "task.cut_edges",
         "train",
         "link prediction: train on edges between two partitions, or skip them",
         one_of("train", "skip"),
     )
     neighbour_dropout: float = setting(
-        "task.neighbour_dropout",
         0.0,
         "link prediction with sage or rgcn: probability that a node trains without its neighbours",
         BELOW_ONE,
     )
     ranked: int = setting(
-        "task.ranked",
         20_000,
         "link prediction: number of edges ranked for a metric; larger sets are sampled",
         at_least(1),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_together(self) -> None:
         given = self.class_weights
         if isinstance(given, str):
             return
-        if not isinstance(given, tuple | list) or any(isinstance(each, str) for each in given):
-            raise InputError(
-                f"task.class_weights={given}: must be auto, none, balanced, or a list of"
-                " positive numbers"
-            )
+        if not isinstance(given, list | tuple) or any(isinstance(each, str) for each in given):
+            raise InputError(f"task.class_weights={given}: {CLASS_WEIGHTS.remedy}")
+        self.class_weights = tuple(given)
 
     @property
     def links(self) -> bool:
-        return self.learns == LINKS
+        return self.name == LINKS
 
     @property
     def regression(self) -> bool:
-        return self.learns == REGRESSION
-
-    @property
-    def name(self) -> str:
-        """The task's name on the command line: node_classification, link_prediction, ..."""
-        if self.links:
-            return "link_prediction"
-        return "node_regression" if self.regression else "node_classification"
+        return self.name == REGRESSION
 
 
-@settings_dataclass
+@group("stopping")
 class StoppingSettings(Checked):
     """Early stopping of a layer."""
 
     patience: int | None = setting(
-        "stopping.patience",
         20,
         "early stopping: rounds without a better validation metric before a layer ends; "
         "null (or stopping=none): off",
         at_least(1),
     )
     metric: str = setting(
-        "stopping.metric",
         "auto",
         "validation metric that chooses the best round and the output heads; auto: by the "
         "labels (docs/training.md)",
         one_of(*METRICS),
     )
     use_loss: bool = setting(
-        "stopping.use_loss",
         True,
         "the validation loss breaks ties of the metric, and its improvement restarts patience",
     )
     min_delta: float = setting(
-        "stopping.min_delta",
         0.0,
         "early stopping: smallest improvement that counts",
         at_least(0),
         FINITE,
     )
     hidden_patience: int | None = setting(
-        "stopping.hidden_patience",
         None,
         "early stopping: patience of the layers before the last; null: stopping.patience",
         at_least(1),

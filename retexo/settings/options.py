@@ -3,137 +3,248 @@
 The modules that use them import torch, which takes seconds, so the settings are defined here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, ClassVar, TypeVar
 
 from partitioning.setting_fields import (
     Checked,
     at_least,
-    definitions,
+    at_most,
+    group,
+    not_a_setting,
+    number_or,
     one_of,
     setting,
-    settings_dataclass,
+    subgroup,
     within,
 )
-from retexo.settings import schema
+from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH
+
+T = TypeVar("T")
+AUTO = "auto"
+MAX_LAYERS = 254
+"""The exchange plan stores a layer number in one byte."""
+FEW_COLUMNS = 16
+"""Features with at most so many columns are not dropped by default: each column counts."""
+ACTIVATIONS = ("relu", "gelu", "elu", "leaky_relu", "tanh")
 
 
-@dataclass
-class NoOptions:
-    """For convolutions without settings of their own."""
+@group("model")
+class ModelSettings(Checked):
+    """Convolution, width and skip connections of the layers."""
+
+    name: str = setting(
+        "gcn",
+        "convolution; --config-name=node_classification_NAME sets it, too",
+        is_group=True,
+    )
+    input_dropout: float | None = setting(
+        None,
+        "dropout rate of the features and their aggregate in every layer that reads them; "
+        f"null: dropout, or 0 where the features have at most {FEW_COLUMNS} columns",
+        BELOW_ONE,
+    )
+    norm: str = setting(
+        "layer",
+        "normalisation of the hidden layers: LayerNorm or none",
+        one_of("layer", "none"),
+    )
+    activation: str = setting(
+        "relu",
+        "activation of the hidden layers, and in the MLP of gin",
+        one_of(*ACTIVATIONS),
+    )
+    self_weight: bool = setting(
+        True,
+        "skip connection from a node's own row, with its own weight matrix; gat adds it to the "
+        "output of attention, other models use half of hidden_dim for it",
+    )
+    input_skip: bool = setting(
+        True,
+        "skip connections from the features and their aggregate to every layer after the first",
+    )
+    output: str = setting(
+        "aggregate",
+        "input of the next layer: the activation, or the weighted aggregate before norm and "
+        "activation; gat and pooling always use the activation",
+        one_of("activation", "aggregate"),
+    )
+    lookahead: int = setting(
+        0,
+        "1: train each layer together with the next one; sends aggregates of boundary nodes "
+        "once per layer and sets model.output=activation; 0: train each layer alone",
+        within(0, 1),
+    )
+
+    num_layers: int | str = not_a_setting(2)
+    """This and the next ones: the settings without a group, which NetworkSettings sets here."""
+    max_layers: int = not_a_setting(8)
+    hidden_dim: int = not_a_setting(256)
+    heads: int = not_a_setting(8)
+    dropout: float = not_a_setting(0.4)
+    SIZES: ClassVar = ("num_layers", "max_layers", "hidden_dim", "heads", "dropout")
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.SIZES}
+
+    @property
+    def grows(self) -> bool:
+        """Whether validation chooses the number of layers."""
+        return self.num_layers == AUTO
+
+    @property
+    def depth(self) -> int:
+        """The number of layers that plan and network are made for."""
+        return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
+
+    def features_dropout(self, num_columns: int) -> float:
+        """Dropout rate of features with so many columns, and of their aggregate."""
+        if self.input_dropout is not None:
+            return self.input_dropout
+        return self.dropout if num_columns > FEW_COLUMNS else 0.0
+
+    @property
+    def own(self) -> str:
+        """The settings that other models lack, as text: " with model.aggregator=pool"."""
+        names = [each.name for each in fields(self)[len(fields(ModelSettings)) :]]
+        return "".join(f" with model.{name}={getattr(self, name)}" for name in names)
 
 
-@settings_dataclass
-class GATOptions(Checked):
+@group("model")
+class GATOptions(ModelSettings):
     """GAT: attention heads and self loops."""
 
     head_merge: str = setting(
-        "model.head_merge",
         "mean",
         "how hidden layers merge heads; mean gives embeddings of width hidden_dim / heads; the "
         "last layer takes the mean",
         one_of("mean", "concat"),
     )
     self_loops: bool = setting(
-        "model.self_loops",
         True,
         "attention includes the node itself, as in the paper; false: as in the public Retexo code",
     )
 
 
-@settings_dataclass
-class RGCNOptions(Checked):
+@group("model")
+class RGCNOptions(ModelSettings):
     """R-GCN: basis decomposition of the weights."""
 
     num_bases: int = setting(
-        "model.num_bases",
         8,
         "number of basis matrices for the relations with the same source type",
         at_least(1),
     )
 
 
-@settings_dataclass
-class SAGEOptions(Checked):
+@group("model")
+class SAGEOptions(ModelSettings):
     """GraphSAGE: aggregator."""
 
     aggregator: str = setting(
-        "model.aggregator",
         "mean",
         "mean of the neighbours' rows, or their maximum after a dense layer (pool)",
         one_of("mean", "pool"),
     )
 
 
-@settings_dataclass
+@group("bns")
 class BNSOptions(Checked):
     """Boundary node sampling: sampling rate."""
 
-    p: float = setting(
-        "bns.p", 0.1, "probability that a boundary node is sampled in an epoch", within(0, 1)
-    )
+    p: float = setting(0.1, "probability that a boundary node is sampled in an epoch", within(0, 1))
 
 
-@settings_dataclass
+@group("fedgcn")
 class FedGCNOptions(Checked):
     """FedGCN: nodes whose first aggregate a worker receives."""
 
     hops: int = setting(
-        "fedgcn.hops",
         2,
         "1: aggregates of own nodes; 2: also of their neighbours on other workers",
         within(1, 2),
     )
 
 
-@settings_dataclass
+@group("local")
 class LocalOptions(Checked):
     """Local training: normalisation of the aggregate."""
 
     degrees: str = setting(
-        "local.degrees",
         "local",
         "normalise by degrees within the partition (local) or in the whole graph (global)",
         one_of("local", "global"),
     )
 
 
-@settings_dataclass
+@group("sampled")
 class SampledOptions(Checked):
     """Neighbour sampling; batch_size is 1024 by default."""
 
-    fanout: tuple[int, ...] = setting(
-        "sampled.fanout",
+    fanout: Any = setting(
         [15, 10],
         "sampled in-edges of each node, first layer first; -1: all; the last entry holds "
         "for the other layers",
         at_least(-1),
+        each=int,
     )
     trainers: int = setting(
-        "sampled.trainers",
         1,
         "trainers of each partition, the worker included; each has batches of batch_size",
         within(1, 64),
     )
 
 
-OPTIONS: dict[tuple[str, str], type] = {
-    ("model", "gat"): GATOptions,
-    ("model", "rgcn"): RGCNOptions,
-    ("model", "sage"): SAGEOptions,
-    ("trainer", "bns"): BNSOptions,
-    ("trainer", "fedgcn"): FedGCNOptions,
-    ("trainer", "local"): LocalOptions,
-    ("trainer", "sampled"): SampledOptions,
+MODELS: dict[str, type[ModelSettings]] = {
+    "gat": GATOptions,
+    "gcn": ModelSettings,
+    "gin": ModelSettings,
+    "hetero_sage": ModelSettings,
+    "rgat": ModelSettings,
+    "rgcn": RGCNOptions,
+    "rgcn_union": ModelSettings,
+    "sage": SAGEOptions,
 }
-"""(group, name) of a file conf/GROUP/NAME.yaml -> its settings."""
+"""Value of `model` -> its settings."""
 
 
-def default(key: str, settings: Mapping[str, Any]) -> Any:
-    """Return the value that a stored run had if it lacks this setting, also one of a model only."""
-    own = OPTIONS.get(("model", settings.get("model.name", "")))
-    defined = next((each for each, _ in definitions(own) if each.key == key), None) if own else None
-    if defined is not None:
-        return defined.default
-    return schema.default(key, settings)
+@group()
+class NetworkSettings(Checked):
+    """Number, width and dropout of the layers, and the convolution in them."""
+
+    num_layers: int | str = setting(
+        2,
+        "number of layers; auto (default for rgcn, rgat and hetero_sage): layers are added "
+        "until two in a row have not improved validation",
+        number_or(AUTO, 1, MAX_LAYERS),
+    )
+    max_layers: int = setting(
+        8,
+        "num_layers=auto: largest number of layers",
+        at_least(1),
+        at_most(MAX_LAYERS),
+    )
+    hidden_dim: int = setting(
+        256,
+        "width of the hidden layers; gat: of all heads together",
+        at_least(1),
+        at_most(MAX_WIDTH),
+    )
+    heads: int = setting(8, "gat: number of attention heads", at_least(1))
+    dropout: float = setting(
+        0.4,
+        "dropout rate of the aggregate; gat: of its input rows",
+        BELOW_ONE,
+    )
+    model: ModelSettings = subgroup(ModelSettings)
+
+    def of_layers(self, values: tuple[T, ...]) -> tuple[T, ...]:
+        """Return one value per layer: more are left out, a short list goes on with its last."""
+        return tuple(values[min(layer, len(values) - 1)] for layer in range(self.model.depth))
+
+    def check_together(self) -> None:
+        super().check_together()
+        self.model = replace(
+            self.model, **{name: getattr(self, name) for name in ModelSettings.SIZES}
+        )

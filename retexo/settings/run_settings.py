@@ -4,10 +4,12 @@ partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to a
 """
 
 import math
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from omegaconf import OmegaConf
 
 from partitioning.errors import InputError
-from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import (
     FINITE,
     SEED,
@@ -15,11 +17,12 @@ from partitioning.setting_fields import (
     Checked,
     at_least,
     at_most,
+    group,
+    not_a_setting,
     number_or,
     one_of,
     setting,
-    settings_dataclass,
-    within,
+    subgroup,
 )
 from retexo.settings.app_settings import (
     APPS,
@@ -31,23 +34,21 @@ from retexo.settings.app_settings import (
     ReportSettings,
     ServeSettings,
 )
-from retexo.settings.cluster_settings import ClusterSettings, ComputeSettings, seconds
-from retexo.settings.communication_settings import (
-    ExchangeSettings,
-    GradientSettings,
+from retexo.settings.cluster_settings import ClusterSettings
+from retexo.settings.communication_settings import CommunicationSettings
+from retexo.settings.objective_settings import StoppingSettings, TaskSettings
+from retexo.settings.options import (
+    MAX_LAYERS,
+    BNSOptions,
+    FedGCNOptions,
+    LocalOptions,
     NetworkSettings,
+    SampledOptions,
 )
-from retexo.settings.objective_settings import BELOW_ONE, MAX_WIDTH, StoppingSettings, TaskSettings
 from retexo.settings.search import IS_OBJECTIVE, check_objective_name
 
-AUTO = "auto"
-MAX_LAYERS = 254
-"""The exchange plan stores a layer number in one byte."""
-FEW_COLUMNS = 16
-"""Features with at most so many columns are not dropped by default: each column counts."""
 REACHES = ("computed", "hops")
 SCHEDULERS = ("none", "cosine", "plateau", "step")
-ACTIVATIONS = ("relu", "gelu", "elu", "leaky_relu", "tanh")
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Largest learning rate and weight decay: optimizers multiply them in float32."""
@@ -55,141 +56,34 @@ MAX_RATE = 1e30
 RATE = (at_least(0), FINITE, at_most(MAX_RATE))
 
 
-@settings_dataclass
-class ModelSettings(Checked):
-    """Convolution, width and skip connections of the layers."""
-
-    name: str = setting(
-        "model.name",
-        "gcn",
-        "convolution; --config-name=node_classification_NAME sets it, too",
-        is_group=True,
-    )
-    num_layers: int | str = setting(
-        "num_layers",
-        2,
-        "number of layers; auto (default for rgcn, rgat and hetero_sage): layers are added "
-        "until two in a row have not improved validation",
-        number_or(AUTO, 1, MAX_LAYERS),
-    )
-    max_layers: int = setting(
-        "max_layers",
-        8,
-        "num_layers=auto: largest number of layers",
-        at_least(1),
-        at_most(MAX_LAYERS),
-    )
-    hidden_dim: int = setting(
-        "hidden_dim",
-        256,
-        "width of the hidden layers; gat: of all heads together",
-        at_least(1),
-        at_most(MAX_WIDTH),
-    )
-    heads: int = setting("heads", 8, "gat: number of attention heads", at_least(1))
-    dropout: float = setting(
-        "dropout",
-        0.4,
-        "dropout rate of the aggregate; gat: of its input rows",
-        BELOW_ONE,
-    )
-    input_dropout: float | None = setting(
-        "model.input_dropout",
-        None,
-        "dropout rate of the features and their aggregate in every layer that reads them; "
-        f"null: dropout, or 0 where the features have at most {FEW_COLUMNS} columns",
-        BELOW_ONE,
-    )
-    norm: str = setting(
-        "model.norm",
-        "layer",
-        "normalisation of the hidden layers: LayerNorm or none",
-        one_of("layer", "none"),
-    )
-    activation: str = setting(
-        "model.activation",
-        "relu",
-        "activation of the hidden layers, and in the MLP of gin",
-        one_of(*ACTIVATIONS),
-    )
-    self_weight: bool = setting(
-        "model.self_weight",
-        True,
-        "skip connection from a node's own row, with its own weight matrix; gat adds it to the "
-        "output of attention, other models use half of hidden_dim for it",
-    )
-    input_skip: bool = setting(
-        "model.input_skip",
-        True,
-        "skip connections from the features and their aggregate to every layer after the first",
-    )
-    output: str = setting(
-        "model.output",
-        "aggregate",
-        "input of the next layer: the activation, or the weighted aggregate before norm and "
-        "activation; gat and pooling always use the activation",
-        one_of("activation", "aggregate"),
-    )
-    lookahead: int = setting(
-        "model.lookahead",
-        0,
-        "1: train each layer together with the next one; sends aggregates of boundary nodes "
-        "once per layer and sets model.output=activation; 0: train each layer alone",
-        within(0, 1),
-    )
-    options: dict[str, Any] = setting("model.*", {}, "settings of one model only, listed below")
-
-    @property
-    def grows(self) -> bool:
-        """Whether validation chooses the number of layers."""
-        return self.num_layers == AUTO
-
-    @property
-    def depth(self) -> int:
-        """The number of layers that plan and network are made for."""
-        return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
-
-    def features_dropout(self, num_columns: int) -> float:
-        """Dropout rate of features with so many columns, and of their aggregate."""
-        if self.input_dropout is not None:
-            return self.input_dropout
-        return self.dropout if num_columns > FEW_COLUMNS else 0.0
-
-
-@settings_dataclass
+@group()
 class OptimizerSettings(Checked):
     """The optimizer and its arguments."""
 
-    target: str = setting(
-        "optimizer._target_", "torch.optim.Adam", "optimizer class of torch.optim"
+    optimizer: dict[str, Any] = setting(
+        {"_target_": "torch.optim.Adam"},
+        "optimizer._target_=torch.optim.NAME, and its arguments: +optimizer.NAME=VALUE",
     )
-    arguments: dict[str, Any] = setting(
-        "optimizer.*", {}, "other arguments of the optimizer: +optimizer.NAME=VALUE"
-    )
-    weight_decay: float = setting("weight_decay", 0.0005, "weight decay of the optimizer", *RATE)
+    weight_decay: float = setting(0.0005, "weight decay of the optimizer", *RATE)
     scheduler: str = setting(
-        "scheduler",
         "none",
         "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: "
         "multiplied by scheduler_factor every scheduler_rounds; plateau: the same after "
         "scheduler_rounds without improvement",
         one_of(*SCHEDULERS),
     )
-    factor: float = setting(
-        "scheduler_factor",
+    scheduler_factor: float = setting(
         0.5,
         "scheduler=step and plateau: factor of the learning rate",
         Check(lambda value: 0 < value <= 1, "must be in (0, 1]"),
     )
     scheduler_rounds: int | None = setting(
-        "scheduler_rounds",
         None,
         "scheduler=step and plateau: number of rounds before the learning rate falls; null: 50 for "
         "step, 5 for plateau",
         at_least(1),
     )
     max_grad_norm: float | None = setting(
-        "max_grad_norm",
         None,
         "gradient clipping: largest norm of the gradient of all workers, or with gradient=local "
         "of each step; null: off",
@@ -197,29 +91,27 @@ class OptimizerSettings(Checked):
     )
 
 
-@settings_dataclass
+@group("smoothing")
 class SmoothingSettings(Checked):
     """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
 
     steps: int = setting(
-        "smoothing.steps",
         5,
         "label propagation: number of steps, if the first one helps validation nodes; 0: off",
         at_least(0),
     )
     reach: str = setting(
-        "smoothing.reach",
         "hops",
         "label propagation starts from all nodes within smoothing.steps hops of a split (hops) "
         "or only nodes in a split (computed)",
         one_of(*REACHES),
     )
-    alphas: tuple[float, ...] = setting(
-        "smoothing.alphas",
+    alphas: Any = setting(
         [1.0, 0.5, 0.3, 0.2, 0.1],
         "label propagation: teleport probabilities, of which validation chooses one; 1: no "
         "propagation",
         Check(lambda alpha: 0 < alpha <= 1, "must be in (0, 1]"),
+        each=float,
     )
 
     @property
@@ -228,19 +120,17 @@ class SmoothingSettings(Checked):
         return self.steps if self.reach == "hops" else 0
 
 
-@settings_dataclass
+@group("checkpoint")
 class CheckpointSettings(Checked):
     """State that an interrupted run is resumed from, besides the finished layers."""
 
     keep: bool = setting(
-        "checkpoint.keep",
         True,
         "keep a state to resume from; checkpoint=none sets it to false",
         per_node=True,
         compared=False,
     )
     every: int | None = setting(
-        "checkpoint.every",
         None,
         "rounds between two saved states; null: a state only after each layer",
         at_least(1),
@@ -249,53 +139,76 @@ class CheckpointSettings(Checked):
     )
 
 
-@settings_dataclass
+@group("trainer")
 class TrainerSettings(Checked):
     """Training algorithm."""
 
-    name: str = setting(
-        "trainer.name", "lazy", "training algorithm (docs/trainers.md)", is_group=True
+    name: str = setting("lazy", "training algorithm (docs/trainers.md)", is_group=True)
+
+
+@group("sites")
+class SiteSettings(Checked):
+    """What a site agrees to send."""
+
+    max_rows_shared: float | None = setting(
+        None,
+        "limit on the nodes of this site whose rows another site may request, over all runs: a "
+        "number, or a share if below 1; null: unlimited",
+        *RATE,
+        per_node=True,
+        compared=False,
     )
-    options: dict[str, Any]
-    """The settings NAME.* as given; the trainer checks them with `typed_options`."""
+    share_aggregates: bool = setting(
+        False,
+        "allow model.lookahead with dataset_name=parts, which sends aggregates that contain "
+        "rows of nodes that no other site needs",
+        compared=False,
+    )
 
 
-@settings_dataclass
-class TrainSettings(Checked):
-    """Everything that training depends on, except the partitions."""
+@group("plan")
+class PlanSettings(Checked):
+    """Predictions of app=plan."""
 
-    task: TaskSettings
-    model: ModelSettings
-    optimizer: OptimizerSettings
-    compute: ComputeSettings
+    rounds: Any = setting(
+        None,
+        "app=plan: rounds of each layer to predict bytes for, besides num_rounds",
+        at_least(0),
+        at_most(MAX_ROUNDS),
+        each=int,
+        per_layer=True,
+        compared=False,
+    )
+
+
+@group()
+class TrainSettings(
+    NetworkSettings, OptimizerSettings, CommunicationSettings, DisplaySettings, ClusterSettings
+):
+    """Everything that training depends on."""
+
+    task: TaskSettings = subgroup(TaskSettings)
     batch_size: int | str | None = setting(
-        "batch_size",
         "auto",
         "training nodes per step and worker; null: full batch; auto: full batch below 131,072 "
         "training nodes, else 32,768 per step over all workers (docs/training.md)",
         number_or("auto", 1),
     )
-    network: NetworkSettings
-    exchange: ExchangeSettings
-    gradient: GradientSettings
-    stopping: StoppingSettings
+    stopping: StoppingSettings = subgroup(StoppingSettings)
     output_heads: str = setting(
-        "output_heads",
         "validation",
         "output heads that predict; last: that of the last layer; validation: one, or the mean "
         "of several, with the best validation metric",
         one_of("last", "validation"),
     )
-    smoothing: SmoothingSettings
+    smoothing: SmoothingSettings = subgroup(SmoothingSettings)
     temperature: str = setting(
-        "temperature",
         "auto",
         "calibration of the final logits by validation log loss: one temperature, with class "
         "weights a slope and a bias for each class; none: off",
         one_of("auto", "none"),
     )
     threshold: float | str = setting(
-        "threshold",
         "auto",
         "probability from which the positive class, or a label of a multi-label node, is "
         "predicted; auto: the best F1 on validation, or 0.5 if stopping.metric is accuracy or "
@@ -306,75 +219,57 @@ class TrainSettings(Checked):
         ),
     )
     histogram_bins: int = setting(
-        "histogram_bins",
         512,
         "bins of the histograms for the final ROC AUC, average precision and threshold; fewer "
         "bins disclose less to other sites",
         at_least(8),
         at_most(1 << 20),
     )
-    checkpoint: CheckpointSettings
-    max_rows_shared: float | None = setting(
-        "sites.max_rows_shared",
-        None,
-        "limit on the nodes of this site whose rows another site may request, over all runs: a "
-        "number, or a share if below 1; null: unlimited",
-        *RATE,
-        per_node=True,
-        compared=False,
-    )
-    share_aggregates: bool = setting(
-        "sites.share_aggregates",
-        False,
-        "allow model.lookahead with dataset_name=parts, which sends aggregates that contain "
-        "rows of nodes that no other site needs",
-        compared=False,
-    )
+    checkpoint: CheckpointSettings = subgroup(CheckpointSettings)
+    sites: SiteSettings = subgroup(SiteSettings)
     resume: str | None = setting(
-        "resume",
         None,
         "auto: continue the run in hydra.run.dir if there is one; DIR: continue the run in DIR",
         per_node=True,
         compared=False,
     )
     init: str | None = setting(
-        "init",
         None,
         "run directory of a trained model: training starts from its parameters, with its network",
         per_node=True,
     )
-    cluster: ClusterSettings
-    trainer: TrainerSettings
-    num_rounds: tuple[int, ...] = setting(
-        "num_rounds",
+    trainer: TrainerSettings = subgroup(TrainerSettings)
+    bns: BNSOptions = subgroup(BNSOptions)
+    fedgcn: FedGCNOptions = subgroup(FedGCNOptions)
+    local: LocalOptions = subgroup(LocalOptions)
+    sampled: SampledOptions = subgroup(SampledOptions)
+    num_rounds: Any = setting(
         [200],
         "maximum number of rounds of each layer; the last entry of a short list applies to the "
         "other layers",
         at_least(0),
         at_most(MAX_ROUNDS),
+        each=int,
         per_layer=True,
     )
-    learning_rate: tuple[float, ...] = setting(
-        "learning_rate",
+    learning_rate: Any = setting(
         [0.01],
         "learning rate of each layer, a list like num_rounds",
         *RATE,
+        each=float,
         per_layer=True,
     )
     best_val_model: bool = setting(
-        "best_val_model",
         True,
         "restore the parameters of the best validation round at the end of a layer",
     )
     seed: int = setting(
-        "seed",
         42,
         "random seed; also of split, partitions and synthetic graph unless their own seeds are set",
         *SEED,
         is_seed=True,
     )
     log_every: int = setting(
-        "log_every",
         100,
         "maximum number of rounds between two lines of the log",
         at_least(1),
@@ -382,27 +277,29 @@ class TrainSettings(Checked):
         compared=False,
     )
     measure_dv: bool = setting(
-        "measure_dv",
         False,
         "print the data volume by kind, layer and worker at the end",
         compared=False,
     )
-    sleep_time: float = setting(
-        "sleep_time",
-        0.0,
-        "simulated network latency: seconds added to every sequential message",
-        *seconds(0),
-    )
-    display: DisplaySettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_together(self) -> None:
+        super().check_together()
+        self.decide_by_network(links=self.task.links)
+        self.num_rounds = self.of_layers(self.num_rounds)
+        self.learning_rate = self.of_layers(self.learning_rate)
+        precision = self.of_layers(self.exchange.precision)
+        self.exchange = replace(self.exchange, precision=precision)
         for name, value in (("resume", self.resume), ("checkpoint.every", self.checkpoint.every)):
             if value is not None and not self.checkpoint.keep:
                 raise InputError(
                     f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of"
                     " them out"
                 )
+        for name in ("bns", "fedgcn", "local", "sampled"):
+            own = getattr(self, name)
+            if name != self.trainer.name and own != type(own)():
+                keys = ", ".join(f"{name}.{each.name}" for each in fields(own))
+                raise InputError(f"{keys}: trainer={name} has to be set for it")
         if self.model.depth + self.smoothing.steps > MAX_LAYERS:
             raise InputError(
                 f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most"
@@ -410,63 +307,58 @@ class TrainSettings(Checked):
             )
 
 
-@settings_dataclass
-class Settings(Checked):
+@group()
+class Settings(TrainSettings):
     """The application and all settings."""
 
-    app: str = setting("app", "train", "application to run", one_of(*APPS), compared=False)
-    partition: PartitionSettings
-    train: TrainSettings
-    seeds: tuple[int, ...] | None = setting(
-        "seeds",
+    app: str = setting("train", "application to run", one_of(*APPS), compared=False)
+    seeds: Any = setting(
         None,
         "app=train: train once per seed, into RUN_DIR/seedN, and print the mean and the sample "
         "deviation of the scores",
         *SEED,
+        each=int,
         compared=False,
     )
-    objective: tuple[str, ...] | None = setting(
-        "objective",
+    objective: Any = setting(
         None,
         "numbers of summary.json that a run returns to a Hydra sweeper, such as val.roc_auc; "
         "null: the validation metric of stopping, R2 for regression",
-        compared=False,
-    )
-    plan_rounds: tuple[int, ...] | None = setting(
-        "plan.rounds",
-        None,
-        "app=plan: rounds of each layer to predict bytes for, besides num_rounds",
-        at_least(0),
-        at_most(MAX_ROUNDS),
-        per_layer=True,
+        each=str,
         compared=False,
     )
     checkpoint_dir: str | None = setting(
-        "checkpoint_dir",
         None,
         "app=evaluate, predict, export, serve: run directory of the trained model, or its "
         "checkpoint folder",
         per_node=True,
         compared=False,
     )
-    predict: PredictSettings
-    export: ExportSettings
-    serve: ServeSettings
-    report: ReportSettings
-    remote: RemoteSettings
-    arguments: tuple[str, ...]
+    plan: PlanSettings = subgroup(PlanSettings)
+    predict: PredictSettings = subgroup(PredictSettings)
+    export: ExportSettings = subgroup(ExportSettings)
+    serve: ServeSettings = subgroup(ServeSettings)
+    report: ReportSettings = subgroup(ReportSettings)
+    remote: RemoteSettings = subgroup(RemoteSettings)
+    arguments: tuple[str, ...] = not_a_setting(())
     """The command line: --config-name, --config-dir if given, then the overrides."""
-    given: frozenset[str]
+    given: frozenset[str] = not_a_setting(frozenset())
     """Names of the settings on the command line."""
-    resolved: dict[str, Any]
-    """All settings as nested JSON values."""
-    started: float
+    started: float = not_a_setting(0.0)
     """Unix time in seconds when the command started."""
-    is_multirun_job: bool
+    is_multirun_job: bool = not_a_setting(False)
     """Whether this is one of several jobs of --multirun."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @property
+    def stored(self) -> dict[str, Any]:
+        """All settings as nested JSON values, as a run stores them."""
+        found: Any = OmegaConf.to_container(OmegaConf.structured(self))
+        return cast(dict[str, Any], found)
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.plan.rounds is not None:
+            self.plan = replace(self.plan, rounds=self.of_layers(self.plan.rounds))
         if self.app in NEED_A_MODEL and self.checkpoint_dir is None:
             raise InputError(
                 f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
@@ -474,9 +366,9 @@ class Settings(Checked):
             )
         self._check_seeds()
         for name in self.objective or ():
-            check_objective_name(name, of_links=self.train.task.links)
+            check_objective_name(name, of_links=self.task.links)
             IS_OBJECTIVE("objective", name)
-        trainer = self.train.trainer.name
+        trainer = self.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(
                 f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those"
@@ -494,8 +386,8 @@ class Settings(Checked):
             raise InputError(f"{text}: seed is set, too; leave one of them out")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"{text}: must be different numbers, at least one")
-        if self.train.resume not in (None, "auto"):
+        if self.resume not in (None, "auto"):
             raise InputError(
-                f"{text}: resume={self.train.resume} continues one run; set resume=auto, which"
+                f"{text}: resume={self.resume} continues one run; set resume=auto, which"
                 " continues those in hydra.run.dir"
             )

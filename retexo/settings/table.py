@@ -1,5 +1,6 @@
 """The settings as text: docs/settings.md and the output of --help."""
 
+import inspect
 import json
 import re
 import textwrap
@@ -11,12 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
 
-from partitioning.setting_fields import Setting, definitions
+from partitioning.setting_fields import Setting
 from retexo.settings.aliases import ALIASES
 from retexo.settings.flatten import flatten
-from retexo.settings.options import OPTIONS
+from retexo.settings.options import MODELS, ModelSettings
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import CONFIG_DIR, DEFINED, REST, given_type
+from retexo.settings.schema import CONFIG_DIR, DEFINED
 
 INTRODUCTION = """# Settings
 
@@ -34,9 +35,9 @@ def markdown() -> str:
         text += (
             f"\n## {title}\n\n{summary}\n\n|setting|default|values|meaning|\n|---|---|---|---|\n"
         )
-        for defined, hint in settings:
+        for defined in settings:
             default = "; ".join([_format_code(defined.default), *differing[defined.key]])
-            text += f"|{_named(defined)}|{default}|{_values(defined, hint)}|{defined.help}|\n"
+            text += f"|{_named(defined)}|{default}|{describe_values(defined)}|{defined.help}|\n"
     return text
 
 
@@ -45,40 +46,36 @@ def help_text() -> str:
     lines = []
     for _, summary, settings in _sections():
         lines += ["", summary]
-        for defined, hint in settings:
-            about = f"{defined.help} ({_values(defined, hint).replace('`', '')})"
-            head = f"  {_display_name(defined)}={_format_default(defined.default)}  "
+        for defined in settings:
+            about = f"{defined.help} ({describe_values(defined).replace('`', '')})"
+            head = f"  {defined.name}={_format_default(defined.default)}  "
             lines += textwrap.wrap(
                 about, 110, initial_indent=f"{head:<42}", subsequent_indent=" " * 42
             )
     return "\n".join(lines)
 
 
-def _sections() -> Iterator[tuple[str, str, list[tuple[Setting, Any]]]]:
-    """Yield title, summary and settings with their types of each dataclass with settings."""
-    for cls in _dataclasses(Settings):
-        own = [
-            DEFINED[each.metadata["setting"].key]
-            for each in fields(cls)
-            if "setting" in each.metadata
-        ]
-        if own:
-            yield cls.__name__.removesuffix("Settings") or "Run", _summary(cls), own
-    for (group, name), options in OPTIONS.items():
-        yield (
-            f"{group}={name}",
-            f"{_summary(options)} With {group}={name} only.",
-            list(definitions(options)),
-        )
+def _sections() -> Iterator[tuple[str, str, list[Setting]]]:
+    """Yield title, summary and settings of each group."""
+    for cls in _groups(Settings):
+        yield cls.__name__.removesuffix("Settings") or "Run", _summary(cls), _own(cls)
+    for model, cls in MODELS.items():
+        if cls is not ModelSettings:
+            yield f"model={model}", f"{_summary(cls)} With model={model} only.", _own(cls)
 
 
-def _dataclasses(cls: Any) -> Iterator[Any]:
-    """Yield a settings dataclass and its nested ones."""
-    yield cls
+def _own(cls: Any) -> list[Setting]:
+    """Return the settings that a class defines itself, not its bases."""
+    own = inspect.get_annotations(cls)
+    return [DEFINED[cls.prefix + name] for name in own if cls.prefix + name in DEFINED]
+
+
+def _groups(cls: Any) -> Iterator[Any]:
+    """Yield the classes with settings: those of names without a dot, then the groups."""
     hints = get_type_hints(cls)
-    for each in fields(cls):
-        if is_dataclass(hints[each.name]):
-            yield from _dataclasses(hints[each.name])
+    nested = [hints[each.name] for each in fields(cls) if is_dataclass(hints[each.name])]
+    bases = [base for group in (cls, *nested) for base in group.__mro__]
+    return (base for base in dict.fromkeys(bases) if is_dataclass(base) and _own(base))
 
 
 def _summary(cls: type) -> str:
@@ -98,15 +95,10 @@ def _collect_other_defaults() -> dict[str, list[str]]:
     return found
 
 
-def _display_name(defined: Setting) -> str:
-    """Return the name of a setting for readers."""
-    return defined.name.replace(REST, ".NAME")
-
-
 def _named(defined: Setting) -> str:
     """Return the name of a setting with its aliases, as markdown."""
     others = [f"`{alias}`" for alias, name in ALIASES.items() if name == defined.key]
-    return f"`{_display_name(defined)}`" + (f", also {', '.join(others)}" if others else "")
+    return f"`{defined.name}`" + (f", also {', '.join(others)}" if others else "")
 
 
 def _format_default(default: Any) -> str:
@@ -120,19 +112,18 @@ def _format_code(default: Any) -> str:
     return f"value of `{text[2:-1]}`" if text.startswith("${") else f"`{text}`"
 
 
-def _values(defined: Setting, hint: Any) -> str:
+def describe_values(defined: Setting) -> str:
     """Return the choices of a setting, or its type with bounds."""
-    choices = next((check.choices for check in defined.checks if check.choices), ())
+    choices = defined.choices
     if defined.is_group and not choices:
-        choices = tuple(sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml")))
+        files = sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml"))
+        choices = tuple(files or MODELS)
     if choices:
         return ", ".join(
             [*(f"`{choice}`" for choice in choices), *(["null"] if defined.default is None else [])]
         )
     limits = [check.remedy.removeprefix("must be ") for check in defined.checks]
-    text = ", ".join(
-        [_describe_type(given_type(defined, hint)), *(each for each in limits if each != "finite")]
-    )
+    text = ", ".join([_describe_type(defined), *(each for each in limits if each != "finite")])
     text = re.sub(r"(at least \S+), at most (4,294,967,295|1,000,000,000|1e\+30)", r"\1", text)
     text = re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", text)
     bound = re.compile(r"^(list of \w+|\w+)((?: or \w+)*), at least ([\d.]+)")
@@ -140,10 +131,12 @@ def _values(defined: Setting, hint: Any) -> str:
     return text.replace(" or null", "") if defined.default is None else text
 
 
-def _describe_type(hint: Any) -> str:
+def _describe_type(defined: Setting) -> str:
     """Return a setting's type in words."""
-    if get_origin(hint) is UnionType:
-        return " or ".join(_describe_type(one) for one in get_args(hint))
-    if get_origin(hint) is list:
-        return f"list of {_describe_type(get_args(hint)[0])}"
-    return {NoneType: "null", Any: "any"}.get(hint) or (get_origin(hint) or hint).__name__
+    if defined.each is not None:
+        return f"list of {defined.each.__name__}"
+    kinds = get_args(defined.type) if isinstance(defined.type, UnionType) else (defined.type,)
+    return " or ".join(
+        {NoneType: "null", Any: "any"}.get(kind) or (get_origin(kind) or kind).__name__
+        for kind in kinds
+    )

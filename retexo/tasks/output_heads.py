@@ -122,7 +122,7 @@ def first_step_helps(context: TaskContext, powers: Sequence[Tensor]) -> bool:
 
     That is: an alpha below 1 is chosen, and the gain may reach LEAST_GAIN.
     """
-    alphas = context.settings.smoothing.alphas
+    alphas: Sequence[float] = context.settings.smoothing.alphas
     best, values, margin = _compare_alphas(context, powers)
     return alphas[best] < 1 and values[best] - values[alphas.index(1)] + margin >= LEAST_GAIN
 

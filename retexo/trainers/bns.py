@@ -19,12 +19,9 @@ from retexo.models.block import HaloRows, Sources
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
-from retexo.settings.options import BNSOptions
 from retexo.settings.run_settings import TrainSettings
-from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.lazy import compute_logits
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -35,14 +32,13 @@ TAKES = end_to_end.SKIPS
 
 def check(settings: TrainSettings) -> None:
     """Raise InputError for settings that boundary node sampling does not support."""
-    typed_options("bns", settings.trainer.options, BNSOptions)
     checks.refuse_local_steps(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Take one step per epoch, on a pass over the sampled graph."""
     partition, settings = context.partition, context.settings
-    share = typed_options("bns", settings.trainer.options, BNSOptions).p
+    share = settings.bns.p
     received = end_to_end.exchange_features(context, stages, with_sums=False)
     features = received[PLAIN_NODE]
     with context.phase("plan"):
@@ -72,7 +68,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         _first_matrices(context, stages[0], features),
         exchanges_rows=len(stages) > 1,
     )
-    return TrainResult(rounds, [compute_logits(context, stages, received)])
+    return TrainResult(rounds, [end_to_end.infer(context, stages, received)])
 
 
 def draw_boundary(

@@ -34,13 +34,12 @@ def refuse_models(
     """Refuse a model that does not fit; the message names those that fit with their defaults."""
     model = settings.model
     if not fits(check_model(model)):
-        options = "".join(f" with model.{name}={value}" for name, value in model.options.items())
         known = (
             name for name in CONVOLUTIONS if fits(check_model(default_model_settings(name, 1, 1)))
         )
         raise InputError(
-            f"model={model.name}{options}: trainer={settings.trainer.name} {reason}; choose one of "
-            f"{', '.join(known)}, or another trainer"
+            f"model={model.name}{model.own}: trainer={settings.trainer.name} {reason}; choose one"
+            f" of {', '.join(known)}, or another trainer"
         )
 
 

@@ -20,9 +20,7 @@ from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, to_dense
 from retexo.models.stage import Stage
-from retexo.settings.options import FedGCNOptions
 from retexo.settings.run_settings import TrainSettings
-from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, layerwise, network_pass
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
@@ -36,7 +34,6 @@ TAKES = end_to_end.SKIPS
 
 def check(settings: TrainSettings) -> None:
     """Raise InputError for settings that FedGCN does not support."""
-    typed_options("fedgcn", settings.trainer.options, FedGCNOptions)
     checks.refuse_models(
         settings,
         lambda conv: conv.linear_aggregation,
@@ -46,7 +43,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Take one step per round, on a pass over the aggregates that were exchanged."""
-    options = typed_options("fedgcn", context.settings.trainer.options, FedGCNOptions)
+    options = context.settings.fedgcn
     aggregates = exchange_aggregates(context, stages, options.hops)
     return end_to_end.train_without_exchange(
         context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)

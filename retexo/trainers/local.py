@@ -8,9 +8,7 @@ from torch import Tensor
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
-from retexo.settings.options import LocalOptions
 from retexo.settings.run_settings import TrainSettings
-from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
 
@@ -23,7 +21,6 @@ TAKES = end_to_end.SKIPS
 
 def check(settings: TrainSettings) -> None:
     """Raise InputError for settings that local training does not support."""
-    typed_options("local", settings.trainer.options, LocalOptions)
     checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":
         raise InputError(
@@ -38,7 +35,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Take one step per round, on a pass that stays within the partition."""
-    if typed_options("local", context.settings.trainer.options, LocalOptions).degrees == "local":
+    if context.settings.local.degrees == "local":
         context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)
     return end_to_end.train_without_exchange(
         context, stages, lambda targets: local_pass(context, stages, targets)

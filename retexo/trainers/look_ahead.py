@@ -37,7 +37,7 @@ from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation, m
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
-from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, AnyLayerInput, LayerOutput
+from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, LayerOutput
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ class LayerPairObjective:
 
 
 @dataclass(eq=False)
-class LookAheadInput(AnyLayerInput):
+class LookAheadInput:
     """A layer's input at this worker's inner and halo nodes."""
 
     context: Context
@@ -170,8 +170,9 @@ class LookAheadInput(AnyLayerInput):
 
         Return the input of the first layer.
         """
-        plan, rows = context.plan, context.features
-        halo = _rows_of_halo(context.known.get(0) or exchange_rows(context, plan, 0, rows, None))
+        plan, rows, halo = context.plan, context.features, context.halo_rows.get(0)
+        if halo is None:
+            halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
         given = cls(context, stages, rows, halo, {})
         names = {name for stage in stages for name in stage.skips}
         if "features" in names:
@@ -306,16 +307,17 @@ class LookAheadInput(AnyLayerInput):
             context.labels[nodes],
         )
 
-    def exchange_rest(
+    @torch.no_grad()
+    def embed_nodes(
         self,
         context: Context,
         objective: LayerPairObjective | LayerObjective,
         exchanges: Mapping[str, LayerExchange],
         *,
         logits: bool,
-    ) -> tuple[LayerOutput, Iterator[tuple[Tensor, Inputs]]]:
-        """Receive the other aggregates (AnyLayerInput)."""
-        layer, stage = objective.layer, objective.stage
+    ) -> LayerOutput:
+        """Receive the other aggregates, and run the stage over all nodes that are needed."""
+        layer, stage = objective.layer, objective.stage.eval()
         needed = context.plan.required_layers > layer
         halo_needed = torch.zeros(len(self.halo), dtype=torch.bool)
         for each in exchanges.values():
@@ -325,14 +327,30 @@ class LookAheadInput(AnyLayerInput):
             halo_needed = received.unprojected.halo >= 0
         if layer == 0 and "aggregate" in self.skips:
             self._keep_aggregate()
-        nodes = torch.cat((needed, halo_needed)).nonzero()[:, 0]
-        pieces = torch.split(nodes, NODES_PER_STEP)
-        output = LayerOutput.empty(stage, needed, self.rows, logits=logits, num_halo=len(self.halo))
-        return output, ((each, self.inputs_at(stage, each)) for each in pieces)
+        with context.phase("embed"):
+            num_inner = len(self.rows)
+            rows = self.rows.new_zeros(num_inner + len(self.halo), stage.output_dim)
+            found = self.rows.new_full((num_inner, stage.output_widths[1]), torch.nan)
+            for nodes in torch.split(
+                torch.cat((needed, halo_needed)).nonzero()[:, 0], NODES_PER_STEP
+            ):
+                inputs = self.inputs_at(stage, nodes)
+                inner = nodes[nodes < num_inner]
+                if stage.is_last:
+                    found[inner] = stage.logits(inputs).cpu()
+                    continue
+                hidden = stage.hidden(inputs)
+                rows[nodes] = hidden.cpu()
+                if logits:
+                    found[inner] = stage.classify(hidden[: len(inner)]).cpu()
+            output = found if stage.is_last else rows[:num_inner]
+            output[~needed] = torch.nan
+        return LayerOutput(output, found if logits else None, rows[num_inner:])
 
     def next_layer(self, output: LayerOutput) -> Self:
         """The input of the next layer."""
-        halo = self.halo if output.halo is None else output.halo
+        halo = output.halo
+        assert halo is not None
         return replace(self, rows=output.rows, halo=halo, aggregates=None)
 
 

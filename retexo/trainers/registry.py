@@ -145,10 +145,9 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
 def _check_lookahead(settings: TrainSettings) -> None:
     """Refuse look-ahead where a halo node's output does not follow from one aggregate."""
     if not check_model(settings.model).linear_aggregation:
-        aggregator = settings.model.options.get("aggregator")
         raise InputError(
             f"model.lookahead=1: model={settings.model.name}"
-            f"{f' with model.aggregator={aggregator}' if aggregator else ''} does not sum rows, so "
+            f"{settings.model.own} does not sum rows, so "
             "a boundary node needs the rows of all its neighbours; set model.lookahead=0, or "
             "choose model=sage, gcn or gin"
         )

@@ -19,12 +19,9 @@ from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
 from retexo.rounds.training_loop import run_rounds
-from retexo.settings.options import SampledOptions
 from retexo.settings.run_settings import TrainSettings
-from retexo.settings.schema import typed_options
 from retexo.trainers import checks, end_to_end
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.lazy import compute_logits
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -36,7 +33,6 @@ NAME = "trainer=sampled"
 
 def check(settings: TrainSettings) -> None:
     """Raise InputError for settings that DGL's engine does not support."""
-    typed_options("sampled", settings.trainer.options, SampledOptions)
     checks.refuse_rounding(settings)
     require_dgl(NAME)
     refused = {
@@ -49,7 +45,7 @@ def check(settings: TrainSettings) -> None:
             "lets all workers read all rows and labels; remove the setting",
         ),
         "distributed.backend=sockets": (
-            settings.cluster.encrypted,
+            settings.encrypted,
             "sends unencrypted; use gloo, or distributed.tls=false, in a trusted network",
         ),
     }
@@ -70,7 +66,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             f"{directory.path}: {NAME} needs DGL's files; "
             "partition again with partition.dgl_files=true"
         )
-    for part in settings.cluster.local_ranks if directory.meta is not None else ():
+    for part in settings.local_ranks if directory.meta is not None else ():
         path = (
             directory.meta.first_damaged(directory.path, f"part{part}/", ".dgl")
             if directory.meta
@@ -95,7 +91,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     from retexo.trainers.sampled_dgl.client import Engine
 
     options, fail = (
-        typed_options("sampled", settings.trainer.options, SampledOptions),
+        settings.sampled,
         context.clock.progress.fail,
     )
     with (
@@ -116,4 +112,4 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         stage.eval()
         context.save_layer(layer, stage)
     features = end_to_end.exchange_features(context, stages, kind="metrics")
-    return TrainResult([rounds], [compute_logits(context, stages, features)], engine.memory)
+    return TrainResult([rounds], [end_to_end.infer(context, stages, features)], engine.memory)

@@ -34,7 +34,8 @@ from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.parameters import check_same_parameters
-from retexo.settings.run_settings import ModelSettings, TrainSettings
+from retexo.settings.options import ModelSettings
+from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import checks, end_to_end, layerwise
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput

@@ -50,7 +50,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
     """InputError for a directory that the task, the model or the trainer cannot use."""
     _check_task(settings, directory)
     _check_kind_of_graph(settings, directory)
-    if settings.model.lookahead and directory.sites and not settings.share_aggregates:
+    if settings.model.lookahead and directory.sites and not settings.sites.share_aggregates:
         raise InputError(
             "model.lookahead=1: the sites would send aggregates of boundary nodes, which sum up "
             "rows of nodes that no other site needs, and with one in-neighbour are its row; "

@@ -28,7 +28,7 @@ FREE_KINDS = ("given", "random")
 
 def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> None:
     """InputError where held-out nodes cannot be hidden."""
-    if not settings.task.inductive:
+    if not settings.split.inductive:
         return
     where = "split.inductive=true"
     if settings.task.links:

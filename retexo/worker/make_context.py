@@ -17,7 +17,6 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
-from retexo.models.block import Sources
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import PLAIN_NODE, Schema
 from retexo.models.target_scale import TargetScale
@@ -89,7 +88,7 @@ def make_context(
         settled = _make_plain_fields(settings, part, graph_info, comm, conv, dtype, use)
     labelled: Partition = settled.pop("partition")
     task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
-    device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
+    device = choose_device(settings.device, settings.local_index(comm.rank))
     return Context(
         settings=settings,
         partition=replace(labelled, features=labelled.features[:0].clone(), halo_features=None),
@@ -192,7 +191,7 @@ def _make_plain_fields(
     if partition.unresolved_halo is not None:
         with comm.without_replay_log():  # its keys are drawn anew
             partition = resolve_halo(
-                partition, graph_info.part_sizes, comm, settings.max_rows_shared
+                partition, graph_info.part_sizes, comm, settings.sites.max_rows_shared
             )
     if graph_info.weighted and partition.edge_weight is None:
         partition = replace(partition, edge_weight=torch.ones(len(partition.src)))
@@ -223,7 +222,7 @@ def _make_plain_fields(
         "partition": partition,
         "schema": Schema.of_plain_graph(graph_info.num_features),
         "types": {PLAIN_NODE: node_type},
-        "known": {} if halo_features is None else {0: Sources.of_halo(halo_features.to(dtype))},
+        "halo_rows": {} if halo_features is None else {0: halo_features.to(dtype)},
         "edge_means": means,
     }
 
@@ -319,7 +318,7 @@ def _make_heterogeneous_fields(
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
     by_rank = comm.all_gather(num_inner, SETUP)
     sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
-    part = resolve_halo_by_type(part, sizes, comm, settings.max_rows_shared)
+    part = resolve_halo_by_type(part, sizes, comm, settings.sites.max_rows_shared)
     if hides_held_out:
         part = hide_by_type(part, sizes, comm)
     schema = schema_of(part)

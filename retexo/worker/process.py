@@ -50,12 +50,12 @@ class Job:
 
     def communicator(self, transport: Transport) -> Communicator:
         """The worker's collectives."""
-        several = self.settings.cluster.num_nodes > 1
+        several = self.settings.num_nodes > 1
         return Communicator(transport, self.settings.sleep_time, between_nodes=several)
 
     def disclose(self, comm: Communicator) -> AbstractContextManager[Disclosure]:
         """Write disclosure.json at the end of the block, if sites own the partitions."""
-        alone = len(self.settings.cluster.local_ranks) == 1
+        alone = len(self.settings.local_ranks) == 1
         return write_disclosure(
             comm, self.directory.sites, self.rendezvous, self.run_dir, alone=alone
         )
@@ -80,7 +80,7 @@ def serve(
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = ParentPipe(parent)
     try:
-        progress = pipe.start_heartbeat(job.settings.cluster.heartbeat_timeout)
+        progress = pipe.start_heartbeat(job.settings.distributed.heartbeat_timeout)
         pipe.send({"result": run(rank, job, streams, progress)})
     except Exception as error:
         kind = {InputError: "refused", PeerLost: "peer"}.get(type(error), "failed")
@@ -120,7 +120,7 @@ def configure(rank: int, settings: TrainSettings) -> None:
     logging.basicConfig(
         format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO
     )
-    torch.set_num_threads(num_threads(settings.cluster))
+    torch.set_num_threads(num_threads(settings))
     torch.manual_seed(settings.seed * 1_000_003 + rank)  # other dropout masks on every worker
 
 

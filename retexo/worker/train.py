@@ -105,13 +105,13 @@ def run(
                 use=trainer.USE,
                 recovery=recovery,
                 class_names=job.directory.class_names,
-                hides_held_out=settings.task.inductive,
+                hides_held_out=settings.split.inductive,
             )
         return_freed_memory()
         context.directory = job.directory.dgl_folder
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
-        whole = graph.part if settings.task.inductive else None
+        whole = graph.part if settings.split.inductive else None
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning(

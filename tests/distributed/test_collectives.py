@@ -457,7 +457,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
             "exchange=plain",
         ]
     )
-    partition_data.run(settings.partition)
+    partition_data.run(settings)
     directory = find([folder / f"toy-random-vol-{WORKERS}"], WORKERS)
     summary = train.run(settings, folder / "run")
     assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]

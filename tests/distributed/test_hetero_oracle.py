@@ -396,7 +396,7 @@ def settings_of(model: str, num_parts: int, *more: str) -> TrainSettings:
 
 def train_end_to_end(settings: TrainSettings, graph: HeteroGraphData = GRAPH) -> dict[str, Any]:
     """Losses of every round, logits of all movies, the trained layers, and bytes by kind."""
-    num_parts, trainer = settings.cluster.num_partitions, registry.find(settings.trainer.name)
+    num_parts, trainer = settings.num_partitions, registry.find(settings.trainer.name)
     registry.check(settings)
     parts = hetero_parts(graph, num_parts)
     layers = network(settings, parts[0])

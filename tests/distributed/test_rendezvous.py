@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from support import free_port, make_credentials
 
 from partitioning.errors import InputError
+from partitioning.setting_fields import with_values
 from retexo.errors import TrainingError
 from retexo.launch import addresses, channels, handshake, rendezvous
 from retexo.launch.certificates import read_credentials
@@ -37,8 +38,9 @@ from retexo.launch.hub import Hub, serving_hub
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
+from retexo.settings.schema import DEFINED
 
-DEFAULT = compose().train.cluster
+DEFAULT = compose()
 SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}
 
 
@@ -57,7 +59,13 @@ def cluster(
         "node_rank": node,
         "master_port": port,
     }
-    return replace(DEFAULT, **{**there, "interface": "lo", "init_timeout": 20.0, **fields})
+    values = {**there, "interface": "lo", "init_timeout": 20.0, **fields}
+    return with_values(DEFAULT, {named(name): value for name, value in values.items()})
+
+
+def named(name: str) -> str:
+    """The setting of a name, with its group."""
+    return f"distributed.{name}" if f"distributed.{name}" in DEFINED else name
 
 
 Outcome = tuple[str, str]

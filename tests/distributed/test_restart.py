@@ -370,7 +370,7 @@ def settings_of(base: Path, task: str, *more: str) -> list[str]:
         if not parts.exists():
             if task == "links":
                 save_npz(base / "links.npz", random_graph(60, 240, width=30))
-            partition_data.run(compose(options).partition)
+            partition_data.run(compose(options))
     return options
 
 

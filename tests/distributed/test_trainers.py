@@ -135,7 +135,7 @@ def trained(
 
     made = sign._build_network
     with unittest.mock.patch.object(sign, "_build_network", network):
-        return run_threads(settings.cluster.num_partitions, work)
+        return run_threads(settings.num_partitions, work)
 
 
 def parts_of(

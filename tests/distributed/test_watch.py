@@ -30,21 +30,27 @@ from retexo.launch.fork_server import warm_up
 from retexo.launch.heartbeat import ProcessMonitor, Progress, Stopwatch
 from retexo.launch.rendezvous import Node
 from retexo.settings.compose import compose
+from retexo.settings.run_settings import Settings
 from retexo.worker import process
 
-DEFAULT = compose().train.cluster
+DEFAULT = compose()
 TIMEOUT = 2.0
 """seconds of heartbeat_timeout"""
 KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 """What a worker leaves when it had the time to; its process group is that of the tests."""
 
 
+def nodes_of(num_partitions: int, parts_per_node: int, **limits: float) -> Settings:
+    settings = replace(DEFAULT, num_partitions=num_partitions, parts_per_node=parts_per_node)
+    return replace(settings, distributed=replace(settings.distributed, **limits))
+
+
 # --- what workers do ----------
 
 
 def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = None) -> None:
-    cluster = SimpleNamespace(heartbeat_timeout=TIMEOUT)
-    worker: Any = SimpleNamespace(settings=SimpleNamespace(cluster=cluster), what=job[rank])
+    distributed = SimpleNamespace(heartbeat_timeout=TIMEOUT)
+    worker: Any = SimpleNamespace(settings=SimpleNamespace(distributed=distributed), what=job[rank])
     process.serve(act, rank, worker, parent, streams)
 
 
@@ -86,7 +92,7 @@ def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any
 def node_pair(timeout: float = TIMEOUT) -> Iterator[list[Node]]:
     """Two nodes that met, with a rank each; a thread can be a node's parent."""
     ends = [Channel(end) for end in tcp_pair()]
-    cluster = replace(DEFAULT, num_partitions=2, parts_per_node=1, heartbeat_timeout=timeout)
+    cluster = nodes_of(2, 1, heartbeat_timeout=timeout)
     yield [
         Node(replace(cluster, node_rank=rank), "run", None, {1 - rank: end})  # type: ignore[arg-type]
         for rank, end in enumerate(ends)
@@ -139,9 +145,7 @@ def run_both(first: str, second: str) -> list[Any]:
 def alone(*what: str, look: monitor.Look | None = None) -> dict[int, Any]:
     """Run a node with these workers, in this thread, as app=train does."""
     warm_up()
-    cluster = replace(
-        DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT
-    )
+    cluster = nodes_of(len(what), len(what), heartbeat_timeout=TIMEOUT)
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
     jobs = dict(enumerate(what))
     return start_workers.run_workers(range(len(what)), serve, jobs, node, look=look)
@@ -207,9 +211,7 @@ def running_server() -> psutil.Process:
 @pytest.mark.parametrize("how", ["stopped", pytest.param("killed", marks=LONG)])
 def test_a_fork_server_that_starts_no_workers(how: str) -> None:
     """It ends in any case, and the next run has one of its own."""
-    cluster = replace(
-        DEFAULT, num_partitions=2, parts_per_node=2, init_timeout=2.0 if how == "stopped" else 60.0
-    )
+    cluster = nodes_of(2, 2, init_timeout=2.0 if how == "stopped" else 60.0)
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
     server = running_server()
     server.suspend()
@@ -259,7 +261,7 @@ def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
 def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
     """Of three nodes, two no longer hear each other; node 0 hears both and ends all."""
     warm_up()
-    cluster = replace(DEFAULT, num_partitions=3, parts_per_node=1, heartbeat_timeout=TIMEOUT)
+    cluster = nodes_of(3, 1, heartbeat_timeout=TIMEOUT)
     links: list[dict[int, Channel]] = [{}, {}, {}]
     for first, second in ((0, 1), (0, 2), (1, 2)):
         ends = [Channel(end) for end in tcp_pair()]

@@ -42,7 +42,7 @@ from partitioning.site_folders import find_sites, write_sites
 from retexo.apps import update
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import defaults
+from retexo.settings.schema import DEFAULTS
 
 NODES = 24
 ODD_CELLS = (
@@ -83,12 +83,12 @@ def damage(place: Path, rng: Random) -> Change:
 
 @functools.cache
 def dataset_of(*overrides: str) -> Any:
-    return compose(["dataset_name=file", "dataset_max_gib=0.1", *overrides]).partition.dataset
+    return compose(["dataset_name=file", "dataset_max_gib=0.1", *overrides])
 
 
 def read_tables(path: Path) -> Content:
     """What a data set holds before its features are encoded, which has to be possible, too."""
-    settings = replace(dataset_of(), file=str(path))
+    settings = replace(dataset_of(), dataset_file=str(path))
     graph = read_graph(settings)
     encoded, _ = encode_tables(graph, settings.features, None)
     for table in encoded.nodes.values():
@@ -658,15 +658,10 @@ DERIVED = {"seed": {"partition.seed", "split.seed", "synthetic.seed"}}
 """Settings that follow another one."""
 
 
-@functools.cache
-def usual_settings() -> dict[str, Any]:
-    return flatten(defaults())
-
-
 def edit_settings(place: Path, rng: Random) -> Change:
     """Any value of any setting."""
-    name = rng.choice(sorted(usual_settings()))
-    value = mutate.like(usual_settings()[name], rng)
+    name = rng.choice(sorted(DEFAULTS))
+    value = mutate.like(DEFAULTS[name], rng)
     (place / "settings.json").write_text(json.dumps({name: value}))
     return Change(f"{name}={value!a}", frozenset([name]))
 
@@ -675,8 +670,8 @@ def read_settings(place: Path) -> Content:
     given = json.loads((place / "settings.json").read_text())
     overrides = [f"{name}={mutate.quoted(value)}" for name, value in given.items()]
     settings = compose(overrides)
-    json.dumps(settings.resolved, ensure_ascii=False).encode()  # as summary.json has them
-    return {name: repr(value) for name, value in flatten(settings.resolved).items()}
+    json.dumps(settings.stored, ensure_ascii=False).encode()  # as summary.json has them
+    return {name: repr(value) for name, value in flatten(settings.stored).items()}
 
 
 def judge_settings(valid: Content, found: Content, change: Change) -> str:
@@ -712,7 +707,7 @@ def edit_yaml(place: Path, rng: Random) -> Change:
         container, key = rng.choice(list(mutate.spots(content)))
         container[key] = mutate.like(container[key], rng)
     elif kind == "text":
-        group, _, name = rng.choice(sorted(usual_settings())).rpartition(".")
+        group, _, name = rng.choice(sorted(DEFAULTS)).rpartition(".")
         odd = (
             "!!python/object:os.system [x]",
             "*a",
@@ -749,8 +744,8 @@ def edit_yaml(place: Path, rng: Random) -> Change:
 
 def read_yaml(place: Path) -> Content:
     settings = compose(["+experiment=own"], config_dir=str(place))
-    json.dumps(settings.resolved, ensure_ascii=False).encode()
-    return {name: repr(value) for name, value in flatten(settings.resolved).items()}
+    json.dumps(settings.stored, ensure_ascii=False).encode()
+    return {name: repr(value) for name, value in flatten(settings.stored).items()}
 
 
 # --- changes of a partition directory ----------
@@ -804,13 +799,13 @@ def read_change(place: Path) -> Content:
     """Update a directory; what is written has to be readable, and other nodes stay."""
     settings = settings_of_update()
     tables: Any = {name: str(place / f"{name}.csv") for name in CHANGES}
-    partition = replace(
-        settings.partition,
-        dir=str(place / "parts"),
-        update=replace(settings.partition.update, **tables),
+    settings = replace(
+        settings,
+        partition_dir=str(place / "parts"),
+        update=replace(settings.update, **tables),
     )
     with contextlib.redirect_stdout(io.StringIO()):
-        update.run(replace(settings, partition=partition), place)
+        update.run(settings, place)
     try:
         read_parts(place)
     except InputError as error:

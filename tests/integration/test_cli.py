@@ -360,7 +360,7 @@ def trained(
     """Partition where that is needed, and train; what summary.json says."""
     here = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts")
     settings = compose([*TRAIN, *here, *arguments], config)
-    partition_data.run(settings.partition)
+    partition_data.run(settings)
     train.run(settings, folder / "run")
     summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["status"] == "done"

@@ -433,11 +433,15 @@ def test_the_environment_of_a_scheduler_becomes_settings(
 ) -> None:
     """Of the second of two nodes, which resumes after a failure."""
     settings, run_dir = settings_of(*case())
-    cluster = settings.train.cluster
+    cluster = settings
     assert (cluster.num_nodes, cluster.node_rank, cluster.parts_per_node) == (2, 1, 1)
-    assert (cluster.master_addr, cluster.master_port, cluster.run_key) == (address, port, key)
-    assert settings.train.checkpoint.every
-    assert settings.resolved["resume"] == "auto"
+    assert (cluster.distributed.master_addr, cluster.distributed.master_port, cluster.run_key) == (
+        address,
+        port,
+        key,
+    )
+    assert settings.checkpoint.every
+    assert settings.stored["resume"] == "auto"
     assert run_dir.endswith("node1")
 
 

@@ -49,10 +49,10 @@ SMALL = (
 
 def test_more_workers_than_the_memory_holds_are_refused() -> None:
     """Thousands of processes would take minutes to fill it, and then the kernel ends the run."""
-    here = compose(["num_partitions=90000"]).train.cluster
+    here = compose(["num_partitions=90000"])
     with pytest.raises(InputError, match=r"num_partitions=90000: 90,000 workers on this node need"):
         process.check_machine(here)
-    process.check_machine(compose(["num_partitions=90000", "parts_per_node=1"]).train.cluster)
+    process.check_machine(compose(["num_partitions=90000", "parts_per_node=1"]))
 
 
 def settings(folder: Path, parts: int, *overrides: str) -> Settings:

@@ -291,8 +291,8 @@ from retexo.settings.table import markdown
 
 settings = compose(
     ["model=graphconv", "model.aggregator=mean", "trainer=edgeless", "stopping.warm_up=3"]
-).train
-print(settings.model.options, settings.trainer.name, settings.stopping.warm_up)
+)
+print(settings.model.own, settings.trainer.name, settings.stopping.warm_up)
 print("stopping.warm_up" in markdown(), "model=graphconv" in open("docs/training.md").read())
 """
 
@@ -316,6 +316,6 @@ def test_what_contributing_adds(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ADDED], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split("\n") == ["{'aggregator': 'mean'} edgeless 3", "True True", ""], (
+    assert done.stdout.split("\n") == [" with model.aggregator=mean edgeless 3", "True True", ""], (
         done.stderr
     )

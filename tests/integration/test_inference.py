@@ -92,7 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Rounded, rows of other parts would differ.
     weighted = ("class_weights=[1,5,2]", "stopping.metric=macro_f1")
     settings = compose([*at(folder), "app=train", "exchange=exact", *weighted, *SMALL])
-    partition_data.run(settings.partition)
+    partition_data.run(settings)
     train.run(settings, folder / "run")
     return folder
 
@@ -280,7 +280,7 @@ KINDS = {
     "gcn-1": architecture(num_layers=1),
     "gat": architecture("gat"),
     "mean": architecture("sage"),
-    "pool": architecture("sage", options={"aggregator": "pool"}),
+    "pool": architecture("sage", aggregator="pool"),
     "gin": architecture("gin"),
 }
 
@@ -508,7 +508,7 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("rounded"))
     save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
     settings = compose([*at(folder), *SMALL, "smoothing.alphas=[0.3]"])
-    partition_data.run(settings.partition)
+    partition_data.run(settings)
     train.run(settings, folder / "run")
     return folder
 

@@ -70,7 +70,7 @@ PLAIN: dict[str, tuple[Any, bool, int]] = {
     "gcn": (model_of("gcn"), True, 0),
     "lookahead": (model_of("gcn", lookahead=1), False, 0),
     "sage": (model_of("sage"), True, 2),
-    "pool": (model_of("sage", options={"aggregator": "pool"}), False, 0),
+    "pool": (model_of("sage", aggregator="pool"), False, 0),
     "gin": (model_of("gin"), False, 0),
     "gat": (model_of("gat"), True, 2),
 }
@@ -533,7 +533,7 @@ def untrained(folder: Path, nodes: Any, edges: Any, *settings: str) -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(path, index=False)
     file = ("dataset_name=file", f"dataset_file={folder / 'tables'}")
-    dataset = compose([*file, *settings]).partition.dataset
+    dataset = compose([*file, *settings])
     encoded, states = encode_tables(datasets.read_graph(dataset), dataset.features, None)
     graph, kind = add_kinds(encoded, dataset.features), dataset.features.kind
     described = {

@@ -84,7 +84,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_hard_sites(folder / "sites")
     save_npz(folder / "toy.npz", *hard_graph())
     np.save(folder / "parts.npy", PARTS)
-    partition_data.run(compose([*COMMON, *by_file(folder)]).partition)
+    partition_data.run(compose([*COMMON, *by_file(folder)]))
     return folder
 
 
@@ -162,9 +162,7 @@ def test_settings_that_do_not_fit(
 
 def test_there_is_nothing_to_partition(place: Path) -> None:
     with pytest.raises(InputError, match="dataset_name=parts: there is nothing to partition"):
-        partition_data.run(
-            compose([*COMMON, *by_sites(place), f"partition_dir={place}/other"]).partition
-        )
+        partition_data.run(compose([*COMMON, *by_sites(place), f"partition_dir={place}/other"]))
     assert not (place / "other").exists()
 
 
@@ -411,9 +409,7 @@ def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_pat
     folders = open_directory(compose(data(tables)))
     people().assign(label=0).to_csv(tmp_path / "nodes.csv", index=False)
     (tmp_path / "edges.csv").write_text("src,dst\n")
-    settings = compose(
-        ["dataset_name=file", f"dataset_file={tmp_path}", "features.missing=mean"]
-    ).partition.dataset
+    settings = compose(["dataset_name=file", f"dataset_file={tmp_path}", "features.missing=mean"])
     made, _ = encode_tables(datasets.read_graph(settings), settings.features, TRAIN)
     features: Any = made.features  # type: ignore[union-attr]
     for rank in range(2):
@@ -576,9 +572,9 @@ def test_tables_of_several_types_are_described(
     assert [*proposed] == ["nodes/actor", "nodes/film", "edges/actor__plays__film"]
     assert proposed["edges/actor__plays__film"]["columns"]["pay"]["range"] == [0.0, 60.0]
     asked = [*common, "num_partitions=2", f"partition_dir={tmp_path}/one"]
-    partition_data.run(compose(asked).partition)
+    partition_data.run(compose(asked))
     assert "no effect" not in caplog.text
     (parts,) = (tmp_path / "one").iterdir()
     asked = [*common, f"features.spec={parts}", f"partition_dir={tmp_path}/again"]
-    partition_data.run(compose([*asked, "num_partitions=2"]).partition)
+    partition_data.run(compose([*asked, "num_partitions=2"]))
     assert "features.missing=mean has no effect" in caplog.text

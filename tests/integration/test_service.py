@@ -86,7 +86,7 @@ class Service:
 
 def run_of_tables(folder: Path, **described: Any) -> Path:
     """The checkpoint of a model of `tables`, which nobody trained, with its feature pipeline."""
-    dataset = compose(["columns.id=customer", "split=none"]).partition.dataset
+    dataset = compose(["columns.id=customer", "split=none"])
     file = retexo.from_pandas(*tables(), folder.parent / "tables", overwrite=True)
     graph = datasets.read_graph(dataclasses.replace(dataset, name="file", file=file))
     _, states = encode_tables(graph, dataset.features, None)

@@ -112,7 +112,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("overrides", "words"), REFUSED)
 def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -> None:
-    settings = compose(overrides).train
+    settings = compose(overrides)
     with pytest.raises(InputError) as error:
         check(settings)
     assert words in str(error.value)

@@ -117,9 +117,9 @@ def test_settings_are_given_as_on_the_command_line(
     ]
     retexo.run([*overrides, "hydra.run.dir=here"], "node_classification_gat")
     wanted = compose(overrides, "node_classification_gat")
-    assert [settings.resolved for settings, _ in taken] == [wanted.resolved] * 2
+    assert [settings.stored for settings, _ in taken] == [wanted.stored] * 2
     assert [run_dir for _, run_dir in taken] == [Path("here")] * 2
-    assert (wanted.train.model.name, wanted.train.model.dropout) == ("sage", 0.3)
+    assert (wanted.model.name, wanted.dropout) == ("sage", 0.3)
     for settings, told in (
         ({"num_roundz": 3}, "did you mean num_rounds"),
         (["num_rounds=[1"], "no viable"),

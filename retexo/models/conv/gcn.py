@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from retexo.models.convolution import Inputs, LayerShape, xavier
 from retexo.models.linear import LinearConvolution
-from retexo.settings.options import NoOptions
+from retexo.settings.options import ModelSettings
 
 
-def build(layer: LayerShape, options: NoOptions) -> "GCN":
+def build(layer: LayerShape, options: ModelSettings) -> "GCN":
     """Build the graph convolution of one layer."""
     return GCN(layer.num_in, layer.num_out, layer.model.dropout)
 

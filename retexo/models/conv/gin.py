@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from retexo.models.convolution import Inputs, LayerShape, make_activation, make_norm, xavier
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import matmul
-from retexo.settings.options import NoOptions
+from retexo.settings.options import ModelSettings
 
 
-def build(layer: LayerShape, options: NoOptions) -> "GIN":
+def build(layer: LayerShape, options: ModelSettings) -> "GIN":
     """Build the graph isomorphism layer, with its MLP."""
     width = layer.num_out if layer.model.self_weight else layer.model.hidden_dim
     model = layer.model

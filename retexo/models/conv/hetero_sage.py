@@ -9,9 +9,9 @@ W_self belongs to the stage. With weighted edges the mean is weighted.
 
 from retexo.models.convolution import LayerShape
 from retexo.models.relational import RelationalConvolution
-from retexo.settings.options import NoOptions
+from retexo.settings.options import ModelSettings
 
 
-def build(layer: LayerShape, options: NoOptions) -> RelationalConvolution:
+def build(layer: LayerShape, options: ModelSettings) -> RelationalConvolution:
     """Build the convolution with one weight per relation."""
     return RelationalConvolution(layer.groups, layer.num_out, layer.model.dropout)

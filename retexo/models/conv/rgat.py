@@ -23,10 +23,10 @@ from retexo.models.conv.gat import NEGATIVE_SLOPE
 from retexo.models.convolution import Inputs, LayerShape, xavier
 from retexo.models.matrix import Matrix, matmul
 from retexo.models.relational import Groups, RelationalConvolution
-from retexo.settings.options import NoOptions
+from retexo.settings.options import ModelSettings
 
 
-def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
+def build(layer: LayerShape, options: ModelSettings) -> "RelationalAttention":
     """Build the attention of one layer; InputError if hidden_dim is no multiple of heads."""
     heads = 1 if layer.is_last else layer.model.heads
     if layer.num_out % heads:

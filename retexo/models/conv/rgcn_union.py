@@ -15,12 +15,12 @@ from retexo.models.block import Block
 from retexo.models.convolution import Inputs, LayerShape, RelationInput
 from retexo.models.linear import NO_PROJECTED_ROWS, neighbour_sum
 from retexo.models.relational import RelationalConvolution
-from retexo.settings.options import NoOptions
+from retexo.settings.options import ModelSettings
 
 BASES = 8
 
 
-def build(layer: LayerShape, options: NoOptions) -> "UnionRGCN":
+def build(layer: LayerShape, options: ModelSettings) -> "UnionRGCN":
     """Build the convolution over the relations of a union graph."""
     groups = ((RelationInput("rows", layer.num_in),) * layer.num_edge_features,)
     return UnionRGCN(groups, layer.num_out, layer.model.dropout, BASES)

@@ -219,9 +219,9 @@ class Engine(Client):
             "OMP_WAIT_POLICY": "passive",
         }
         os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(
-            int(settings.cluster.init_timeout / hooks.RETRY_SECONDS)
+            int(settings.distributed.init_timeout / hooks.RETRY_SECONDS)
         )
-        watch = fail, settings.cluster.heartbeat_timeout
+        watch = fail, settings.distributed.heartbeat_timeout
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             ip_config = _agree_on_addresses(comm, address, Path(folder))
             config = write_part_config(directory, token, Path(folder))
@@ -322,8 +322,8 @@ def unlink_shared_memory(token: str) -> None:
 
 def _address(settings: TrainSettings) -> str:
     """Return the address to listen on: loopback on one machine, else the network interface."""
-    cluster = settings.cluster
-    return interface_address(choose_interface(cluster), preferred={cluster.master_addr})
+    cluster = settings
+    return interface_address(choose_interface(cluster), preferred={cluster.distributed.master_addr})
 
 
 def free_port(address: str) -> int:

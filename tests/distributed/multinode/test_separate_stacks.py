@@ -136,7 +136,7 @@ def one_node(tmp_path_factory: pytest.TempPathFactory) -> OneNode:
             *TRAINING,
         )
         settings = compose(arguments, "node_classification_gcn")
-        partition_data.run(settings.partition)
+        partition_data.run(settings)
         train.run(settings, folder / "run")
         (directory,) = (folder / "parts").iterdir()
         return directory, left_by(folder / "run", [])
@@ -265,7 +265,7 @@ class Machine(namespaces.Node):
 def test_two_machines(tmp_path: Path) -> None:
     need_dgl()
     base = ["dataset_name=cora", "num_partitions=2", f"partition_dir={tmp_path}/parts"]
-    partition_data.run(compose(base).partition)
+    partition_data.run(compose(base))
     (directory,) = (tmp_path / "parts").iterdir()
     processes = []
     with namespaces.network(2) as nodes:

@@ -258,7 +258,7 @@ def write_houses(folder: Path, **columns: object) -> Path:
 
 def load_targets(file: Path, *overrides: str) -> GraphData:
     data = ["dataset_name=file", f"dataset_file={file}", "task=node_regression", *overrides]
-    return datasets.load(compose(data).partition.dataset)
+    return datasets.load(compose(data))
 
 
 def test_columns_are_targets_and_blank_cells_unknown(tmp_path: Path) -> None:
@@ -310,4 +310,4 @@ def test_many_numbers_as_classes_are_refused_with_the_remedy(tmp_path: Path) -> 
 
 def test_data_sets_of_classes_are_refused() -> None:
     with pytest.raises(InputError, match="task=node_regression: dataset_name=cora has classes"):
-        datasets.load(compose(["dataset_name=cora", "task=node_regression"]).partition.dataset)
+        datasets.load(compose(["dataset_name=cora", "task=node_regression"]))

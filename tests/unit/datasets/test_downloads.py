@@ -195,13 +195,13 @@ def test_the_first_published_split_is_the_default():
     """So that naming it reuses the same partitions."""
     named = "app=partition_data", "dataset_name=wikics", "split=given"
     requests = [
-        requested_settings(compose([*named, *more]).partition)
+        requested_settings(compose([*named, *more]))
         for more in ([], ["split.index=0"], ["split.index=1"])
     ]
     assert requests[0] == requests[1]
     assert requests[1]["split.index"] == 0
     assert requests[2]["split.index"] == 1
-    other = compose(["app=partition_data", "dataset_name=cora"]).partition
+    other = compose(["app=partition_data", "dataset_name=cora"])
     assert "split.index" not in requested_settings(other)
 
 

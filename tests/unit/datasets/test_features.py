@@ -352,7 +352,7 @@ WEIGHT, FEAT = np.array([0.5, 2, 0, 4, 7]), np.arange(10.0).reshape(5, 2)
 
 
 def loaded(path: Path, *more: str) -> GraphData:
-    return load(compose(["dataset_name=file", f"dataset_file={path}", *more]).partition.dataset)
+    return load(compose(["dataset_name=file", f"dataset_file={path}", *more]))
 
 
 def from_npz(folder: Path, *more: str, **edges: Any) -> GraphData:

@@ -28,7 +28,7 @@ GRAPH: dict[str, Any] = {
 
 
 def loaded(path: Path) -> GraphData:
-    return load(compose(["dataset_name=file", f"dataset_file={path}"]).partition.dataset)
+    return load(compose(["dataset_name=file", f"dataset_file={path}"]))
 
 
 def save(path: Path, form: str, **changes: Any) -> Path:

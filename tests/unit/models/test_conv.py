@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hydra.core.config_store import ConfigStore
 from support import ROOT, dense_conv
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -192,7 +193,7 @@ def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
 
 
 def test_every_convolution_has_its_files() -> None:
-    assert {path.stem for path in (CONFIG_DIR / "model").glob("*.yaml")} == CONVOLUTIONS.keys()
+    assert options.MODELS.keys() == CONVOLUTIONS.keys()
     found = {
         path.stem.removeprefix("node_classification_")
         for path in CONFIG_DIR.glob("node_classification_*.yaml")
@@ -227,8 +228,8 @@ def test_a_check_makes_no_parameters(name: str) -> None:
     ("overrides", "words"),
     [
         (["model.name=gru"], ["model=gru", "gat, gcn, gin, hetero_sage"]),
-        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator", "none"]),
-        (["model=sage", "+model.head_merge=mean"], ["model.head_merge", "model.aggregator"]),
+        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator", "only model=sage"]),
+        (["model=sage", "+model.head_merge=mean"], ["model.head_merge", "only model=gat"]),
         (["model=sage", "~model.aggregator"], ["model.aggregator"]),
         (["model=sage", "model.aggregator=lstm"], ["model.aggregator=lstm", "mean, pool"]),
         (["model=gat", "model.head_merge=max"], ["model.head_merge=max", "mean, concat"]),
@@ -237,9 +238,8 @@ def test_a_check_makes_no_parameters(name: str) -> None:
     ],
 )
 def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str]) -> None:
-    settings = compose(overrides).train
     with pytest.raises(InputError) as caught:
-        registry.check(settings)
+        registry.check(compose(overrides))
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -260,21 +260,20 @@ def graphconv() -> Iterator[None]:
     cls = settings["GraphConvOptions"]
     with (
         mock.patch.object(options, "GraphConvOptions", cls, create=True),
-        mock.patch.dict(options.OPTIONS, {("model", "graphconv"): cls}),
+        mock.patch.dict(options.MODELS, graphconv=cls),
         mock.patch.dict(CONVOLUTIONS, graphconv=module),
     ):
         exec(added_lines("retexo/models/conv/graphconv.py"), vars(module))
+        ConfigStore.instance().store(group="model", name="graphconv", node=cls(name="graphconv"))
         yield
 
 
 @pytest.mark.parametrize("aggregator", ["add", "mean"])
 @pytest.mark.usefixtures("graphconv")
 def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
-    settings = compose(
-        ["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]
-    ).train
+    settings = compose(["model=graphconv", f"model.aggregator={aggregator}", "hidden_dim=8"])
     registry.check(settings)
-    assert default_model_settings("graphconv", 2, 8).options == {"aggregator": "add"}
+    assert default_model_settings("graphconv", 2, 8).own == " with model.aggregator=add"
     conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
     x, count = (
         rows("dense"),

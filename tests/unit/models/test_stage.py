@@ -22,7 +22,7 @@ from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.models.streaming_aggregate import AggregateAccumulator
-from retexo.settings.run_settings import ACTIVATIONS, ModelSettings
+from retexo.settings.options import ACTIVATIONS, ModelSettings
 from retexo.trainers.sign import SIGN
 
 NODES, WIDTH, HIDDEN, CLASSES, ALL = 5, 4, 12, 3, 0.999999
@@ -106,7 +106,6 @@ def test_of_relations(
     name: str, input_skip: bool, dropout: float, of_features: float | None
 ) -> None:
     model = model_of(name, dropout=dropout, input_dropout=of_features, input_skip=input_skip)
-    model = replace(model, options=default_model_settings(name, 2, HIDDEN).options)
     features, others = (of_features or 0) > 0, dropout > 0  # these features have few columns
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
     nothing = Sources(HaloRows.empty(0, 1, torch.float32), HaloRows.empty(0, 1, torch.float32))

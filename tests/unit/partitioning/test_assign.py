@@ -11,7 +11,7 @@ from support import make_graph, random_graph, thirds
 from partitioning.assign import assign as assign_by_type
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE, GraphData, Relation
-from partitioning.partition_settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings, PlacementSettings
 from retexo.settings.compose import compose
 
 
@@ -23,15 +23,14 @@ def settings(
     balance: bool | None = None,
     objective: str = "vol",
 ) -> PartitionSettings:
-    asked = compose(["app=partition_data", "dataset_name=file", "dataset_file=toy.npz"]).partition
+    asked = compose(["app=partition_data", "dataset_name=file", "dataset_file=toy.npz"])
     return replace(
         asked,
-        method=method,
-        objective=objective,
-        file=None if file is None else str(file),
+        partition_method=method,
+        part_obj=objective,
+        partition_file=None if file is None else str(file),
         num_partitions=num_parts,
-        balance_train=balance,
-        seed=seed,
+        partition=PlacementSettings(balance_train=balance, seed=seed),
     )
 
 

@@ -51,7 +51,7 @@ ONCE = [HealthCheck.function_scoped_fixture]
 RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
 NO_CHANGE: dict[str, Any] = dict.fromkeys(
     f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
-) | {"max_imbalance": 0.2, "again": True, "source": None, "max_moved": 0.05}
+) | {"max_imbalance": 0.2, "again": True}
 
 Tables = dict[tuple[str, Any], list[dict[str, Any]]]
 """Rows by setting, and by type or relation."""
@@ -424,7 +424,7 @@ def update_settings(path: Path) -> Settings:
 def update(path: Path, **given: Path | str | bool) -> Any:
     settings = update_settings(path)
     changes = {name: str(of) if isinstance(of, Path) else of for name, of in given.items()}
-    partition = settings.partition
+    partition = settings
     partition = replace(partition, update=replace(partition.update, **changes))
     return apps.run(replace(settings, partition=partition), path.parent)
 

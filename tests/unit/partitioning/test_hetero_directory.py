@@ -458,7 +458,7 @@ def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
         "partition_method=file",
         f"partition_file={folder}/{by}",
     ]
-    meta = partition_data.run(compose([*given, *more]).partition)
+    meta = partition_data.run(compose([*given, *more]))
     assert isinstance(meta, HeteroMeta)
     return meta
 

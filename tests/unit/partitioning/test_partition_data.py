@@ -53,7 +53,7 @@ def made(folder: Path, *overrides: str) -> Meta:
         f"dataset_file={folder}/toy.npz",
         f"partition_dir={folder}/parts",
     ]
-    return partition_data.run(compose([*arguments, "num_partitions=2", *overrides]).partition)
+    return partition_data.run(compose([*arguments, "num_partitions=2", *overrides]))
 
 
 def modified(folder: Path) -> list[int]:
@@ -162,7 +162,7 @@ def test_a_further_column_of_edges_is_kept_with_the_edges_of_a_split_of_pairs(
     (tmp_path / "edges.csv").write_text(f"src,dst,amount\n{rows}")
     data = ["dataset_name=file", f"dataset_file={tmp_path}", f"partition_dir={tmp_path}/parts"]
     given = [*data, "num_partitions=2", "task=link_prediction", "features=random"]
-    partition_data.run(compose(given).partition)
+    partition_data.run(compose(given))
     assert len([*(tmp_path / "parts").rglob("edge_feat.npy")]) == 2
 
 
@@ -179,7 +179,7 @@ def test_dgls_files_are_refused_for_types_before_nodes_are_assigned(
     monkeypatch.setattr(partition_data, "assign", Mock(side_effect=AssertionError))
     given = ["dataset_name=synthetic_hetero", "partition.dgl_files=true", "num_partitions=2"]
     with pytest.raises(InputError, match="not written for a heterogeneous graph"):
-        partition_data.run(compose([*given, f"partition_dir={tmp_path}"]).partition)
+        partition_data.run(compose([*given, f"partition_dir={tmp_path}"]))
 
 
 def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
             "split.val=.3",
             "split.test=.3",
         ]
-    ).partition
+    )
     partition_data.run(settings)
     (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,3\n")
     with pytest.raises(InputError, match=r"dataset_file \(edges.csv: changed since, or new\)"):
@@ -217,7 +217,7 @@ def test_what_is_not_read_of_a_folder_is_no_change(tmp_path: Path) -> None:
     data = ["dataset_name=file", f"dataset_file={tmp_path}"]
 
     def request() -> Any:
-        return requested_settings(compose(data).partition)["dataset_file"]
+        return requested_settings(compose(data))["dataset_file"]
 
     (nodes / "_N.csv").write_text("id\n0\n")
     before = request()
@@ -371,7 +371,7 @@ def settings(*overrides: str) -> Settings:
 
 
 def make(number: int, *overrides: str) -> None:
-    partition_data.run(compose([*DATA, f"num_partitions={number}", *overrides]).partition)
+    partition_data.run(compose([*DATA, f"num_partitions={number}", *overrides]))
 
 
 def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -399,26 +399,21 @@ def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
 def test_the_number_of_parts_of_the_only_directory() -> None:
     make(3)
     found = settings()
-    cluster = found.train.cluster
-    assert (found.partition.num_partitions, cluster.num_partitions, cluster.parts_per_node) == (
-        3,
-        3,
-        3,
-    )
-    assert found.resolved["num_partitions"] == 3
+    assert (found.num_partitions, found.workers_per_node) == (3, 3)
+    assert found.stored["num_partitions"] == 3
     assert open_directory(found).num_parts == 3
     for given in ("num_partitions=2", "parts_per_node=2"):
-        assert settings(given).partition.num_partitions == (2 if given.startswith("num") else 4)
+        assert settings(given).num_partitions == (2 if given.startswith("num") else 4)
     make(2)
-    assert settings().partition.num_partitions == 4, "two fit, so neither is taken"
+    assert settings().num_partitions == 4, "two fit, so neither is taken"
     make(4)
-    assert settings().partition.num_partitions == 4
+    assert settings().num_partitions == 4
 
 
 def test_a_directory_of_another_layout_says_its_number() -> None:
     make(2)
     Path("data/partitions/synthetic-random-vol-2").rename("elsewhere")
-    assert settings("partition_dir=elsewhere").partition.num_partitions == 2
+    assert settings("partition_dir=elsewhere").num_partitions == 2
 
 
 def test_the_published_place_is_read_unless_another_is_given() -> None:
@@ -443,14 +438,14 @@ def test_a_run_records_how_its_directory_was_made(named: str) -> None:
     made = ("features=[given,degree]", "columns.categorical=zip", "columns.ignore=[city]")
     split = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
     how = ("symmetrize=true", "duplicates=merge", "partition_method=random", "seed=3")
-    partition_data.run(compose([*data, *made, *split, *how, "partition_dir=made"]).partition)
+    partition_data.run(compose([*data, *made, *split, *how, "partition_dir=made"]))
     given = data if named == "made" else ()
     composed = with_found_parts(compose([*given, f"partition_dir={named}", "seed=5"]))
-    recorded = flatten(with_settings_of(open_directory(composed), composed).resolved)
+    recorded = flatten(with_settings_of(open_directory(composed), composed).stored)
     expected = {
         "features.kind": ["given", "degree"],
-        "columns.categorical": "zip",
-        "columns.ignore": "city",
+        "columns.categorical": ["zip"],
+        "columns.ignore": ["city"],
         "columns.weight": None,
         "split.kind": "fraction",
         "split.train": 0.5,
@@ -464,7 +459,7 @@ def test_a_run_records_how_its_directory_was_made(named: str) -> None:
         "seed": 5,
     }
     assert {name: recorded[name] for name in expected} == expected
-    assert recorded.keys() == flatten(composed.resolved).keys()
+    assert recorded.keys() == flatten(composed.stored).keys()
 
 
 @pytest.mark.parametrize("is_job", [False, True])
@@ -520,7 +515,7 @@ def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
 def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
     data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
     kinds = "features={type1:degree}"
-    partition_data.run(compose([*data, kinds]).partition)
+    partition_data.run(compose([*data, kinds]))
     assert open_directory(compose([*data, kinds])).num_parts == 4
     with pytest.raises(InputError, match=r"features=.*random.* was made with features=.*degree"):
         open_directory(compose([*data, "features={type1:random}"]))

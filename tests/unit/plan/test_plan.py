@@ -64,9 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("plan"))
     save_npz(folder / "toy.npz", random_graph(), thirds(40))
     partition_data.run(
-        compose(
-            [*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]
-        ).partition
+        compose([*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"])
     )
     return folder
 
@@ -126,8 +124,8 @@ def toy_settings(place: Path, *overrides: str) -> Settings:
 )
 def test_rounds_are_one_a_layer(given: str, rounds: tuple[int, ...]) -> None:
     settings = compose(["num_layers=3", f"plan.rounds={given}", f"num_rounds={given}"])
-    assert settings.plan_rounds == settings.train.num_rounds == rounds
-    assert compose([]).plan_rounds is None
+    assert settings.plan.rounds == settings.num_rounds == rounds
+    assert compose([]).plan.rounds is None
     with pytest.raises(InputError, match=r"plan\.rounds=-1: .*at least 0"):
         compose(["plan.rounds=[-1]"])
 
@@ -162,7 +160,7 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
         changed = toy_settings(place, *exchange, name)
         directory = plan.open_directory(changed)
         partitions = [directory.read(part) for part in range(WORLD)]
-        assert estimate_traffic(changed.train, directory, partitions).total([4, 1]) == total
+        assert estimate_traffic(changed, directory, partitions).total([4, 1]) == total
 
 
 # --- other ways to train ----------
@@ -212,8 +210,8 @@ def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     gradients = 2 * 1 * 4 * parameters
     partitions = [small.read(part) for part in (0, 1)]
     plain = replace(
-        settings.train,
-        exchange=replace(settings.train.exchange, mode="plain", precision=("fp32",) * 3),
+        settings,
+        exchange=replace(settings.exchange, mode="plain", precision=("fp32",) * 3),
     )
     assert found == {
         "plain lazy exchange": estimate_traffic(plain, small, partitions).total([10, 4, 3]),
@@ -266,9 +264,10 @@ def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
 
 
 def load() -> tuple[GraphData, node_split.Split]:
-    settings = compose(["dataset_name=cora"]).partition.dataset
+    settings = compose(["dataset_name=cora"])
     graph = datasets.load(settings)
-    return graph, node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
+    recipe = datasets.recipe(settings.dataset_name).split
+    return graph, node_split.draw(graph, settings.split, recipe)
 
 
 def sizes_of(graph: GraphData, **changes: int) -> one.Clients:
@@ -423,7 +422,7 @@ def case_of(settings: Settings, power_law: float = 2.5) -> by_size.Case:
         name: sum(getattr(part, name) for part in meta.parts) / 6000
         for name in ("train", "val", "test")
     }
-    model = settings.train.model
+    model = settings.model
     return replace(
         CASE,
         nodes=6000,
@@ -434,7 +433,7 @@ def case_of(settings: Settings, power_law: float = 2.5) -> by_size.Case:
         layers=model.num_layers,
         model=model.name,
         workers=3,
-        rounds=settings.train.num_rounds[: model.num_layers],
+        rounds=settings.num_rounds[: model.num_layers],
         cut=meta.cut_edges / meta.num_edges,
         power_law=power_law,
         **shares,
@@ -454,10 +453,10 @@ def test_bytes_of_a_dry_run(
         f"node_classification_{model}",
     )
     with contextlib.redirect_stdout(io.StringIO()):
-        partition_data.run(settings.partition)
+        partition_data.run(settings)
     directory = open_directory(settings)
     parts = [directory.read(part) for part in range(3)]
-    counted, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
+    counted, case = estimate_traffic(settings, directory, parts), case_of(settings)
     sizes = by_size.count_sent_bytes(case)
     for kind, tolerance in (
         ("features", 0.05),

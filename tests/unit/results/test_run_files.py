@@ -404,7 +404,7 @@ def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Arc
         input_dropout=0.1,
         norm=norm,
         activation="gelu",
-        options=options,
+        **options,
     )
     return Architecture(model, num_features=5, num_classes=3)
 

@@ -45,7 +45,7 @@ from retexo.rounds.parameters import FlatParameters
 from retexo.rounds.schedule import Schedule
 from retexo.rounds.training_loop import run_rounds
 from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
-from retexo.settings.communication_settings import GradientSettings
+from retexo.settings.communication_settings import CommunicationSettings
 from retexo.settings.run_settings import OptimizerSettings, TrainSettings
 from retexo.tasks.node_classification import NodeClassification
 from retexo.trainers.context import PHASES, Clock
@@ -420,7 +420,7 @@ def test_no_second_is_in_two_phases(wait: Callable[[float], None]) -> None:
     }
 
 
-SGD = train_settings("optimizer._target_=torch.optim.SGD", "weight_decay=0").optimizer
+SGD = train_settings("optimizer._target_=torch.optim.SGD", "weight_decay=0")
 
 
 def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path: Path) -> None:
@@ -473,7 +473,7 @@ def local_optimizer(
 def test_the_gradient_is_clipped_as_by_torch_after_it_is_summed(max_grad_norm: float) -> None:
     module = Line()
     own = local_optimizer(module, [0.0, 4.0], total=5, max_grad_norm=max_grad_norm)
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
+    update_rule = build_update_rule(CommunicationSettings(), own)
     update_rule.compute()
     own.flat.gradient += torch.tensor([12.0, 5.0, 0.0])
     expected = torch.nn.Parameter(own.flat.values.clone())
@@ -487,7 +487,7 @@ def test_the_gradient_is_clipped_as_by_torch_after_it_is_summed(max_grad_norm: f
 @pytest.mark.parametrize("name", ["cosine", "step"])
 def test_schedules_are_those_of_torch(name: str) -> None:
     given = (f"scheduler={name}", "scheduler_rounds=3", "scheduler_factor=0.3")
-    schedule = Schedule(train_settings(*given).optimizer, 8)
+    schedule = Schedule(train_settings(*given), 8)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
     known: Any = {
         "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8),
@@ -502,7 +502,7 @@ def test_schedules_are_those_of_torch(name: str) -> None:
 
 
 def test_a_plateau_lowers_the_learning_rate_and_a_resumed_one_goes_on() -> None:
-    settings = train_settings("scheduler=plateau", "scheduler_rounds=2").optimizer
+    settings = train_settings("scheduler=plateau", "scheduler_rounds=2")
     schedule, found = Schedule(settings, 99), []
     improvements = [0, 0, 1, 2, 2, 2, 2, 2, 2, 8, 8, 8, 8]
     for number, last_improvement in enumerate(improvements):
@@ -518,7 +518,7 @@ def test_the_default_optimizer_is_torchs_adam() -> None:
 
     A parameter without gradient does not change.
     """
-    settings = train_settings("weight_decay=0.25").optimizer
+    settings = train_settings("weight_decay=0.25")
     ours, torchs = Line(), Line()
     optimizer = build_optimizer(settings, 0.5, ours)
     reference = torch.optim.Adam(torchs.parameters(), lr=0.5, weight_decay=0.25, fused=True)

@@ -71,9 +71,8 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
         )
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
         wire = AllReduce(comm, GRADIENTS, way.wire, frozenset())
-        settings = GradientSettings(
-            "sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1), False
-        )
+        compression = "powersgd" if way.rank else "none"
+        settings = GradientSettings("sync", "fp32", compression, max(way.rank, 1))
         summed = build_reduction(settings, flat, wire)
         sums, tails = [], []
         for number in range(rounds):

@@ -136,7 +136,7 @@ def test_targets_without_information_are_refused(values: list[float], message: s
 )
 def test_settings_of_another_task_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check(compose(overrides).train)
+        check(compose(overrides))
 
 
 NODES = 40
