@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor
 
 from partitioning.array_checks import Array, Ints
-from partitioning.directory.feature_rows import FeatureRows
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import node_folder
 from partitioning.directory.partition import HALO_IDS, HeteroPartition
@@ -43,7 +42,6 @@ class StoredGraph:
 
     meta: Meta
     nodes: dict[str, NodeTable]
-    """Their features are FeatureRows."""
     relations: dict[EdgeType, Relation]
     """Without self loops."""
     target_rows: dict[str, Array]
@@ -175,8 +173,9 @@ def _join_nodes(path: Path, name: str, parts: Sequence[HeteroPartition]) -> Node
     folders = [node_folder(path / f"part{part.rank}", name) for part in parts]
     names = [each for folder in folders if (each := Names.read(folder)) is not None]
     nodes = [part.nodes[name] for part in parts]
-    features: Any = FeatureRows.of([each.features.numpy() for each in nodes])
-    ids = _join([each.node_ids for each in nodes])
+    features, ids = (
+        _join([getattr(each, field) for each in nodes]) for field in ("features", "node_ids")
+    )
     return NodeTable(features, ids, Names.join(names) if names else None)
 
 

@@ -62,16 +62,9 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
             names = names.take(np.flatnonzero(stays))
         if names is not None and each.new_names is not None:
             names = Names.join([names, each.new_names])
-        features: Any = table.features
-        if "feat" in each.changed_values:
-            features = features.change(each.changed, each.changed_values["feat"])
-        features = features.keep(stays)
-        if len(each.new_ids):
-            new_rows = len(features) + np.arange(len(each.new_ids))
-            features = features.change(new_rows, each.new_values["feat"])
         nodes[name] = replace(
             table,
-            features=features,
+            features=_change_rows("feat", np.asarray(table.features), stays, each),
             node_ids=np.concatenate((table.node_ids[stays], each.new_ids)),
             node_names=names,
         )
