@@ -119,10 +119,10 @@ def read_meta(path: Path) -> Meta:
         InputError: it is of another program, or for link prediction.
     """
     meta = Meta.read(path)
-    if meta is None:
+    if meta is None or meta.is_imported:
         raise InputError(
-            f"{path}: has no meta.json of this program, so it cannot be changed; make a directory"
-            " by app=partition_data"
+            f"{path}: was not partitioned by this program, so it cannot be changed; make a"
+            " directory by app=partition_data"
         )
     if meta.links:
         raise InputError(

@@ -26,6 +26,7 @@ from partitioning.directory import sort_edges, write_directory
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.replace_directory import writing
+from partitioning.directory.stored_graph import read_meta
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE
@@ -341,6 +342,9 @@ def test_a_directory_of_dgl_is_imported_once(
             ours, theirs = (getattr(each.read(part), name) for each in (directory, second))
             assert torch.equal(ours, theirs), name
         assert second.read(part).self_loops == directory.read(part).self_loops
+    for path in (dgls, second.path):
+        with pytest.raises(InputError, match="was not partitioned by this program"):
+            read_meta(path)
     change_tensor(dgls / "part1" / "node_feat.dgl", "_N/label")
     changed = find([dgls], 3)
     assert changed.content_digest(range(1)) == second.content_digest(range(1))
