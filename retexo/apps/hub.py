@@ -29,12 +29,7 @@ def run(settings: Settings, run_dir: Path) -> Any:
         Path(settings.distributed.credentials), settings.num_nodes, settings.num_nodes
     )
     address, port = settings.distributed.hub_address
-    try:
-        listener = listen(address, port)
-    except OSError as error:
-        raise InputError(
-            f"distributed.hub={settings.distributed.hub}: cannot listen there: {error.strerror}"
-        ) from error
+    listener = listen(address, port, f"distributed.hub={address}:{port}", "choose a free port")
     with listener, terminate_as_exit():
         logger.info("hub of %d nodes at %s", settings.num_nodes, settings.distributed.hub)
         server = HubServer(listener, tls)

@@ -48,18 +48,7 @@ def open_endpoint(
     """
     node, own_port = cluster.node_rank, cluster.distributed.inbound_port or 0
     if hub is not None and not own_port:
-        if node == hub.node:
-            logger.info("node 0 is the hub, at %s", cluster.distributed.hub)
-            stack.enter_context(serving_hub(_listen_as_hub(cluster), hub.tls))
-        logger.info("node %d is reached through the hub at %s", node, cluster.distributed.hub)
-        try:
-            at_hub = hub.wait(timeout)
-        except OSError as error:
-            raise TrainingError(
-                f"distributed.hub={cluster.distributed.hub}: not reached: {error}"
-            ) from error
-        stack.callback(at_hub.close)
-        return Endpoint(at_hub, "none", f"{THROUGH_HUB}:{node}")
+        return _wait_at_hub(cluster, hub, timeout, stack)
     if hub is not None:
         interface = cluster.distributed.interface or route_interface(
             *cluster.distributed.hub_address, "distributed.hub"
@@ -72,18 +61,49 @@ def open_endpoint(
         address = interface_address(
             interface, preferred=_resolve_host(cluster.distributed.master_addr)
         )
-    if node == 0:
-        listener = _listen_as_node_0(cluster, interface, address)
-    else:
-        try:
-            listener = listen(address, own_port)
-        except OSError as error:
-            where = f"cannot listen on {address}:{own_port}: {error.strerror}"
+    port, setting, remedy = own_port, "distributed.inbound_port", "choose a free port"
+    if node == 0 and not _has_launcher_store(cluster):
+        if not cluster.one_machine and address not in _resolve_host(
+            cluster.distributed.master_addr
+        ):
             raise InputError(
-                f"distributed.inbound_port={own_port}: {where}; choose a free port"
-            ) from error
+                f"distributed.master_addr={cluster.distributed.master_addr}: node 0 has {address}"
+                f" on interface {interface}; give that address to every node, or choose another"
+                " distributed.interface"
+            )
+        port, setting = cluster.distributed.master_port, "distributed.master_port"
+        remedy += ", the same on every node, and an address of node 0"
+    listener = listen(address, port, f"{setting}={port}", remedy)
     stack.callback(listener.close)
-    return Endpoint(listener, interface, f"{address}:{listener.getsockname()[1]}")
+    where = f"{address}:{listener.getsockname()[1]}"
+    if node == 0 and _has_launcher_store(cluster):
+        _share_address(cluster, where)
+    logger.info("node %d listens at %s (interface %s)", node, where, interface)
+    return Endpoint(listener, interface, where)
+
+
+def _wait_at_hub(cluster: ClusterSettings, hub: Hub, timeout: float, stack: ExitStack) -> Endpoint:
+    """Wait at the hub for the connections of other nodes; node 0 may have to start it."""
+    if cluster.node_rank == hub.node:
+        logger.info("node 0 is the hub, at %s", cluster.distributed.hub)
+        remedy = (
+            "members.json lists no hub after the nodes, so node 0 is the hub: give one of its"
+            " addresses, or list the hub (`retexo credentials members`)"
+        )
+        address, port = cluster.distributed.hub_address
+        listener = listen(address, port, f"distributed.hub={cluster.distributed.hub}", remedy)
+        stack.enter_context(serving_hub(listener, hub.tls))
+    logger.info(
+        "node %d is reached through the hub at %s", cluster.node_rank, cluster.distributed.hub
+    )
+    try:
+        at_hub = hub.wait(timeout)
+    except OSError as error:
+        raise TrainingError(
+            f"distributed.hub={cluster.distributed.hub}: not reached: {error}"
+        ) from error
+    stack.callback(at_hub.close)
+    return Endpoint(at_hub, "none", f"{THROUGH_HUB}:{cluster.node_rank}")
 
 
 def _wait_for_name(host: str, timeout: float) -> None:
@@ -100,18 +120,6 @@ def _wait_for_name(host: str, timeout: float) -> None:
         time.sleep(LOOKUP_INTERVAL)
 
 
-def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
-    """Listen at distributed.hub, for node 0 as the hub."""
-    try:
-        return listen(*cluster.distributed.hub_address)
-    except OSError as error:
-        raise InputError(
-            f"distributed.hub={cluster.distributed.hub}: cannot listen there: {error.strerror};"
-            " members.json lists no hub after the nodes, so node 0 is the hub: give one of its"
-            " addresses, or list the hub (`retexo credentials members`)"
-        ) from error
-
-
 def choose_interface(cluster: ClusterSettings) -> str:
     """distributed.interface, or the interface with the route to master_addr.
 
@@ -125,43 +133,10 @@ def choose_interface(cluster: ClusterSettings) -> str:
     if interface == loopback() and cluster.distributed.interface is None:
         raise InputError(
             f"distributed.master_addr={cluster.distributed.master_addr}: set"
-            f" distributed.interface={interface} on every node if all run on this machine,"
-            " else give node 0's address; other machines cannot reach a loopback address"
+            f" distributed.interface={interface} on every node if all run on this machine, else"
+            " give node 0's address; other machines cannot reach a loopback address"
         )
     return interface
-
-
-def _listen_as_node_0(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
-    """Open the port at which other nodes reach node 0.
-
-    It is announced in torchrun's store if there is one.
-    """
-    if _has_launcher_store(cluster):
-        listener = listen(address, 0)
-        _share_address(cluster, f"{address}:{listener.getsockname()[1]}")
-        return listener
-    where = f"{address}:{cluster.distributed.master_port}"
-    if not cluster.one_machine and address not in _resolve_host(cluster.distributed.master_addr):
-        raise InputError(
-            f"distributed.master_addr={cluster.distributed.master_addr}: node 0 has {address} on"
-            f" interface {interface}; give that address to every node, or choose another"
-            " distributed.interface"
-        )
-    try:
-        listener = listen(address, cluster.distributed.master_port)
-    except OSError as error:
-        raise InputError(
-            f"distributed.master_port={cluster.distributed.master_port}: cannot listen on {where}:"
-            f" {error.strerror}; choose a free port, the same on every node, and an address of"
-            " node 0"
-        ) from error
-    logger.info(
-        "node 0 waits for %d other node(s) at %s (interface %s)",
-        cluster.num_nodes - 1,
-        where,
-        interface,
-    )
-    return listener
 
 
 def _resolve_host(host: str) -> set[str]:

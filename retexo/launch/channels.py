@@ -16,6 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
+from partitioning.errors import InputError
 from partitioning.file_io import parse_json
 from retexo.launch.tls import CertificateRefused, Tls
 
@@ -195,12 +196,16 @@ def make_printable(text: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown[:MAX_SHOWN]) + cut
 
 
-def listen(address: str, port: int) -> socket.socket:
+def listen(address: str, port: int, setting: str, remedy: str) -> socket.socket:
     """Listen on this address only; port 0 lets the system choose.
 
-    Raises OSError if that is not possible.
+    Raises InputError with the setting and the remedy if that is not possible.
     """
-    return socket.create_server((address, port), backlog=1024)
+    try:
+        return socket.create_server((address, port), backlog=1024)
+    except OSError as error:
+        where = f"cannot listen on {address}:{port}: {error.strerror}"
+        raise InputError(f"{setting}: {where}; {remedy}") from error
 
 
 def connect(

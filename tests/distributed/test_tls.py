@@ -442,7 +442,7 @@ def served(hub_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served
     def noted(source: Any, target: socket.socket, nodes: tuple[int, int]) -> None:
         forward(Noted(source), target, nodes)  # type: ignore[arg-type]
 
-    def refuse(address: str, port: int) -> socket.socket:
+    def refuse(*_: Any) -> socket.socket:
         raise AssertionError("a node listens")
 
     monkeypatch.setattr(hub, "_forward", noted)
