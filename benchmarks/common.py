@@ -28,7 +28,7 @@ from partitioning.graph_data import GraphData
 from partitioning.node_split import Split
 from retexo.apps import partition_data
 from retexo.apps import train as train_app
-from retexo.apps.find_partitions import open_directory
+from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import TrafficMeter
@@ -141,7 +141,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
     Many short runs take a third of the time. Threads share one random generator for dropout, and
     in a trace the others may be behind by a message.
     """
-    directory = open_directory(settings)
+    directory = find_or_make_partitions(settings)
     graphs = [read_graph(directory, part) for part in range(directory.num_parts)]
     lock, built = threading.Lock(), threading.Barrier(len(graphs))
     seed, trainer = settings.seed, find_trainer(settings)
@@ -187,7 +187,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
 def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partition]]:
     """Read the partitions that the settings name; make them first if needed."""
     with contextlib.redirect_stdout(io.StringIO()):
-        directory = open_directory(settings)
+        directory = find_or_make_partitions(settings)
     return directory, [directory.read(part) for part in range(directory.num_parts)]
 
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from partitioning.directory.read_directory import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
-from retexo.apps.find_partitions import open_directory  # noqa: E402
+from retexo.apps.find_partitions import find_or_make_partitions  # noqa: E402
 from retexo.launch.start_workers import terminate_as_exit  # noqa: E402
 from retexo.settings.cluster_settings import ClusterSettings  # noqa: E402
 from retexo.settings.compose import compose  # noqa: E402
@@ -84,7 +84,7 @@ def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
         "parts_per_node": cluster.parts_per_node,
     }
     added = [f"{name}={value}" for name, value in own.items() if name not in given]
-    return Launch(hosts, [*arguments, *added], open_directory(settings), cluster)
+    return Launch(hosts, [*arguments, *added], find_or_make_partitions(settings), cluster)
 
 
 def read_hosts(path: Path) -> list[str]:

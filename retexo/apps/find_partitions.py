@@ -76,14 +76,14 @@ def has_partitions(settings: Settings) -> bool:
     return True
 
 
-def open_local(settings: Settings) -> PartitionDirectory:
+def open_own_partitions(settings: Settings) -> PartitionDirectory:
     """Open the partitions and check those of this machine's workers.
 
     Raises:
-        InputError: as `open_directory`; or a file is damaged, or the trainer cannot read the
-            directory.
+        InputError: as `find_or_make_partitions`; or a file is damaged, or the trainer cannot read
+            the directory.
     """
-    directory = open_directory(settings)
+    directory = find_or_make_partitions(settings)
     check_directory(settings, directory)
     local_ranks = settings.local_ranks
     local_copies.fetch_parts(directory.path, directory.meta, local_ranks)
@@ -92,12 +92,14 @@ def open_local(settings: Settings) -> PartitionDirectory:
     return directory
 
 
-def open_directory(settings: Settings) -> PartitionDirectory:
-    """Find the partitions: in our own layout, then the public Retexo code's, then DGL's.
+def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
+    """Open the partition directory that the settings name, or make it.
 
-    Where there are none and this is the only node, they are made, unless data has to be downloaded;
-    with overwrite=true they are made again.
-    A job of --multirun downloads them, too, and shares what it makes with other jobs.
+    It is sought below partition_dir: in our own layout, in that of the public Retexo code, in
+    DGL's; without partition_dir also in the folder of the public code, which the log then names.
+    Where there is none and this is the only node, it is made, unless data has to be downloaded;
+    with overwrite=true it is made again.
+    A job of --multirun downloads data, too, and shares what it makes with other jobs.
 
     Raises:
         InputError: there are no partitions, or the command line asks for other ones.
@@ -115,6 +117,9 @@ def open_directory(settings: Settings) -> PartitionDirectory:
         if settings.num_nodes > 1 or not partition_data.is_local(settings):
             raise _missing_error(settings) from error
         return _make(settings, f"no partition directory at {directory_of(settings)}")
+    if PUBLIC_CODE_DIR in (directory.path, *directory.path.parents):
+        own = settings.partition_dir
+        logger.info("none in %s: using %s, of the public Retexo code", own, directory.path)
     if directory.meta is not None:
         _check_request(settings, directory)
     return directory

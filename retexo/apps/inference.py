@@ -13,7 +13,7 @@ from partitioning.setting_fields import with_values
 from partitioning.site_folders import has_site_tables
 from retexo.apps.find_partitions import (
     has_partitions,
-    open_local,
+    open_own_partitions,
     with_found_parts,
     with_settings_of,
 )
@@ -67,7 +67,7 @@ def prepare(
     if settings.dataset_name == "parts":
         settings = _with_site_pipeline(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
-    directory = open_local(settings)
+    directory = open_own_partitions(settings)
     settings = with_settings_of(directory, settings)
     shape = Shape.of(directory, settings.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")

@@ -18,7 +18,7 @@ from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
-from retexo.apps.find_partitions import open_directory, with_found_parts
+from retexo.apps.find_partitions import find_or_make_partitions, with_found_parts
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
@@ -69,7 +69,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             "split.inductive=true: app=plan predicts runs in which no node is hidden; leave it out"
         )
     settings = with_found_parts(settings)
-    directory = open_directory(settings)
+    directory = find_or_make_partitions(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings, directory)
         return site_plan.run(settings, directory, run_dir)

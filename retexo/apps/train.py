@@ -18,7 +18,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import (
-    open_local,
+    open_own_partitions,
     settings_of_directory,
     with_found_parts,
     with_settings_of,
@@ -77,6 +77,8 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         InputError: before anything is started.
         TrainingError: a worker failed.
     """
+    # 1. Complete the settings, since runs are compared by them: the model of `init`, the number of
+    # partitions that are there.
     initial = None
     if settings.init is not None:
         initial = open_checkpoint(Path(settings.init), "init")
@@ -88,6 +90,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     check(settings)
     settings = with_found_parts(settings)
     shared = shared_settings(settings)
+    # 2. A finished run needs no partitions: its data may be gone.
     source = settings.resume
     is_new_job = settings.is_multirun_job and source is None
     ignored = settings_of_directory(settings)
@@ -95,28 +98,35 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     if finished is not None:
         logger.info("%s: this run is finished already", run_dir)
         return finished
+    # 3. Refuse a run directory in use, and a machine without the memory or GPUs, before partitions
+    # are made.
     if is_new_job:
         settings = resume.continue_job(settings, run_dir)
         source = settings.resume
     cluster = settings
     resume.check_place(source, run_dir, cluster.local_ranks)
     check_machine(cluster)
-    directory = open_local(settings)
+    # 4. Find or make the partitions. What the run stores of them does not change `shared`: nodes
+    # and resumed runs compare the digest instead.
+    directory = open_own_partitions(settings)
     settings = with_settings_of(directory, settings)
     description = {
         "partitions": directory.content_digest(cluster.local_ranks),
         "threads": num_threads(cluster),
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
+    # 5. Compare the partitions with the model of `init`, and with those of the run to resume.
     if initial is not None:
         check_continues(initial, directory, cluster.local_ranks)
     resume.check_same(source, run_dir, description, shared)
+    # 6. Train. Up to here nothing was written but partitions.
     with (
         observing(settings, run_dir, callbacks) as observers,
         start_workers.terminate_as_exit(),
     ):
         training = Training(settings, run_dir, directory, description, shared, observers)
         summary = training.run()
+    # 7. Note that the results are complete; only then remove the state to resume from.
     if cluster.node_rank != 0 and settings.checkpoint.keep:
         resume.note_done(run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory

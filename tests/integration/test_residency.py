@@ -33,7 +33,7 @@ from partitioning.features.build import encode_tables
 from partitioning.graph_data import GraphData
 from partitioning.site_folders import ARRAYS, write_sites
 from retexo.apps import describe, partition_data, plan, predict, train
-from retexo.apps.find_partitions import open_directory
+from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.errors import TrainingError
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
@@ -406,7 +406,7 @@ def data(tables: Path, *, spec: bool = True) -> list[str]:
 
 
 def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_path: Path) -> None:
-    folders = open_directory(compose(data(tables)))
+    folders = find_or_make_partitions(compose(data(tables)))
     people().assign(label=0).to_csv(tmp_path / "nodes.csv", index=False)
     (tmp_path / "edges.csv").write_text("src,dst\n")
     settings = compose(["dataset_name=file", f"dataset_file={tmp_path}", "features.missing=mean"])
@@ -484,7 +484,7 @@ def test_sites_fit_a_pipeline_by_sums(tables: Path, tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "run/checkpoint/model.json").read_text())
     assert stored["features"]["nodes"] == found
     with pytest.raises(InputError, match=r"columns\.json: .* nothing is fitted yet"):
-        open_directory(compose([*data(tables, spec=False), f"features.spec={agreed}"]))
+        find_or_make_partitions(compose([*data(tables, spec=False), f"features.spec={agreed}"]))
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_masks_need_three_sites_with_rows(tables: Path, tmp_path: Path) -> None:
 def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
     def refuse(message: str, *, spec: bool = True) -> None:
         with pytest.raises(InputError, match=message):
-            open_directory(compose(data(sites, spec=spec))).read(0)
+            find_or_make_partitions(compose(data(sites, spec=spec))).read(0)
 
     def refuse_to_describe(message: str, name: str) -> None:
         with pytest.raises(InputError, match=message):

@@ -37,7 +37,7 @@ from partitioning.graph_data import SEPARATOR, HeteroGraphData
 from partitioning.node_names import Names
 from partitioning.site_folders import find_sites
 from retexo.apps import partition_data
-from retexo.apps.find_partitions import open_directory
+from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.transport import PeerLost
@@ -195,9 +195,9 @@ def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
         "dataset_name=file",
         "dataset_file=gone.npz",
     ]
-    assert open_directory(composed([*given, "target=movie"])).path == path
+    assert find_or_make_partitions(composed([*given, "target=movie"])).path == path
     with pytest.raises(InputError, match=r"target=person: .* was made with target=movie"):
-        open_directory(composed([*given, "target=person"]))
+        find_or_make_partitions(composed([*given, "target=person"]))
 
 
 def composed(overrides: list[str]) -> Settings:

@@ -33,7 +33,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
-from retexo.apps.find_partitions import open_directory, with_found_parts, with_settings_of
+from retexo.apps.find_partitions import find_or_make_partitions, with_found_parts, with_settings_of
 from retexo.apps.partition_request import describe_difference, requested_settings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -82,7 +82,7 @@ def test_training_writes_dgls_files_for_the_trainer_that_reads_them(
     need_dgl()
     arguments = [f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]
     arguments += ["dataset_name=file", "num_partitions=2", f"trainer={trainer}"]
-    path = open_directory(compose(arguments)).path
+    path = find_or_make_partitions(compose(arguments)).path
     assert len([*path.rglob("*.dgl")]) == num_files
 
 
@@ -376,14 +376,14 @@ def make(number: int, *overrides: str) -> None:
 
 def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    made = open_directory(settings())
+    made = find_or_make_partitions(settings())
     assert made.path == Path("data/partitions/synthetic-random-vol-4")
     assert f"no partition directory at {made.path}" in caplog.text
     caplog.clear()
-    assert open_directory(settings()).digest() == made.digest()
+    assert find_or_make_partitions(settings()).digest() == made.digest()
     assert "no partition directory" not in caplog.text
     shutil.rmtree("data")
-    assert open_directory(settings()).digest() == made.digest(), "made again it is another"
+    assert find_or_make_partitions(settings()).digest() == made.digest(), "made again it is another"
 
 
 @pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
@@ -393,7 +393,7 @@ def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
     with pytest.raises(
         InputError, match=f"dataset_file=g.npz has no meaning with dataset_name={name}: .*=file"
     ):
-        open_directory(compose([*DATA, f"dataset_name={name}", "dataset_file=g.npz"]))
+        find_or_make_partitions(compose([*DATA, f"dataset_name={name}", "dataset_file=g.npz"]))
 
 
 def test_the_number_of_parts_of_the_only_directory() -> None:
@@ -401,7 +401,7 @@ def test_the_number_of_parts_of_the_only_directory() -> None:
     found = settings()
     assert (found.num_partitions, found.workers_per_node) == (3, 3)
     assert found.stored["num_partitions"] == 3
-    assert open_directory(found).num_parts == 3
+    assert find_or_make_partitions(found).num_parts == 3
     for given in ("num_partitions=2", "parts_per_node=2"):
         assert settings(given).num_partitions == (2 if given.startswith("num") else 4)
     make(2)
@@ -416,14 +416,20 @@ def test_a_directory_of_another_layout_says_its_number() -> None:
     assert settings("partition_dir=elsewhere").num_partitions == 2
 
 
-def test_the_published_place_is_read_unless_another_is_given() -> None:
+def test_the_published_place_is_read_unless_another_is_given(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     make(4, "partition_dir=../retexo-datasets/partitions/")
-    assert open_directory(settings()).path == Path(
+    caplog.set_level("INFO", "retexo")
+    assert find_or_make_partitions(settings()).path == Path(
         "../retexo-datasets/partitions/synthetic-random-vol-4"
     )
-    assert open_directory(settings("partition_dir=data/partitions")).path.parent == Path(
+    assert "none in data/partitions: using ../retexo-datasets/partitions/synth" in caplog.text
+    caplog.clear()
+    assert find_or_make_partitions(settings("partition_dir=data/partitions")).path.parent == Path(
         "data/partitions"
     )
+    assert "none in" not in caplog.text
 
 
 @pytest.mark.parametrize("named", ["made", "made/tables-random-vol-4"])
@@ -441,7 +447,7 @@ def test_a_run_records_how_its_directory_was_made(named: str) -> None:
     partition_data.run(compose([*data, *made, *split, *how, "partition_dir=made"]))
     given = data if named == "made" else ()
     composed = with_found_parts(compose([*given, f"partition_dir={named}", "seed=5"]))
-    recorded = flatten(with_settings_of(open_directory(composed), composed).stored)
+    recorded = flatten(with_settings_of(find_or_make_partitions(composed), composed).stored)
     expected = {
         "features.kind": ["given", "degree"],
         "columns.categorical": ["zip"],
@@ -469,7 +475,7 @@ def test_overwrite_makes_them_again(is_job: bool) -> None:
 
     def open_again(*given: str) -> PartitionDirectory:
         composed = settings("overwrite=true", "num_partitions=4", *given)
-        return open_directory(replace(composed, is_multirun_job=is_job))
+        return find_or_make_partitions(replace(composed, is_multirun_job=is_job))
 
     made = open_again()
     assert made.meta is not None
@@ -483,22 +489,24 @@ def test_overwrite_of_what_the_command_did_not_make_is_refused() -> None:
     make(4)
     Path("data/partitions/synthetic-random-vol-4").rename("elsewhere")
     with pytest.raises(InputError, match=r"overwrite=true: partition_dir=elsewhere has partitions"):
-        open_directory(settings("partition_dir=elsewhere", "overwrite=true"))
+        find_or_make_partitions(settings("partition_dir=elsewhere", "overwrite=true"))
     assert Path("elsewhere/meta.json").is_file()
     with pytest.raises(InputError, match=r"overwrite=true: .* on one node"):
-        open_directory(settings("parts_per_node=2", "overwrite=true"))
+        find_or_make_partitions(settings("parts_per_node=2", "overwrite=true"))
     with pytest.raises(InputError, match=r"overwrite=true: reddit is not in .*partition_data"):
-        open_directory(with_found_parts(compose(["dataset_name=reddit", "overwrite=true"])))
+        find_or_make_partitions(
+            with_found_parts(compose(["dataset_name=reddit", "overwrite=true"]))
+        )
 
 
 def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
     with pytest.raises(InputError, match=r"app=partition_data .* copy it to the others"):
-        open_directory(settings("parts_per_node=2"))
+        find_or_make_partitions(settings("parts_per_node=2"))
     for name in ("reddit", "ogbn-arxiv", "pubmed_torch"):
         with pytest.raises(
             InputError, match=rf"app=partition_data dataset_name={name} .* dataset_name=cora"
         ):
-            open_directory(with_found_parts(compose([f"dataset_name={name}"])))
+            find_or_make_partitions(with_found_parts(compose([f"dataset_name={name}"])))
     assert not Path("data").exists()
 
 
@@ -506,7 +514,7 @@ def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
 def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
     data = [*DATA, "synthetic.nodes=60", f"task.spectral={width}", "num_partitions=2"]
     data = [each for each in data if not each.startswith("split.")]
-    directory = open_directory(compose(data, "link_prediction_gcn"))
+    directory = find_or_make_partitions(compose(data, "link_prediction_gcn"))
     links = directory.read(1).links
     assert links is not None
     assert links["spectral"].shape == (directory.read(1).num_inner, width)
@@ -516,6 +524,6 @@ def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
     data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
     kinds = "features={type1:degree}"
     partition_data.run(compose([*data, kinds]))
-    assert open_directory(compose([*data, kinds])).num_parts == 4
+    assert find_or_make_partitions(compose([*data, kinds])).num_parts == 4
     with pytest.raises(InputError, match=r"features=.*random.* was made with features=.*degree"):
-        open_directory(compose([*data, "features={type1:random}"]))
+        find_or_make_partitions(compose([*data, "features={type1:random}"]))

@@ -31,7 +31,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
-from retexo.apps.find_partitions import open_directory
+from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.exchange.cover import minimum_cover
 from retexo.plan import baselines
 from retexo.plan.memory import BASE, peak_memory, worker_memory
@@ -158,7 +158,7 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
     for name, total in options.items():
         exchange = [*base[1:], "exchange=exact"] if name.startswith("exchange") else base
         changed = toy_settings(place, *exchange, name)
-        directory = plan.open_directory(changed)
+        directory = plan.find_or_make_partitions(changed)
         partitions = [directory.read(part) for part in range(WORLD)]
         assert estimate_traffic(changed, directory, partitions).total([4, 1]) == total
 
@@ -416,7 +416,7 @@ SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
 
 
 def case_of(settings: Settings, power_law: float = 2.5) -> by_size.Case:
-    meta = open_directory(settings).meta
+    meta = find_or_make_partitions(settings).meta
     assert meta is not None
     shares = {
         name: sum(getattr(part, name) for part in meta.parts) / 6000
@@ -454,7 +454,7 @@ def test_bytes_of_a_dry_run(
     )
     with contextlib.redirect_stdout(io.StringIO()):
         partition_data.run(settings)
-    directory = open_directory(settings)
+    directory = find_or_make_partitions(settings)
     parts = [directory.read(part) for part in range(3)]
     counted, case = estimate_traffic(settings, directory, parts), case_of(settings)
     sizes = by_size.count_sent_bytes(case)
