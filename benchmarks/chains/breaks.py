@@ -98,8 +98,8 @@ BREAKS = (
     Break(
         "exported logit",
         file="retexo/trainers/graph_module.py",
-        old="self.heads.calibrate(self.smooth(start, block)), embeddings, by_head)",
-        new="self.smooth(start, block), embeddings, by_head)",
+        old="self.heads.calibrate(self.smooth(start, schema, blocks))",
+        new="self.smooth(start, schema, blocks)",
         chain="export",
         seen_in="results.pt2-logits",
     ),

@@ -4,10 +4,11 @@ n nodes, F input width, D hidden width, C classes.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from retexo.models.convolution import Inputs
 from retexo.models.matrix import Matrix, RowIndex
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.task import RoundMetric, Task
 from retexo.settings.run_settings import TrainSettings
 
 MAX_CHUNK_ROWS = 1 << 12
@@ -83,53 +83,55 @@ class Validation:
     """Sum over the seeds; 0 without RoundMetric.with_loss."""
 
 
-class Objective(Protocol):
+class Objective(ABC):
     """What rounds minimise, on one worker."""
 
-    @property
-    def layer(self) -> int:
-        """Index of this objective in num_rounds and learning_rate."""
+    layer: int
+    """Index of this objective in num_rounds and learning_rate."""
+    graph_info: GraphInfo
+    task: Any
+    """A Task that has the loss and the counts of this objective."""
+    exchanges_rows = False
+    """Whether `losses` and `validate` communicate, so that all workers have to call them."""
+    starts_trained = False
+    """Whether the parameters before the first round may be the best ones."""
 
     @property
-    def traffic_layer(self) -> int:
-        """Layer under which the traffic meter counts the messages."""
-
-    @property
-    def graph_info(self) -> GraphInfo: ...
-
-    @property
-    def task(self) -> Task: ...
-
-    @property
+    @abstractmethod
     def module(self) -> nn.Module:
         """The module to train."""
 
     @property
+    @abstractmethod
     def num_train(self) -> int:
         """Number of this worker's training seeds (nodes or links)."""
 
     @property
-    def exchanges_rows(self) -> bool:
-        """Whether `losses` and `validate` communicate, so that all workers have to call them."""
+    def traffic_layer(self) -> int:
+        """Layer under which the traffic meter counts the messages."""
+        return self.layer
 
-    @property
-    def starts_trained(self) -> bool:
-        """Whether the parameters before the first round may be the best ones."""
+    @cached_property
+    def metric(self) -> Any:
+        """The validation metric of these rounds."""
+        return self.task.make_round_metric()
 
-    def begin_round(self, number: int) -> None:
-        """Prepare a round; random draws may depend on its number."""
+    def begin_round(self, number: int) -> None:  # noqa: B027
+        """Prepare a round; random draws may depend on its number.
 
+        Batches that are drawn from torch's generator, whose state is saved, need nothing.
+        """
+
+    @abstractmethod
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         """Return the first weights [F, D] and, in chunks, the training inputs [n, F] of each."""
 
+    @abstractmethod
     def losses(self) -> Iterator[Tensor]:
         """Yield summands of the loss, summed over this worker's training nodes."""
 
-    @property
-    def metric(self) -> RoundMetric:
-        """The validation metric of these rounds."""
-
-    def validate(self) -> "Validation":
+    @abstractmethod
+    def validate(self) -> Validation:
         """Count and measure this worker's validation seeds."""
 
 
@@ -165,7 +167,7 @@ class LabelledNodes:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerObjective:
+class LayerObjective(Objective):
     """One layer's stage on this worker's training and validation nodes."""
 
     layer: int
@@ -180,35 +182,23 @@ class LayerObjective:
     val_stride: int = 1
     """See choose_val_stride."""
     starts_trained: bool = False
-    exchanges_rows = False
-
-    @property
-    def traffic_layer(self) -> int:
-        return self.layer
 
     @property
     def module(self) -> nn.Module:
         return self.stage
 
-    @cached_property
-    def metric(self) -> Any:
-        """The validation metric of these rounds."""
-        return self.task.make_round_metric()
-
     @property
     def num_train(self) -> int:
         return len(self.train.labels)
 
-    @property
-    def nodes_per_round(self) -> LabelledNodes:
-        """The nodes whose inputs the first weights are multiplied with in a round."""
-        return self.train
-
-    def begin_round(self, number: int) -> None:
-        """Does nothing: batches are drawn from torch's generator, whose state is saved."""
+    def labelled_inputs(self) -> Iterator[tuple[Tensor, Inputs]]:
+        """Yield the training and validation nodes, int64 [n], with their inputs, by chunks."""
+        for part in (self.train, self.val):
+            for place in part.chunks if len(part.nodes) else ():
+                yield part.nodes[place], part.inputs(place)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        inputs = (self.nodes_per_round.inputs(place) for place in self.nodes_per_round.chunks)
+        inputs = (self.train.inputs(place) for place in self.train.chunks)
         return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
 
     def losses(self) -> Iterator[Tensor]:

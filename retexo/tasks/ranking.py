@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.received import check_node_numbers
 from retexo.comm.traffic_meter import MessageTag
+from retexo.exchange.coding.rows import RowFormat, decode, encode
+from retexo.exchange.coding.values import value_bytes
 from retexo.models.scorer import Scorer
 from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.adamic_adar import WeightedNeighbours
@@ -99,8 +100,6 @@ class EmbeddedNodes:
             pieces += [nn.functional.pad(each, (0, width - each.shape[1])) for each in spectral]
             scorers += [Scorer("dot", width) for _ in spectral]
         rows = torch.cat(pieces, dim=1)
-        if context.settings.exchange.rounded:
-            rows = _decode_rows(_encode_rows(rows, len(scorers)), len(scorers), rows)
         numbers = range(len(stages) - len(last), len(stages))
         num_spectral = len(scorers) - len(last)
         weights = []
@@ -114,7 +113,8 @@ class EmbeddedNodes:
         if shares.any():
             num_nodes = int(context.graph_info.id_bounds[-1])
             neighbours = WeightedNeighbours.of(context.partition, num_nodes)
-        return cls(context, scorers, rows, weights, neighbours, shares)
+        found = cls(context, scorers, rows, weights, neighbours, shares)
+        return replace(found, rows=found._decode(found._encode(rows), len(rows)))
 
     @property
     def bounds(self) -> Tensor:
@@ -186,7 +186,8 @@ class EmbeddedNodes:
         received = comm.all_to_all(
             replies, [count * size for count in counts.tolist()], TAG, consume=True
         )
-        rows = self._decode(torch.cat(received))[torch.from_numpy(inverse)]
+        decoded = map(self._decode, received, counts.tolist())
+        rows = torch.cat([*decoded])[torch.from_numpy(inverse)]
         if self.neighbours is None:
             return FetchedNodes(rows, None)
         neighbours = self.neighbours.fetch(comm, requested, counts.tolist(), TAG)
@@ -210,43 +211,31 @@ class EmbeddedNodes:
         return torch.cat(scores)
 
     @property
+    def _row_format(self) -> RowFormat:
+        """Of a piece of a row in a message: eight bits and a scale where rows are rounded."""
+        return RowFormat("dense", "int8" if self.context.settings.exchange.rounded else "full")
+
+    @property
+    def _width(self) -> int:
+        """Of each piece of a row."""
+        return self.rows.shape[1] // len(self.scorers)
+
+    @property
     def _bytes_per_row(self) -> int:
         """Bytes of a node's embeddings in a message."""
-        width = self.rows.shape[1]
-        if self.context.settings.exchange.rounded:
-            return width + SCALE_BYTES * len(self.scorers)
-        return width * self.rows.itemsize
+        of_piece = value_bytes(self._width, self.rows.dtype, self._row_format.precision)
+        return len(self.scorers) * of_piece
 
     def _encode(self, rows: Tensor) -> Tensor:
-        """Encode rows for a message: int8 codes where rows are rounded, else as they are."""
-        if self.context.settings.exchange.rounded:
-            return _encode_rows(rows, len(self.scorers))
-        return rows.contiguous().view(-1).view(torch.uint8)
+        """Encode rows [n, D] for a message, piece by piece."""
+        return encode(rows.reshape(-1, self._width), self._row_format)
 
-    def _decode(self, data: Tensor) -> Tensor:
-        if self.context.settings.exchange.rounded:
-            return _decode_rows(data, len(self.scorers), self.rows)
-        return data.clone().view(self.rows.dtype).view(-1, self.rows.shape[1])
-
-
-def _encode_rows(rows: Tensor, num_pieces: int) -> Tensor:
-    """Rows [n, D] as bytes: int8 codes, then a scale for each piece of a row."""
-    width = rows.shape[1]
-    codes, scales = to_int8(rows.reshape(len(rows) * num_pieces, width // num_pieces))
-    both = (
-        codes.view(len(rows), width).view(torch.uint8),
-        scales.view(len(rows), num_pieces).view(torch.uint8),
-    )
-    return torch.cat(both, dim=1).view(-1)
-
-
-def _decode_rows(data: Tensor, num_pieces: int, like: Tensor) -> Tensor:
-    """The rows [n, D] of _encode_rows, of the width and type of `like`."""
-    width, scale_bytes = like.shape[1], SCALE_BYTES * num_pieces
-    codes, scales = torch.split(data.view(-1, width + scale_bytes), [width, scale_bytes], dim=1)
-    values = codes.contiguous().view(torch.int8).view(len(codes) * num_pieces, width // num_pieces)
-    factors = scales.reshape(-1).clone().view(torch.float32).view(-1, 1)
-    return (values * factors).view(-1, width).to(like)
+    def _decode(self, data: Tensor, count: int) -> Tensor:
+        """Decode `count` rows."""
+        shape = count * len(self.scorers), self._width
+        return decode(data, shape, self.rows.dtype, self._row_format).view(
+            count, self.rows.shape[1]
+        )
 
 
 # --- output heads and scores ----------

@@ -6,7 +6,6 @@ parameters. With skip connections the last layer has a head. I inner nodes, F fe
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,10 +35,10 @@ Forward = Callable[[], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkObjective:
+class NetworkObjective(Objective):
     """A whole network on this worker's labelled nodes."""
 
-    module: nn.Module
+    network: nn.Module
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]]
     """The first weights, and the matrices that these are multiplied with; none without nodes."""
     train: Forward
@@ -53,19 +52,14 @@ class NetworkObjective:
     exchanges_rows: bool
     layer: int = 0
     traffic_layer: int = WHOLE_RUN
-    starts_trained = False
 
-    @cached_property
-    def metric(self) -> Any:
-        """The validation metric of these rounds."""
-        return self.task.make_round_metric()
+    @property
+    def module(self) -> nn.Module:
+        return self.network
 
     @property
     def num_train(self) -> int:
         return len(self.train_labels)
-
-    def begin_round(self, number: int) -> None:
-        """Every round trains on the same nodes."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         weights, matrices = self.first
@@ -110,7 +104,7 @@ def fit(
     """
     partition = context.partition
     objective = NetworkObjective(
-        module=module,
+        network=module,
         first=first,
         train=train,
         val=val,

@@ -1,14 +1,14 @@
-"""A trained network as a torch module over one whole graph: what retexo.predictor runs and exports.
+"""A trained network as a torch module over one whole graph, which app=export writes.
 
 The layers are the trained stages; the graph is a block whose destinations are all nodes. With
 `edge_gates`, an explainer of PyG masks the messages; where torch.export traces, and with a mask,
 messages are scattered (Block.scale).
 
-N nodes (N_t of a type), E edges, F features, K edge features, C classes, D width of embeddings.
+N nodes (N_t of a type), E edges, F features, K edge features, C classes.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,19 +42,6 @@ from retexo.trainers.label_propagation import (
 from retexo.trainers.network_pass import block_mean
 
 
-@dataclass(frozen=True, eq=False)
-class Outputs:
-    """A network's outputs at all nodes; of a typed graph at those of the target."""
-
-    logits: Tensor
-    """[N, C] after smoothing and calibration."""
-    embeddings: Tensor
-    """[N, D] input of the last layer, or of its head in a typed graph; of one layer the features.
-    """
-    by_head: Sequence[Tensor] = ()
-    """[N, C] of each head."""
-
-
 class GraphModule(nn.Module):
     """Common to plain and typed graphs."""
 
@@ -72,6 +59,16 @@ class GraphModule(nn.Module):
         self.heads, self.weighted = heads, frozenset(weighted)
         self.edge_gates = nn.ModuleDict()
         self.eval()
+
+    def predict(
+        self, by_head: Sequence[Tensor], schema: Schema, blocks: Mapping[EdgeType, Block]
+    ) -> Tensor:
+        """Average the logits of the chosen heads, smooth and calibrate them: [N, C].
+
+        by_head: [N, C] of the last layers; blocks: of each relation, without edge features.
+        """
+        start = average_heads(by_head, self.heads, len(self.stages))
+        return self.heads.calibrate(self.smooth(start, schema, blocks))
 
     def smooth(self, start: Tensor, schema: Schema, blocks: Mapping[EdgeType, Block]) -> Tensor:
         """Label propagation (retexo.trainers.label_propagation) that starts from all nodes, [N, C].
@@ -143,32 +140,6 @@ def read_edge_features(
     return weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
 
 
-def run_stage(
-    stage: Stage, block: Block, rows: Tensor, skips: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer at the destinations of a block.
-
-    Args:
-        stage: of the layer.
-        block: in-edges of n nodes.
-        rows: [N_src, F] of the block's sources; may be overwritten.
-        skips: what skip connections read at the n nodes besides their own rows: features, the
-            features' `aggregate` (not before it is known), means of edge features.
-
-    Returns:
-        [n, D] the input of the next layer, [n, C] the logits, and [n, F] the aggregate.
-    """
-    own = rows[: block.num_dst].clone()
-    inputs = stage.conv.prepare(block, rows, NO_PROJECTED_ROWS)
-    aggregate = inputs.matrices[-1]
-    given = {"rows": own, **skips}
-    if "aggregate" in stage.skips and "aggregate" not in skips:
-        given["aggregate"] = to_dense(aggregate)
-    read = tuple(as_matrix(given[name]) for name in stage.skips)
-    after, logits = stage.outputs(replace(inputs, skips=read))
-    return after, logits, to_dense(aggregate)
-
-
 class PlainGraphModule(GraphModule):
     """A network of a plain graph.
 
@@ -215,19 +186,20 @@ class PlainGraphModule(GraphModule):
             edge_weight: [E]; None where the network was trained without weights.
             edge_attr: edge features [E, K], where the model reads them.
         """
-        return self.run(x, edge_index, edge_weight, edge_attr).logits
-
-    def run(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-    ) -> Outputs:
-        """All outputs; arguments as of `forward`."""
         self.check_edge_data(edge_index.shape[1], edge_weight, edge_attr)
         block, means = self.make_block(x, edge_index, edge_weight, edge_attr)
-        return self.finish(x, block, list(self.layers(x, block, means)))
+        read, by_head = {"rows": x, "features": x}, []
+        if means is not None:
+            read["edges"] = means
+        for stage in self.stages:
+            inputs = stage.conv.prepare(block, read["rows"].clone(), NO_PROJECTED_ROWS)
+            if "aggregate" not in read:  # of the features
+                read["aggregate"] = to_dense(inputs.matrices[-1])
+            skips = tuple(as_matrix(read[name]) for name in stage.skips)
+            read["rows"], logits = stage.outputs(replace(inputs, skips=skips))
+            by_head.append(logits)
+        blocks = {PLAIN_EDGE: replace(block, edge_feat=None)}
+        return self.predict(by_head, Schema.of_plain_graph(x.shape[1]), blocks)
 
     def make_block(
         self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
@@ -250,36 +222,6 @@ class PlainGraphModule(GraphModule):
         return replace(
             block, edge_feat=read_edge_features(conv, block.weight, block.edge_feat)
         ), means
-
-    def layers(
-        self, x: Tensor, block: Block, edge_means: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield for each layer what `run_stage` returns, at all nodes."""
-        rows, skips = x, {"features": x}
-        if edge_means is not None:
-            skips["edges"] = edge_means
-        for stage in self.stages:
-            found = run_stage(stage, block, rows.clone(), skips)
-            rows = found[0]
-            skips.setdefault("aggregate", found[2])
-            yield found
-
-    def finish(
-        self, x: Tensor, block: Block, layers: Sequence[tuple[Tensor, Tensor, Tensor]]
-    ) -> Outputs:
-        """Average the chosen heads, smooth and calibrate.
-
-        Args:
-            x: features [N, F].
-            block: of all nodes.
-            layers: what `layers` yields.
-        """
-        by_head = [logits for _, logits, _ in layers]
-        start = average_heads(by_head, self.heads, len(by_head))
-        embeddings = layers[-2][0] if len(layers) > 1 else x
-        blocks = {PLAIN_EDGE: replace(block, edge_feat=None)}
-        logits = self.smooth(start, Schema.of_plain_graph(x.shape[1]), blocks)
-        return Outputs(self.heads.calibrate(logits), embeddings, by_head)
 
 
 def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
@@ -319,15 +261,6 @@ class TypedGraphModule(GraphModule):
             edge_index_dict: int64 [2, E] of each relation.
             edge_weight_dict: [E] of the relations that the network was trained on with weights.
         """
-        return self.run(x_dict, edge_index_dict, edge_weight_dict).logits
-
-    def run(
-        self,
-        x_dict: Mapping[str, Tensor],
-        edge_index_dict: Mapping[EdgeType, Tensor],
-        edge_weight_dict: Mapping[EdgeType, Tensor] | None = None,
-    ) -> Outputs:
-        """All outputs; arguments as of `forward`."""
         blocks, target = {}, x_dict[self.schema.target]
         for each in self.schema.relations:
             ends, weight = edge_index_dict[each], (edge_weight_dict or {}).get(each)
@@ -341,18 +274,13 @@ class TypedGraphModule(GraphModule):
                 like=target,
             )
         run = self._run_typed if isinstance(self.stages[0], TypedLayer) else self._run_layerwise
-        by_head, embeddings = run(x_dict, blocks)
-        heads = self.heads if len(by_head) > 1 else replace(self.heads, stages=(0,))
-        start = average_heads(by_head, heads, len(by_head))
-        logits = self.smooth(start, self.schema, blocks)
-        return Outputs(heads.calibrate(logits), embeddings, by_head)
+        return self.predict(run(x_dict, blocks), self.schema, blocks)
 
     def _run_typed(
         self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
-    ) -> tuple[list[Tensor], Tensor]:
-        """The logits and the embeddings of a network that was trained end to end."""
+    ) -> list[Tensor]:
+        """The logits of a network that was trained end to end."""
         rows = {name: x_dict[name] for name, width in self.schema.widths.items() if width}
-        before = rows
         for layer in self.stages:
             before, rows = rows, {}
             for name, stage in layer.by_type():
@@ -360,28 +288,25 @@ class TypedGraphModule(GraphModule):
                 own = (as_matrix(before[name]),) if name in before else ()
                 inputs = _relation_inputs(stage, into, before, blocks, (), own)
                 rows[name] = stage.embed(replace(inputs, num_rows=x_dict[name].shape[0]))
-        target = self.schema.target
-        read = before.get(target, x_dict[target]) if len(self.stages) > 1 else x_dict[target]
-        return [rows[target]], read
+        return [rows[self.schema.target]]
 
     def _run_layerwise(
         self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
-    ) -> tuple[list[Tensor], Tensor]:
-        """The logits of each head, and the embeddings, of a network that was trained by layers."""
+    ) -> list[Tensor]:
+        """The logits of each head of a network that was trained by layers."""
         schema, target = self.schema, self.schema.target
         rows = {name: x_dict[name] for name in schema.types_with_rows(0)}
         own = (as_matrix(x_dict[target]),) if schema.widths[target] else ()
         raw = [block_mean(blocks[each], rows[each[0]]) for each in schema.target_relations(0)]
-        by_head, hidden = [], x_dict[target]
+        by_head = []
         for layer, stage in enumerate(self.stages):
             linear = stage.conv.linear_aggregation
             into = schema.target_relations(layer) if layer or not linear else []
             first = raw if layer or linear else []
             inputs = _relation_inputs(stage, into, rows, blocks, first, own)
-            hidden, logits = stage.outputs(replace(inputs, num_rows=x_dict[target].shape[0]))
-            by_head.append(logits)
+            by_head.append(stage.logits(replace(inputs, num_rows=x_dict[target].shape[0])))
             rows = self._pass_rows(layer, stage, rows, blocks)
-        return by_head, hidden
+        return by_head
 
     def _pass_rows(
         self,

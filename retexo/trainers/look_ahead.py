@@ -33,7 +33,7 @@ from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, take_rows, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation, measure
+from retexo.rounds.objective import LabelledNodes, LayerObjective, Objective, Validation, measure
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
@@ -55,7 +55,7 @@ class LayerPairInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerPairObjective:
+class LayerPairObjective(Objective):
     """The training objective of two consecutive layers on this worker's labelled nodes."""
 
     layer: int
@@ -72,21 +72,10 @@ class LayerPairObjective:
     """Training nodes per step; None for all."""
     val_factor: int
     """How many validation nodes one of `val_nodes` stands for."""
-    exchanges_rows = False
-    starts_trained = False
-
-    @property
-    def traffic_layer(self) -> int:
-        return self.layer
 
     @cached_property
     def module(self) -> nn.Module:
         return nn.ModuleList((self.stage, self.following))
-
-    @cached_property
-    def metric(self) -> Any:
-        """The validation metric of these rounds."""
-        return self.task.make_round_metric()
 
     @property
     def num_train(self) -> int:
@@ -101,9 +90,6 @@ class LayerPairObjective:
     def _val(self) -> LayerPairInputs:
         """The inputs of both layers at the validation nodes."""
         return self.given.gather_inputs(self.stage, self.following, self.val_nodes)
-
-    def begin_round(self, number: int) -> None:
-        """Does nothing: batches are drawn from torch's generator, whose state is saved."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         weights = [*self.stage.first_weights]

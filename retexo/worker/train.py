@@ -13,7 +13,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
 from retexo.models.hetero_stage import AnyArchitecture, build_network
-from retexo.models.stage import OutputHeads
+from retexo.models.stage import OutputHeads, Stage
 from retexo.results.checkpoint import open_checkpoint, remove_layers, save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
@@ -27,7 +27,7 @@ from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.registry import Trainer
 from retexo.worker.compatibility import copy_parameters
-from retexo.worker.graph import Part, find_trainer, load_graph
+from retexo.worker.graph import Graph, Part, find_trainer, load_graph
 from retexo.worker.make_context import link_task, make_context
 from retexo.worker.measure import MemoryWatch, gather_measurements
 from retexo.worker.process import Job, catch_termination, configure, serve
@@ -66,39 +66,18 @@ def run(
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
         job.disclose(job.communicator(transport)) as disclosure,
     ):
-        start = time.perf_counter()
-        comm = disclosure.comm
+        start, comm = time.perf_counter(), disclosure.comm
         clock.progress.count_bytes = lambda: comm.meter.total
-        graph_info = agree_on_graph_info(
-            comm, graph.partition, job.directory, task=link_task(settings)
-        )
-        if settings.init is not None:
-            initial = open_checkpoint(Path(settings.init), "init")
-            graph_info = graph.with_weights_of(initial, settings, graph_info)
-        weighted = graph.weighted_relations(graph_info)
-        architecture = graph.architecture(settings, graph_info)
-        stages = build_network(architecture, settings.seed)
-        if settings.init is not None:
-            copy_parameters(settings.init, architecture, stages)
-        check_same_parameters(comm, stages)
-        if settings.gradient.secure:
-            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
+        network = _agree_on_network(job, comm, graph)
         trainer = find_trainer(settings)
-        recovery, (layer, number) = _open_recovery(job, comm, trainer)
-        log.resume_from(layer, number)
-        resumed = None
-        if settings.resume is not None:
-            source = job.run_dir if settings.resume == "auto" else settings.resume
-            resumed = {"layer": layer, "round": number, "run_dir": str(source)}
-            if rank == 0:
-                logger.info("resumes at layer %d, round %d of the run in %s", *resumed.values())
+        recovery, resumed = _open_recovery(job, comm, trainer, log)
         with clock.phase("plan"):
             context = make_context(
                 settings,
                 graph.part,
-                graph_info,
+                network.graph_info,
                 comm,
-                stages[0].conv,
+                network.stages[0].conv,
                 clock=clock,
                 log=log,
                 run_dir=job.run_dir,
@@ -113,19 +92,9 @@ def run(
         disclosure.num_aggregates = context.num_aggregates_disclosed
         whole = graph.part if settings.split.inductive else None
         del graph  # the context has all of it, and may release the features
-        if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
-            logger.warning(
-                "no validation nodes: every layer keeps its last round, and the last head"
-                " predicts%s",
-                "; num_layers=auto trains two layers" if settings.model.grows else "",
-            )
-        kept = _keeps_all_columns(architecture)
-        if rank == 0 and kept:
-            logger.info(
-                "model.input_dropout=0, as the features have only %d columns",
-                architecture.num_features,
-            )
-        trained = trainer.train(context, [stage.to(context.device) for stage in stages])
+        _warn_before_training(context, network)
+        stages = [stage.to(context.device) for stage in network.stages]
+        trained = trainer.train(context, stages)
         if settings.model.grows:
             context = context.with_num_layers(len(trained.rounds))
         with clock.phase("evaluate"):
@@ -134,36 +103,89 @@ def run(
             )
         transductive = {}
         if whole is not None:
-            scored = _score_whole_graph(context, whole, graph_info, stages, heads)
+            scored = _score_whole_graph(context, whole, network.graph_info, stages, heads)
             transductive = {"transductive": {name: scored[name] for name in ("val", "test")}}
         seconds = time.perf_counter() - start
         depth = max(heads.stages) + 1 if settings.model.grows else settings.model.depth
-        grown = {"num_layers": depth} if settings.model.grows else {}
         if rank == 0:
             clock.progress.enter("checkpoint")
-            model = replace(settings.model, num_layers=depth)
-            architecture = replace(architecture, model=model)
-            _save_model(job, architecture, trainer, heads, weighted, context.task.describe())
+            _save_model(job, network, depth, trainer, heads, context.task.describe())
+            _warn_after_training(settings, network.graph_info, heads, scores.warnings)
         resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
-        for warning in scores.warnings if rank == 0 else ():
-            logger.warning("%s", warning)
-        if rank == 0 and _may_gain_by_depth(settings, heads, graph_info):
-            logger.info(
-                "the last layer alone predicts validation nodes best;"
-                " num_layers=auto tries more layers"
-            )
+        grown = {"num_layers": depth} if settings.model.grows else {}
+        kept = {"input_dropout": 0.0} if network.keeps_all_columns else {}
         return {
             **scores.to_json(),
             **transductive,
-            "chosen": {
-                **context.task.choices(heads),
-                **grown,
-                **({"input_dropout": 0.0} if kept else {}),
-            },
+            "chosen": {**context.task.choices(heads), **grown, **kept},
             "rounds": trained.rounds,
             "resumed": resumed,
             **gather_measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What is trained, the same on every worker."""
+
+    graph_info: GraphInfo
+    architecture: AnyArchitecture
+    stages: list[Stage]
+    weighted: list[EdgeType]
+    """The relations whose edges have weights."""
+
+    @property
+    def keeps_all_columns(self) -> bool:
+        """Whether the number of columns, not a setting, keeps features from dropout."""
+        model, width = self.architecture.model, self.architecture.num_features
+        rate = model.features_dropout(width)
+        return width > 0 and model.input_dropout is None and rate < model.dropout
+
+
+def _agree_on_network(job: TrainJob, comm: Communicator, graph: Graph) -> Network:
+    """Agree on the sizes of the graph, and build the network with the same initial parameters."""
+    settings = job.settings
+    graph_info = agree_on_graph_info(comm, graph.partition, job.directory, task=link_task(settings))
+    if settings.init is not None:
+        initial = open_checkpoint(Path(settings.init), "init")
+        graph_info = graph.with_weights_of(initial, settings, graph_info)
+    weighted = graph.weighted_relations(graph_info)
+    architecture = graph.architecture(settings, graph_info)
+    stages = build_network(architecture, settings.seed)
+    if settings.init is not None:
+        copy_parameters(settings.init, architecture, stages)
+    check_same_parameters(comm, stages)
+    if settings.gradient.secure:
+        hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
+    return Network(graph_info, architecture, stages, weighted)
+
+
+def _warn_before_training(context: Context, network: Network) -> None:
+    """Let rank 0 say what the graph decides over the settings."""
+    if context.comm.rank != 0:
+        return
+    if network.graph_info.num_val == 0 and context.settings.best_val_model:
+        logger.warning(
+            "no validation nodes: every layer keeps its last round, and the last head predicts%s",
+            "; num_layers=auto trains two layers" if context.settings.model.grows else "",
+        )
+    if network.keeps_all_columns:
+        logger.info(
+            "model.input_dropout=0, as the features have only %d columns",
+            network.architecture.num_features,
+        )
+
+
+def _warn_after_training(
+    settings: TrainSettings, info: GraphInfo, heads: OutputHeads, warnings: Sequence[str]
+) -> None:
+    """Say what the scores show."""
+    for warning in warnings:
+        logger.warning("%s", warning)
+    if _may_gain_by_depth(settings, heads, info):
+        logger.info(
+            "the last layer alone predicts validation nodes best; num_layers=auto tries more layers"
+        )
 
 
 def _score_whole_graph(
@@ -194,14 +216,6 @@ def _score_whole_graph(
         return score_nodes(whole, logits, heads).scores
 
 
-def _keeps_all_columns(architecture: AnyArchitecture) -> bool:
-    """Whether the number of columns, not a setting, keeps the (target's) features from dropout."""
-    model, width = architecture.model, architecture.num_features
-    return (
-        width > 0 and model.input_dropout is None and model.features_dropout(width) < model.dropout
-    )
-
-
 def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:
     """Whether validation chose the last of a given number of lazily trained layers."""
     depth = settings.model.depth
@@ -211,54 +225,67 @@ def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphI
 
 
 def _open_recovery(
-    job: TrainJob, comm: Communicator, trainer: Trainer
-) -> tuple[Recovery | None, tuple[int, int]]:
+    job: TrainJob, comm: Communicator, trainer: Trainer, log: RunLog
+) -> tuple[Recovery | None, dict[str, Any] | None]:
     """Open the saved states of a trainer that resumes.
 
     Returns:
-        The states, or None where none are saved; the layer and round that the run continues from.
+        The states, or None where none are saved; what summary.json says of the layer and round that
+        a resumed run continues from.
     """
-    settings = job.settings
-    if not settings.checkpoint.keep:
-        return None, (0, 0)
-    if not trainer.RESUMES:
-        if settings.resume and comm.rank == 0:
-            logger.warning(
-                "trainer=%s saves no state to resume from: it starts from the beginning",
-                settings.trainer.name,
-            )
-        return None, (0, 0)
-    directory = state_dir(job.run_dir, comm.rank)
-    # From here on a worker that is asked to stop saves its round first. Before, it ends at once.
-    recovery = Recovery(
-        directory,
-        job.identity,
-        settings.checkpoint.every,
-        catch_termination(),
-        rank=comm.rank,
-        world_size=comm.world_size,
-    )
-    first = recovery.agree(comm) if settings.resume else (0, 0)
-    comm.replay_log = recovery.replay_log
-    return recovery, first
+    settings, recovery, layer, number = job.settings, None, 0, 0
+    if settings.checkpoint.keep and trainer.RESUMES:
+        # From here on a worker asked to stop saves its round first; before, it ends at once.
+        recovery = Recovery(
+            state_dir(job.run_dir, comm.rank),
+            job.identity,
+            settings.checkpoint.every,
+            catch_termination(),
+            rank=comm.rank,
+            world_size=comm.world_size,
+        )
+        layer, number = recovery.agree(comm) if settings.resume else (0, 0)
+        comm.replay_log = recovery.replay_log
+    elif settings.checkpoint.keep and settings.resume and comm.rank == 0:
+        logger.warning(
+            "trainer=%s saves no state to resume from: it starts from the beginning",
+            settings.trainer.name,
+        )
+    log.resume_from(layer, number)
+    if settings.resume is None:
+        return recovery, None
+    source = job.run_dir if settings.resume == "auto" else settings.resume
+    resumed = {"layer": layer, "round": number, "run_dir": str(source)}
+    if comm.rank == 0:
+        logger.info("resumes at layer %d, round %d of the run in %s", *resumed.values())
+    return recovery, resumed
 
 
 def _save_model(
     job: TrainJob,
-    architecture: AnyArchitecture,
+    network: Network,
+    depth: int,
     trainer: Trainer,
     heads: OutputHeads,
-    weighted: Sequence[EdgeType],
     of_task: dict[str, Any],
 ) -> None:
-    """Write the checkpoint's description beside the layers, which are already there."""
-    about = {"partition_digest": job.directory.digest(), **of_task}
-    about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
-    about |= {"class_names": job.directory.class_names}
-    graph = {**job.directory.graph_settings, "weighted": [*map(SEPARATOR.join, weighted)]}
-    about |= {"features": job.directory.feature_pipelines, "graph": graph}
-    num_layers = architecture.model.depth
-    precision = job.settings.exchange.precision[:num_layers]
-    about |= {"answer": asdict(heads), "exchange_precision": precision}
-    remove_layers(job.run_dir / "checkpoint", num_layers)
-    save_model(job.run_dir / "checkpoint", architecture, about)
+    """Write the checkpoint's description beside the layers, which are already there.
+
+    depth: the number of layers that are kept.
+    """
+    directory = job.directory
+    weighted = [*map(SEPARATOR.join, network.weighted)]
+    about = {
+        "partition_digest": directory.digest(),
+        **of_task,
+        "trainer": job.settings.trainer.name,
+        "own_model": trainer.OWN_MODEL,
+        "class_names": directory.class_names,
+        "features": directory.feature_pipelines,
+        "graph": {**directory.graph_settings, "weighted": weighted},
+        "answer": asdict(heads),
+        "exchange_precision": job.settings.exchange.precision[:depth],
+    }
+    model = replace(job.settings.model, num_layers=depth)
+    remove_layers(job.run_dir / "checkpoint", depth)
+    save_model(job.run_dir / "checkpoint", replace(network.architecture, model=model), about)

@@ -24,7 +24,7 @@ from retexo.models.convolution import Convolution
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
-from retexo.rounds.objective import Validation, measure
+from retexo.rounds.objective import Objective, Validation, measure
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.sampled_dgl.client import Client, Engine
@@ -128,10 +128,10 @@ class Batches:
         return rows
 
 
-class BatchObjective:
+class BatchObjective(Objective):
     """Objective of a network on one batch per trainer of this partition and round."""
 
-    layer, traffic_layer, exchanges_rows, starts_trained = 0, WHOLE_RUN, True, False
+    layer, traffic_layer, exchanges_rows = 0, WHOLE_RUN, True
 
     def __init__(
         self, context: Context, stages: Sequence[Stage], engine: Engine, fanout: Sequence[int]
@@ -151,12 +151,17 @@ class BatchObjective:
         for trainer, share in zip(engine.extra_trainers, others, strict=True):
             trainer.send(share)
         self._batches = Batches(own, engine)
-        self.module, self.num_train = (
-            self._batches.module,
-            sum(len(share.train) for share in (own, *others)),
-        )
+        self._num_train = sum(len(share.train) for share in (own, *others))
         self.metric = self._batches.metric
         self._number, self._measured = 0, measure(self.task, self.metric, [])
+
+    @property
+    def module(self) -> nn.Module:
+        return self._batches.module
+
+    @property
+    def num_train(self) -> int:
+        return self._num_train
 
     def _make_shares(self, fanout: Sequence[int]) -> list[TrainerShare]:
         """Divide the training and validation nodes among the trainers of this partition."""
