@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import check_dense
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
-from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_table
 from partitioning.datasets.raw import check_and_merge_edges, check_table
@@ -116,7 +115,7 @@ def _new_nodes(
     what = f"new nodes{name and f' of {name}'}"
     state = held.stored.get(f"nodes/{name}" if name else "nodes")
     with _as_file(_without_unused(frame, state, held.settings.columns, what), what) as path:
-        table = read_table(path, held.settings.columns, text=known.named)
+        table = read_table(path, held.settings.columns)
     if table.ids is None:
         name = held.settings.columns.id or "id"
         raise InputError(f"{what}: no column of ids; give it as `{name}`")
@@ -173,8 +172,6 @@ def _as_file(frame: Any, what: str) -> Iterator[Path]:
         pq.write_table(to_table(frame, what), path)
         try:
             yield path
-        except TextIds:
-            raise InputError(f"{what}: ids are names; those of the graph are integers") from None
         except InputError as error:
             raise InputError(str(error).replace(str(path), what)) from None
 

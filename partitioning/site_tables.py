@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from partitioning.array_checks import Ints
-from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.tables import files_named, in_node_order, read_table
 from partitioning.errors import InputError
@@ -50,12 +49,11 @@ def read_site_table(path: Path, ids: Ints, columns: ColumnSettings) -> tuple[Row
     Raises:
         InputError: there is no id column, an id is unknown or repeated, or the table has labels.
     """
-    try:
-        table = read_table(path, columns, text=False)
-    except TextIds:
+    table = read_table(path, columns)
+    if table.ids is not None and table.ids.dtype == object:
         raise InputError(
             f"{path}: its ids are names; expected the numbers of `node_id` in {ARRAYS}"
-        ) from None
+        )
     if table.ids is None:
         raise InputError(f"{path}: there is no column `id`; set columns.id=NAME to the ids")
     others = sorted(table.values.keys() - {"feat"})

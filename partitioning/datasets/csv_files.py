@@ -1,7 +1,7 @@
-"""Detects the layout of a csv file, and reads its rows in chunks.
+"""Detects the layout of a csv file, and reads its cells as text.
 
 The encoding is UTF-8, or UTF-16 with a byte order mark; the file may be compressed by gzip.
-Separators are commas, semicolons or tabs, and spaces in a .txt file.
+Separators are commas, semicolons, tabs or `::`, and blanks in a .txt file.
 """
 
 import contextlib
@@ -9,32 +9,29 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
-BLANK = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that mean a blank cell in a column of numbers."""
-SEPARATORS = ",\t;"
+SEPARATORS = (",", "\t", ";", "::")
+BLANKS = r"\s+"
+"""The separator of a .txt file in which no other fits."""
+COMMENT = re.compile(r"[#%]+(\s|$)|%%")
+"""How a line before the table begins that is no part of it."""
 HEAD = 10
 """Lines by which the separator is found."""
 MAX_LINE = 1 << 24
-"""Letters of a line among the first ones."""
-DECIMAL_COMMA = r"[+-]?(?:\d+(?:,\d*)?|,\d+)(?:[eE][+-]?\d+)?\s*"
-THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d*)?\s*"
-"""A number such as 1.234,5."""
-SCANNED_BYTES = 1 << 20
-"""Bytes per step of the search for numbers with leading zeros."""
+"""Letters of a line."""
+BLOCK = 1 << 24
+"""Bytes of a csv that are parsed at a time."""
 
 
 @dataclass(frozen=True)
@@ -42,135 +39,74 @@ class Layout:
     """The layout of a csv file."""
 
     num_comments: int
-    """Lines before the table that begin with "# "."""
+    """Lines before the table."""
     separator: str
     names: list[str]
     has_header: bool
     """Whether the first line of the table is a header."""
 
 
-class _WithoutBlankEnd(io.TextIOBase):
-    """A text stream without the empty lines at its end."""
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes, as a file."""
 
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.held = file, ""
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks, self.held = blocks, memoryview(b"")
 
-    def read(self, size: int | None = -1) -> str:
-        while piece := self.file.read(-1 if size is None else size):
-            text = self.held + piece
-            body = text.rstrip("\r\n")
-            self.held = text[len(body) :]
-            if body:
-                return body
-        return ""
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        self.held = self.held or memoryview(next(self.blocks, b""))
+        piece, self.held = self.held[: len(target)], self.held[len(target) :]
+        target[: len(piece)] = piece
+        return len(piece)
 
 
-def csv_frames(
-    path: Path,
-    header: bool | None,
-    cells: int,
-    text: Collection[str | None],
-    only: Collection[str] | None = None,
-) -> Iterator["pd.DataFrame"]:
-    """Read the columns `only` (None: all), `text` as text, about `cells` cells at a time."""
-    import pandas as pd
+def csv_batches(
+    path: Path, header: bool | None, only: list[str] | None
+) -> Iterator["pa.RecordBatch"]:
+    """Yield rows with the columns `only` (None: all) as text, null where a cell is empty."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
 
     layout = detect_layout(path, header)
-    names = layout.names
-    rows = max(1, cells // len(names))
+    separator = layout.separator if len(layout.separator) == 1 else "\t"
     with _open(path) as opened:
-        for _ in range(layout.num_comments):
+        for _ in range(layout.num_comments + layout.has_header):
             opened.readline()
+        rows = io.BufferedReader(_Blocks(_clean_blocks(opened, layout)), BLOCK)
+        if rows.peek(1):
+            yield from arrow_csv.open_csv(
+                rows,
+                arrow_csv.ReadOptions(column_names=layout.names, block_size=BLOCK),
+                arrow_csv.ParseOptions(
+                    delimiter=separator, newlines_in_values=True, ignore_empty_lines=False
+                ),
+                arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(layout.names, pa.string()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    include_columns=only,
+                ),
+            )
+
+
+def _clean_blocks(file: io.TextIOWrapper, layout: Layout) -> Iterator[bytes]:
+    """Yield a csv file as UTF-8, with separators of one letter, without empty lines at its end."""
+    other = {BLANKS: "[ \\t]+", "::": "::"}.get(layout.separator)
+    tail, is_end = "", False
+    while not is_end:
+        block = file.read(BLOCK)
+        text, is_end = tail + block, not block
         # In a single column an empty line is a blank cell.
-        file = opened if len(names) == 1 else cast(TextIO, _WithoutBlankEnd(opened))
-        with pd.read_csv(
-            file,
-            header=0 if layout.has_header else None,
-            names=names,
-            usecols=None if only is None else list(only),
-            sep=layout.separator,
-            skipinitialspace=True,
-            skip_blank_lines=False,
-            chunksize=rows,
-            dtype=dict.fromkeys((name for name in names if name in text), "str"),
-            na_values={name: [""] if name in text else list(BLANK) for name in names},
-            keep_default_na=False,
-        ) as frames:
-            marks: dict[str, str] = {}
-            for frame in _read_chunks(frames, path):
-                _read_decimal_commas(frame, path, layout.separator, text, marks)
-                yield frame
-
-
-def _read_chunks(frames: Iterator["pd.DataFrame"], path: Path) -> Iterator["pd.DataFrame"]:
-    """Yield the frames.
-
-    Raises InputError for a number that no float64 holds, at which some pandas overflow.
-    """
-    try:
-        yield from frames
-    except OverflowError as error:
-        raise InputError(
-            f"{path}: row 0 or later is a number of more than 300 digits; expected a number below"
-            " 1e308"
-        ) from error
-
-
-def _read_decimal_commas(
-    frame: "pd.DataFrame",
-    path: Path,
-    separator: str,
-    text: Collection[str | None],
-    marks: dict[str, str],
-) -> None:
-    """Read 2,5 as a number if the separator is a semicolon; InputError with other separators.
-
-    marks: the decimal mark of each column in the pieces before, which is refused if it changes.
-    """
-    import pandas as pd
-
-    for name in frame.columns:
-        cells = frame[name].dropna()
-        if name in text or not len(cells):
-            continue
-        if cells.dtype.kind in "biufc":
-            # Below 1e-4 it may be written with an exponent, without a point.
-            is_fraction = (
-                cells.dtype.kind == "f" and ((cells % 1 != 0) & (cells.abs() >= 1e-4)).any()
-            )
-            if is_fraction and marks.setdefault(name, ".") != ".":
-                raise InputError(
-                    f"{path}: column `{name}`: numbers from row {frame.index[0]} on have decimal"
-                    " points, others decimal commas; write one of them"
-                )
-            continue
-        first = str(cells.iloc[0])
-        if not re.fullmatch(f"{DECIMAL_COMMA}|{THOUSANDS}", first):
-            continue  # a text, of which a table can have thousands of columns
-        written = cells.astype("str")
-        has_comma = written.str.contains(",").to_numpy()
-        in_thousands = written.str.fullmatch(THOUSANDS).to_numpy()
-        if not (written.str.fullmatch(DECIMAL_COMMA) | in_thousands).all() or not has_comma.any():
-            continue
-        wrong = has_comma if separator != ";" else in_thousands
-        if wrong.any():
-            row = int(wrong.argmax())
-            remedy = (
-                "a number with a separator of thousands; write it without"
-                if separator == ";"
-                else "a decimal comma or a list; write the number with a point, or separate columns"
-                " by semicolons"
-            )
-            raise InputError(
-                f"{path}: column `{name}`, row {cells.index[row]} is {written.iloc[row]!r},"
-                f" {remedy}"
-            )
-        if marks.setdefault(name, ",") != ",":
-            raise InputError(
-                f"{path}: column `{name}`, row {cells.index[0]} is {written.iloc[0]!r}, a number"
-                " with a decimal comma, and others have decimal points; write one of them"
-            )
-        frame[name] = pd.to_numeric(frame[name].astype("str").str.replace(",", "."))
+        end = len(text) if len(layout.names) == 1 else len(text.rstrip("\r\n"))
+        end = end if is_end or other is None else text.rfind("\n", 0, end) + 1
+        lines, tail = text[:end], text[end:]
+        if other is not None:
+            lines = re.sub(r"(?m)^[ \t]+|[ \t]+(?=\r?$)", "", lines)
+            lines = re.sub(other, "\t", lines)
+        if lines:
+            yield lines.encode()
 
 
 def detect_layout(path: Path, header: bool | None) -> Layout:
@@ -179,23 +115,23 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
         comments: list[str] = []
         lines = iter(lambda: _read_line(file, path), "")
         line = next(lines, "")
-        while line.startswith("# "):
+        while COMMENT.match(line):
             comments.append(line)
             line = next(lines, "")
         head = [line, *islice(lines, HEAD - 1)]
     separator = _find_separator(head)
     if separator not in line and ".txt" in path.suffixes:
-        separator = r"\s+"
+        separator = BLANKS
     first, second = [*islice(_cells(head, separator), 2), [], []][:2]
     if not first:
         raise ValueError("empty")
-    if len(second) > len(first):  # pandas would silently use the first cells as an index
+    if len(second) > len(first):
         raise InputError(
             f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected"
             " as many"
         )
     if header is None and comments:  # such as SNAP's: # FromNodeId ToNodeId
-        named = next(_cells([comments[-1][1:].strip()], separator), [])
+        named = next(_cells([comments[-1].strip("#%").strip()], separator), [])
         if 1 < len(named) == len(first) and not any(" " in cell.strip() for cell in named):
             return Layout(len(comments), separator, [cell.strip() for cell in named], False)
     header = not _are_numbers(first) if header is None else header
@@ -203,7 +139,7 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
     return Layout(len(comments), separator, names, header)
 
 
-def _read_line(file: TextIO, path: Path) -> str:
+def _read_line(file: io.TextIOBase, path: Path) -> str:
     """Return the next line; InputError for one that no table has."""
     line = file.readline(MAX_LINE)
     if len(line) == MAX_LINE:
@@ -232,8 +168,9 @@ def _find_separator(lines: list[str]) -> str:
 
 def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
     """Split the lines of a csv file into cells."""
-    if separator == r"\s+":
-        return (line.split() for line in lines)
+    if len(separator) > 1:
+        rows = (line.strip("\r\n") for line in lines)
+        return (row.split(None if separator == BLANKS else separator) for row in rows)
     return csv.reader(lines, delimiter=separator)
 
 
@@ -264,23 +201,3 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
         mark = binary.peek(2)[:2]
         encoding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         yield io.TextIOWrapper(cast(BinaryIO, binary), encoding, newline="")
-
-
-def has_odd_numbers(path: Path) -> bool:
-    """Whether some number has leading zeros or a plus sign, which a number would lose."""
-    with _open(path) as text:
-        if text.encoding == "utf-16":
-            return True
-        file: Any = text.buffer
-        tail = b"\n\n"
-        while block := file.read(SCANNED_BYTES):
-            found = np.frombuffer(tail + block, np.uint8)
-            digits = (found >= ord("0")) & (found <= ord("9"))
-            ends = (found < ord("0")) & (found != ord(".")) & (found != ord("-"))
-            zero = (found[2:-1] == ord("0")) & digits[3:]
-            after_minus = (found[1:-2] == ord("-")) & ends[:-3]
-            plus = (found[2:-1] == ord("+")) & ends[1:-2] & digits[3:]
-            if ((zero & ((ends[1:-2] & (found[1:-2] != ord("+"))) | after_minus)) | plus).any():
-                return True
-            tail = found[-3:].tobytes()
-    return False

@@ -43,9 +43,9 @@ from typing import Any
 
 from partitioning.array_checks import CSR, Array, features_among
 from partitioning.datasets import hetero_tables
-from partitioning.datasets.frames import kind_of, stem_of
 from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
 from partitioning.datasets.raw import RawGraph, build, check_axes, list_arrays, read_arrays
+from partitioning.datasets.table_files import has_columns, stem_of
 from partitioning.datasets.tables import (
     EDGES,
     NODE_TABLES,
@@ -85,7 +85,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     check_table_sizes(_find_packed(path), settings.dataset_max_gib)
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
-    if path.is_dir() or kind_of(path) in TABLES:
+    if path.is_dir() or (has_columns(path) or path.suffix == ".npy"):
         raw = read_folder(
             path,
             settings.columns,
@@ -144,7 +144,7 @@ def _find_packed(path: Path) -> list[Path]:
     """The files and tables that the graph is read from and that may be packed."""
     if hetero_tables.is_folder(path):
         found = [*path.glob("nodes/*"), *path.glob("edges/*")]
-    elif path.is_dir() or kind_of(path) in TABLES:
+    elif path.is_dir() or (has_columns(path) or path.suffix == ".npy"):
         folder, names = (path, {"edges": EDGES}) if is_folder(path) else (path.parent, {})
         found = [path] if not names else []
         for stem, suffixes in (NODE_TABLES | names).items():

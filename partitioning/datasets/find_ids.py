@@ -1,92 +1,101 @@
-"""Finds the id column of tables in which no column has a usual name.
+"""Finds the column of ids of each table of nodes.
 
-Its values are unique, and the edges refer to it.
+It has a usual name, or its values are unique, and the edges, or the ids of another table, are
+among them.
 """
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.datasets import frames
-from partitioning.datasets.frames import read_frames
+from partitioning.datasets.cells import NUMBER, Cells
 from partitioning.datasets.raw import read_npy
+from partitioning.datasets.table_files import column_names, has_columns, read_columns
 from partitioning.errors import InputError
-from partitioning.features.roles import NAMELESS, find_usual, matches, requested_role
+from partitioning.features.roles import (
+    NAMELESS,
+    find_column,
+    find_usual,
+    matches,
+    requested_role,
+)
 from partitioning.graph_data import MASKS
-from partitioning.node_names import hash_names
 from partitioning.partition_settings import ColumnSettings
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
 HEAD = 1000
 """Rows in which a column must have unique values to be looked at further."""
-ENDS = 10_000
-"""Edges whose ends are looked up."""
-
-
 Ends = list[tuple[Path, tuple[str, ...]]]
 """Tables of edges, and which of their ends, src or dst, refer to the nodes."""
 
 
-def find_id_column(tables: list[Path], edges: Ends, columns: ColumnSettings) -> ColumnSettings:
-    """Return the settings with columns.id set to the column that the edges refer to.
-
-    They stay as they are where a table has a usual id column, or none is found.
+def find_id_columns(
+    tables: list[Path], edges: Ends, columns: ColumnSettings
+) -> dict[Path, str | None]:
+    """Return the column of ids by table; None where rows are nodes in order.
 
     Raises:
-        InputError: two columns may be the id.
+        InputError: two columns may be the id, or a column may be the id or count something else.
     """
-    candidates: dict[str, Path] = {}
-    for table in tables:
-        names = [name for name in frames.column_names(table) if not NAMELESS.fullmatch(name)]
-        if find_usual("id", names):
-            return columns
-        for name in _unique_in_head(table, names, columns):
-            candidates.setdefault(name, table)
-    if not candidates:
-        return columns
-    ends = [end for table, roles in edges for end in _read_ends(table, roles, columns, ENDS) if end]
-    fits = {name: _compare_with_rows(table, name, ends) for name, table in candidates.items()}
-    found = [name for name, fit in fits.items() if fit is not None]
-    if len(found) > 1:
-        raise InputError(
-            f"{candidates[found[0]]}: the edges may refer to `{found[0]}` or to `{found[1]}`; set"
-            " columns.id to one of them"
-        )
-    if not found:
-        return columns
-    if fits[found[0]] == "equal":  # by the first edges: 1 ... N differ in the last row alone
-        all_ends = {
-            end for table, roles in edges for end in _read_ends(table, roles, columns, None)
-        }
-        fits = {found[0]: _compare_with_rows(candidates[found[0]], found[0], [*all_ends - {""}])}
-    if fits[found[0]] is None:
-        return columns
-    if fits[found[0]] == "equal":
-        raise InputError(
-            f"{candidates[found[0]]}: the edges may refer to column `{found[0]}` or to the rows,"
-            f" counted from 0; set columns.id={found[0]}, or columns.numeric={found[0]} if it is a"
-            " feature"
-        )
-    log.info(
-        "%s: column `%s` is taken as id: its values are unique and the edges refer to them"
-        " (columns.id)",
-        candidates[found[0]],
-        found[0],
+    names = {
+        table: [name for name in column_names(table) if not NAMELESS.fullmatch(name)]
+        for table in tables
+    }
+    found = {table: find_column("id", names[table], columns, table) for table in tables}
+    candidates = {
+        table: list(_find_unique(table, names[table], columns))
+        for table in tables
+        if found[table] is None
+    }
+    if not any(candidates.values()):
+        return found
+    ends = [_read_ends(table, roles, columns) for table, roles in edges]
+    wanted = _concatenate([end for of_table in ends for end in of_table])
+    known = _concatenate(
+        [
+            _normalise(read_columns(table, [name], exact=[name])[name])
+            for table, name in found.items()
+            if name is not None
+        ]
     )
-    return replace(columns, id=found[0])
+    for table, unique in candidates.items():
+        fits = {
+            cells.name: fit
+            for cells in unique
+            if (fit := _compare(_normalise(cells), wanted, known)) is not None
+        }
+        first, *others = [*fits, None]
+        if first is None:
+            continue
+        if others[0] is not None:
+            raise InputError(
+                f"{table}: the edges may refer to `{first}` or to `{others[0]}`; set columns.id to"
+                " one of them"
+            )
+        if fits[first] == "equal":
+            raise InputError(
+                f"{table}: the edges may refer to column `{first}` or to the rows, counted from 0;"
+                f" set columns.id={first}, or columns.numeric={first} if it is a feature"
+            )
+        log.info(
+            "%s: column `%s` is taken as id: its values are unique and the edges refer to them"
+            " (columns.id)",
+            table,
+            first,
+        )
+        found[table] = first
+    return found
 
 
-def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> list[str]:
-    """Columns that may be ids, by their first rows."""
+def _find_unique(table: Path, names: list[str], columns: ColumnSettings) -> Iterator[Cells]:
+    """Yield the columns that may be ids: unique integers or names, without a role."""
     taken = [
         *MASKS,
         columns.split,
@@ -94,86 +103,91 @@ def _unique_in_head(table: Path, names: list[str], columns: ColumnSettings) -> l
         *find_usual("label", names),
         *find_usual("split", names),
     ]
-    text = names if frames.kind_of(table) == "csv" else []  # numbers of a csv could lose digits
-    head = next(read_frames(table, text=text, cells=HEAD * len(names)))
-    found = []
-    for name in names:
-        cells = head[name]
-        if name in taken or matches(name, columns.label) or requested_role(name, columns, table):
-            continue
-        if len(cells) and not cells.isna().any() and _may_be_ids(cells):
-            found.append(name)
-    return found
+    left = [
+        name
+        for name in names
+        if name not in taken
+        and not matches(name, columns.label)
+        and not requested_role(name, columns, table)
+    ]
+    head = read_columns(table, left, exact=left, limit=HEAD) if left else {}
+    left = [name for name in left if _may_be_ids(head[name])]
+    whole = read_columns(table, left, exact=left) if left else {}
+    yield from (whole[name] for name in left if _may_be_ids(whole[name]))
 
 
-def _may_be_ids(cells: "pd.Series[Any]") -> bool:
+def _may_be_ids(cells: Cells) -> bool:
     """Whether cells are unique, and integers or names."""
-    if cells.dtype.kind not in "iuf" and not isinstance(cells.iloc[0], str):
+    import pyarrow.compute as pc
+
+    if not len(cells) or cells.data.null_count or cells.kind not in ("number", "text"):
         return False
-    texts = [_normalise(str(cell)) for cell in cells]
-    are_integers = all(text.lstrip("-").isdecimal() for text in texts)
-    return len(set(texts)) == len(texts) and (are_integers or frames.is_text(cells))
+    texts = _normalise(cells)
+    is_integer = pc.all(pc.match_substring_regex(texts, r"^-?\d+$")).as_py()
+    is_id = is_integer or not pc.any(pc.match_substring_regex(texts, NUMBER)).as_py()
+    return is_id and pc.count_distinct(texts).as_py() == len(cells)
 
 
-def _read_ends(
-    edges: Path, roles: tuple[str, ...], columns: ColumnSettings, limit: int | None
-) -> Iterator[str]:
-    """Yield these ends of the first `limit` edges, as texts; None: the different ones of all."""
-    if frames.kind_of(edges) == "npz":
-        return
-    if frames.kind_of(edges) == "npy":
+def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> list[Any]:
+    """Return these ends of a table of edges, as texts."""
+    import pyarrow as pa
+
+    if edges.suffix == ".npy":
         pairs = read_npy(edges)
-        for role in roles if pairs.ndim == 2 else ():
-            of_role = pairs[:limit, ("src", "dst").index(role)]
-            yield from map(str, of_role if limit else np.unique(of_role))
-        return
-    names = [name for name in frames.column_names(edges) if not NAMELESS.fullmatch(name)]
+        places = [("src", "dst").index(role) for role in roles] if pairs.ndim == 2 else []
+        return [pa.chunked_array([np.unique(pairs[:, at])]).cast(pa.string()) for at in places]
+    if not has_columns(edges):
+        return []
+    names = [name for name in column_names(edges) if not NAMELESS.fullmatch(name)]
     found = {
         role: getattr(columns, role) or next(iter(find_usual(role, names)), None) for role in roles
     }
     if names == ["0", "1"]:
         found = dict(zip(("src", "dst"), names, strict=True))
-    ends = [found[role] for role in roles if found.get(role) in names]
-    if not ends:
-        return
-    cells = limit * len(names) if limit else None
-    for frame in islice(read_frames(edges, text=ends, cells=cells), 1 if limit else None):
-        for name in ends:
-            known = frame[name].dropna()
-            yield from (_normalise(str(cell)) for cell in (known if limit else known.unique()))
+    ends = [name for role in roles if (name := found[role]) is not None and name in names]
+    cells = read_columns(edges, ends, exact=ends) if ends else {}
+    return [_normalise(each) for each in cells.values()]
 
 
-def _compare_with_rows(table: Path, name: str, ends: list[str]) -> str | None:
+def _concatenate(columns: list[Any]) -> "pa.ChunkedArray":
+    """Return the texts of columns as one."""
+    import pyarrow as pa
+
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    return pa.chunked_array(chunks, pa.string()).drop_null()
+
+
+def _compare(
+    cells: "pa.ChunkedArray", ends: "pa.ChunkedArray", known: "pa.ChunkedArray"
+) -> str | None:
     """Compare how many ends are values of a column, and how many are row numbers.
 
     Returns:
         "more" of the column, or "equal" numbers of both; None where it cannot be the id. A column
-        that counts the rows is "more".
+        that counts the rows is "more", and one of which each value is an id of another table.
     """
-    if not ends:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = pa.array(np.arange(len(cells))).cast(pa.string())
+    is_row = pc.is_in(cells, rows)
+    if (
+        len(known)
+        and pc.all(pc.is_in(cells, known.unique())).as_py()
+        and not pc.all(is_row).as_py()
+    ):
+        return "more"
+    num_found, num_rows = (pc.sum(pc.is_in(ends, each)).as_py() or 0 for each in (cells, rows))
+    if not len(ends) or num_found < max(num_rows, len(ends) / 2):
         return None
-    wanted = set(ends)
-    found: set[str] = set()
-    keys = []
-    num_rows, counts_rows = 0, True
-    for frame in read_frames(table, text=[name], only=[name]):
-        texts = frame[name].fillna("").astype(str).to_numpy(object)
-        keys.append(hash_names(texts))
-        values = [_normalise(text) for text in texts]
-        found |= wanted & {*values}
-        counts_rows = counts_rows and values == [*map(str, range(num_rows, num_rows + len(texts)))]
-        num_rows += len(texts)
-    if len(np.unique(np.concatenate(keys))) < num_rows:
-        return None
-    num_found = sum(end in found for end in ends)
-    num_row_numbers = sum(end.isdecimal() and int(end) < num_rows for end in ends)
-    if num_found < max(num_row_numbers, len(ends) / 2):
-        return None
-    return "more" if num_found > num_row_numbers or counts_rows else "equal"
+    counts_rows = pc.all(pc.equal(cells, pa.chunked_array([rows]))).as_py()
+    return "more" if num_found > num_rows or counts_rows else "equal"
 
 
-def _normalise(text: str) -> str:
-    """A whole number without .0."""
-    text = text.strip()
-    head, _, tail = text.partition(".")
-    return head if tail.strip("0") == "" and head.lstrip("-").isdecimal() else text
+def _normalise(cells: Cells) -> "pa.ChunkedArray":
+    """Return cells as texts, whole numbers without .0."""
+    import pyarrow.compute as pc
+
+    return pc.replace_substring_regex(
+        pc.utf8_trim_whitespace(cells.texts()), r"^(-?\d+)\.0*$", r"\1"
+    )

@@ -33,8 +33,7 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.edge_tables import check_weight_column, read_edges
-from partitioning.datasets.find_ids import Ends, find_id_column
-from partitioning.datasets.frames import TextIds, column_names, kind_of, stem_of
+from partitioning.datasets.find_ids import Ends, find_id_columns
 from partitioning.datasets.labels import Labels, read_labels, read_targets
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import (
@@ -47,6 +46,7 @@ from partitioning.datasets.raw import (
     label_columns,
     read_arrays,
 )
+from partitioning.datasets.table_files import SUFFIXES, column_names, has_columns, kind_of, stem_of
 from partitioning.datasets.tables import (
     Table,
     files_named,
@@ -73,7 +73,7 @@ from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
 
-NODES = EDGES = ("parquet", "csv", "csv.gz", "npy", "npz")
+NODES = EDGES = (*SUFFIXES, "npy", "npz")
 OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
 
 
@@ -120,7 +120,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         file
         for folder, suffixes in ((path / "nodes", NODES), (path / "edges", EDGES))
         for file in _list_tables(folder, suffixes)
-        if kind_of(file) in ("csv", "parquet")
+        if has_columns(file)
     ]
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
     types = {
@@ -261,13 +261,9 @@ def _read_type(
     """Read and join the tables of one node type."""
     folder = path / "nodes"
     files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
-    if columns.id is None:
-        named = [file for file in files if kind_of(file) in ("csv", "parquet")]
-        columns = find_id_column(named, _find_ends(path / "edges", name), columns)
-    try:
-        tables = [_read_file(file, columns, text=False, regression=regression) for file in files]
-    except TextIds:
-        tables = [_read_file(file, columns, text=True, regression=regression) for file in files]
+    named = list(filter(has_columns, files))
+    ids = find_id_columns(named, _find_ends(path / "edges", name), columns)
+    tables = [_read_file(file, columns, ids.get(file), regression=regression) for file in files]
     return _join_tables(name, tables)
 
 
@@ -299,14 +295,16 @@ def _join_tables(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
     return nodes, raw
 
 
-def _read_file(file: Path, columns: ColumnSettings, *, text: bool, regression: bool) -> Table:
+def _read_file(
+    file: Path, columns: ColumnSettings, id_name: str | None, *, regression: bool
+) -> Table:
     """Read one file of nodes: a table, or an npz with arrays or a sparse matrix."""
     if file.suffix == ".npz" and not is_csr(file):
         arrays = read_arrays(file, OF_NODES)
         if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
             arrays["label"] = check_targets(arrays["label"], f"{file}: array `label`")
         return _of_arrays(file, arrays)
-    return read_table(file, columns, text=text, regression=regression)
+    return read_table(file, columns, id_name=id_name, regression=regression)
 
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:

@@ -24,8 +24,7 @@ from partitioning.array_checks import (
     check_targets,
     refuse,
 )
-from partitioning.datasets.csv_files import BLANK
-from partitioning.datasets.frames import Coded
+from partitioning.datasets.cells import BLANK
 from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.graph_data import is_labelled
 from partitioning.node_names import decode_names
@@ -107,25 +106,24 @@ def read_targets(
     return Labels(values, values.shape[1], names)
 
 
-def parse_label_texts(pieces: list[Coded], where: str) -> Array:
+def parse_label_texts(codes: Ints, written: list[str], where: str) -> Array:
     """Convert a column of text to int64 [N], -1 where blank, or to names [N].
 
     It is numbers if all classes are integers. Blanks around a text are no part of it.
+
+    Args:
+        codes: [N] positions in `written`, -1 where blank.
+        written: The different texts.
+        where: File and column, for messages.
 
     Raises:
         InputError: a number is no integer, or two texts are the same number.
     """
     places: dict[str, int] = {}
-    codes = np.concatenate(
-        [
-            np.array(
-                [*(places.setdefault(text.strip(), len(places)) for text in texts), -1], np.int64
-            )[of_rows]
-            for of_rows, texts in pieces
-        ]
-    )
+    place_of = [places.setdefault(text.strip(), len(places)) for text in written]
+    codes = np.array([*place_of, -1], np.int64)[codes]
     texts = list(places)
-    spaced = [text for _, texts in pieces for text in texts if text.strip() not in ("", text)]
+    spaced = [text for text in written if text.strip() not in ("", text)]
     if spaced:
         log.warning("%s: blanks around a class such as %r are left out", where, spaced[0])
     numbers = {text: _number(text) for text in texts if text not in BLANK}

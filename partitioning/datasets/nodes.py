@@ -6,6 +6,7 @@ N nodes.
 import numpy as np
 
 from partitioning.array_checks import Array, Ints, check_unique, refuse
+from partitioning.errors import InputError
 from partitioning.node_names import Names, hash_names
 
 
@@ -46,10 +47,21 @@ class Nodes:
 
     def _keys(self, ids: Array) -> Ints:
         """Return ids as int64 keys, and store names."""
-        if ids.dtype != object:
+        if ids.dtype != object and not self.named:
             return ids
-        self._names.append(ids)
-        return hash_names(ids)
+        self._names.append(_as_names(ids))
+        return hash_names(self._names[-1])
+
+    def use_names(self) -> None:
+        """Make names of integer ids, as an id that is a name needs."""
+        assert self.ids is not None
+        self._names = [_as_names(self.ids)]
+        self._index(hash_names(self._names[0]))
+
+    def _index(self, keys: Ints) -> None:
+        import pandas as pd
+
+        self.ids, self.index, self.num_nodes = keys, pd.Index(keys), len(keys)
 
     def extended(self, ids: Array) -> "Nodes":
         """These nodes, then others: ids [n] that are none of them."""
@@ -92,8 +104,11 @@ class Nodes:
             return np.where(known, wanted, -1) if keep_unknown else wanted
         import pandas as pd
 
-        if self._names and wanted.dtype != object:
-            wanted = wanted.astype(str).astype(object)
+        wanted = _as_names(wanted) if self.named else wanted
+        if not self.named and wanted.dtype == object:
+            raise InputError(
+                f"{where}: ids are names, such as {wanted[0]!r}; those of the graph are integers"
+            )
         keys = hash_names(wanted) if wanted.dtype == object else wanted
         rows: Ints = self.index.get_indexer(
             pd.Index(keys)
@@ -103,9 +118,12 @@ class Nodes:
             new = np.flatnonzero(rows < 0)[np.sort(first)]
             if wanted.dtype == object:
                 self._names.append(wanted[new])
-            self.ids = np.concatenate((self.ids, keys[new]))
-            self.index, self.num_nodes = pd.Index(self.ids), len(self.ids)
+            self._index(np.concatenate((self.ids, keys[new])))
             rows = self.index.get_indexer(pd.Index(keys))
         if not keep_unknown:
             refuse(wanted, rows < 0, where, self.expected + remedy, begin)
         return rows
+
+
+def _as_names(ids: Array) -> Array:
+    return ids if ids.dtype == object else ids.astype(str).astype(object)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from partitioning.array_checks import check_endpoints
 from partitioning.datasets.array_pickles import NUMPY, as_array
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
-from partitioning.datasets.frames import read_frames
-from partitioning.datasets.ogb_source import RELEASE, read_first_column, read_rows
-from partitioning.datasets.raw import concatenate, narrow_ends
+from partitioning.datasets.ogb_source import RELEASE
+from partitioning.datasets.raw import narrow_ends
+from partitioning.datasets.table_files import read_integers, read_matrix
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, reading
 from partitioning.graph_data import GraphData
@@ -71,19 +71,16 @@ def load(settings: DatasetSettings) -> GraphData:
     files.ensure(settings.dataset_max_gib)
     raw = files.folder / "raw"
     with library(name, files.folder):
-        num_nodes = int(read_first_column(raw / "num-node-list.csv.gz")[0])
-        piles: tuple[list[Any], list[Any]] = [], []
-        for frame in read_frames(raw / "edge.csv.gz", header=False):
-            for column, pile in enumerate(piles):
-                pile.append(narrow_ends(frame[str(column)].to_numpy(np.int64)))
+        num_nodes = int(read_integers(raw / "num-node-list.csv.gz")[0][0])
         src, dst = (
-            check_endpoints(concatenate(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles
+            check_endpoints(narrow_ends(ends), num_nodes, f"{raw}/edge.csv.gz")
+            for ends in read_integers(raw / "edge.csv.gz", ("0", "1"))
         )
         features = np.zeros((num_nodes, 0), np.float32)
         if source.featured:
-            features = read_rows(raw / "node-feat.csv.gz")
+            features = read_matrix(raw / "node-feat.csv.gz")
         weight = (
-            read_first_column(raw / "edge_weight.csv.gz").astype(np.float32)
+            read_integers(raw / "edge_weight.csv.gz")[0].astype(np.float32)
             if source.weighted
             else None
         )

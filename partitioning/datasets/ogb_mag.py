@@ -11,15 +11,14 @@ import numpy as np
 
 from partitioning.array_checks import check_dense, check_endpoints
 from partitioning.datasets.download import Archive, library
-from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import (
     SPLIT,
     URL,
-    read_first_column,
     read_ogb_classes,
     read_split,
 )
-from partitioning.datasets.raw import concatenate, narrow_ends
+from partitioning.datasets.raw import narrow_ends
+from partitioning.datasets.table_files import read_columns, read_integers, read_matrix
 from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
@@ -50,22 +49,22 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
     files.ensure(settings.dataset_max_gib)
     raw = files.folder / "raw"
     with library("ogbn-mag", files.folder):
-        (counts,) = read_frames(raw / "num-node-dict.csv.gz", header=True)
+        counts = read_columns(raw / "num-node-dict.csv.gz", header=True)
         nodes = {
-            str(name): _read_nodes(raw / "node-feat" / str(name), int(counts[name].iloc[0]))
-            for name in counts
+            name: _read_nodes(raw / "node-feat" / name, int(cells.numbers()[0]))
+            for name, cells in counts.items()
         }
-        (triplets,) = read_frames(raw / "triplet-type-list.csv.gz", header=False)
+        triplets = read_columns(raw / "triplet-type-list.csv.gz", header=False)
         relations: dict[EdgeType, Relation] = {}
         for source, relation, destination in sorted(
-            triplets.astype(str).itertuples(index=False, name=None)
+            zip(*(cells.data.to_pylist() for cells in triplets.values()), strict=True)
         ):
             file = raw / "relations" / "___".join((source, relation, destination)) / "edge.csv.gz"
             relations[source, relation, destination] = _read_relation(
                 file, nodes[source], nodes[destination]
             )
         file = raw / "node-label" / _TARGET / "node-label.csv.gz"
-        labels = read_ogb_classes(read_first_column(file), NUM_CLASSES, str(file))
+        labels = read_ogb_classes(read_integers(file)[0], NUM_CLASSES, str(file))
         if len(labels) != nodes[_TARGET].num_nodes:
             raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
         split = files.folder / "split" / "time" / _TARGET
@@ -77,20 +76,14 @@ def _read_nodes(folder: Path, count: int) -> NodeTable:
     """Return the `count` nodes of a type, with features if the type has a file of them."""
     features, file = np.zeros((count, 0), np.float32), folder / "node-feat.csv.gz"
     if file.is_file():
-        rows = concatenate(
-            [frame.to_numpy(np.float32) for frame in read_frames(file, header=False)]
-        )
-        features = check_dense(rows, count, str(file))
+        features = check_dense(read_matrix(file), count, str(file))
     return NodeTable(features, np.arange(count))
 
 
 def _read_relation(file: Path, source: NodeTable, destination: NodeTable) -> Relation:
     """Read the edges of one relation from a csv file."""
-    src, dst = [], []
-    for frame in read_frames(file, header=False):
-        src.append(narrow_ends(frame["0"].to_numpy(np.int64)))
-        dst.append(narrow_ends(frame["1"].to_numpy(np.int64)))
+    src, dst = map(narrow_ends, read_integers(file, ("0", "1")))
     return Relation(
-        check_endpoints(concatenate(src), source.num_nodes, f"{file}: column 0"),
-        check_endpoints(concatenate(dst), destination.num_nodes, f"{file}: column 1"),
+        check_endpoints(src, source.num_nodes, f"{file}: column 0"),
+        check_endpoints(dst, destination.num_nodes, f"{file}: column 1"),
     )

@@ -20,9 +20,9 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.download import Archive, library
-from partitioning.datasets.frames import read_frames
 from partitioning.datasets.given_split import masks_of
-from partitioning.datasets.raw import concatenate, narrow_ends
+from partitioning.datasets.raw import narrow_ends
+from partitioning.datasets.table_files import read_integers, read_matrix
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular
 from partitioning.graph_data import Endpoints, GraphData
@@ -96,10 +96,10 @@ def load(settings: DatasetSettings) -> GraphData:
             labels = _read_labels(raw / "node-label.csv.gz", source)
             features = np.zeros((len(labels), 0), np.float32)
             if "raw/node-feat.csv.gz" in source.raw:
-                features = read_rows(raw / "node-feat.csv.gz")
+                features = read_matrix(raw / "node-feat.csv.gz")
             if "raw/edge-feat.csv.gz" in source.raw:
                 file = raw / "edge-feat.csv.gz"
-                edge_feat = check_edge_feat(read_rows(file), len(src), str(file))
+                edge_feat = check_edge_feat(read_matrix(file), len(src), str(file))
         if len(labels) != len(features):
             raise InputError(
                 f"{files.folder}: {len(labels)} labels and {len(features)} rows of features"
@@ -128,38 +128,24 @@ _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 def _read_edges(path: Path) -> tuple[Endpoints, Endpoints]:
     """Read the sources and destinations of all edges from a csv file."""
-    piles: tuple[list[Endpoints], list[Endpoints]] = [], []
-    for frame in read_frames(path, header=False):
-        for column, pile in enumerate(piles):
-            pile.append(narrow_ends(frame[str(column)].to_numpy(np.int64)))
-    src, dst = map(concatenate, piles)
+    src, dst = map(narrow_ends, read_integers(path, ("0", "1")))
     return src, dst
-
-
-def read_rows(path: Path) -> NDArray[np.float32]:
-    """Return the numbers of a csv, [rows, columns]."""
-    return concatenate([frame.to_numpy(np.float32) for frame in read_frames(path, header=False)])
 
 
 def _read_labels(path: Path, source: _Source) -> NDArray[Any]:
     if not source.multilabel:
-        return read_ogb_classes(read_first_column(path), source.num_classes, str(path))
-    labels = check_multilabel(read_rows(path), str(path))
+        return read_ogb_classes(read_integers(path)[0], source.num_classes, str(path))
+    labels = check_multilabel(read_matrix(path), str(path))
     if labels.shape[1] != source.num_classes:
         raise InputError(f"{path}: {labels.shape[1]} labels; expected {source.num_classes}")
     return labels
-
-
-def read_first_column(path: Path) -> NDArray[Any]:
-    """Return the first column of a csv."""
-    return concatenate([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
 
 
 def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
     """Return the masks of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes."""
     files = {mask: folder / f"{part}.csv.gz" for mask, part in SPLIT.items()}
     return masks_of(
-        {mask: (read_first_column(file), str(file)) for mask, file in files.items()}, num_nodes
+        {mask: (read_integers(file)[0], str(file)) for mask, file in files.items()}, num_nodes
     )
 
 

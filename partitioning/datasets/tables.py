@@ -15,15 +15,22 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
-from partitioning.datasets import frames
+from partitioning.datasets.cells import Cells
 from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
-from partitioning.datasets.feature_columns import FeatureReader
-from partitioning.datasets.find_ids import find_id_column
-from partitioning.datasets.frames import ReadAgain, TextIds, read_frames
+from partitioning.datasets.feature_columns import read_features
+from partitioning.datasets.find_ids import find_id_columns
 from partitioning.datasets.labels import parse_label_texts
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import RawGraph, concatenate, read_arrays, read_npy
-from partitioning.datasets.times import TimeReader
+from partitioning.datasets.raw import RawGraph, read_arrays, read_npy
+from partitioning.datasets.table_files import (
+    SUFFIXES,
+    column_names,
+    has_columns,
+    read_columns,
+    stem_of,
+    warn_unread,
+)
+from partitioning.datasets.times import read_times
 from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.features.roles import (
     SPLITS,
@@ -41,12 +48,12 @@ from partitioning.partition_settings import ColumnSettings
 log = logging.getLogger(__name__)
 
 NODE_TABLES = {
-    "nodes": ("csv", "csv.gz", "parquet"),
-    "features": ("npy", "npz", "csv", "csv.gz", "parquet"),
-    "labels": ("npy", "csv", "csv.gz", "parquet"),
+    "nodes": SUFFIXES,
+    "features": ("npy", "npz", *SUFFIXES),
+    "labels": ("npy", *SUFFIXES),
 }
 A_NUMBER = "expected a number, or a blank cell where it is unknown"
-EDGES = ("csv", "csv.gz", "txt", "txt.gz", "parquet", "npy")
+EDGES = (*SUFFIXES, "npy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,25 +89,8 @@ def read_folder(
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         regression: Whether labels are numbers to predict.
     """
-    options = {"unlabelled": unlabelled, "drop_unknown": drop_unknown, "regression": regression}
     splits = dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), ("npy", "csv"))
-    frames.warn_unread(path if is_folder(path) else path.parent, {**NODE_TABLES, **splits})
-    try:
-        return _read_tables(path, columns, text=False, **options)
-    except TextIds:
-        return _read_tables(path, columns, text=True, **options)
-
-
-def _read_tables(
-    path: Path,
-    columns: ColumnSettings,
-    *,
-    text: bool,
-    unlabelled: bool,
-    drop_unknown: bool,
-    regression: bool,
-) -> RawGraph:
-    """Read the tables of edges and nodes of a folder, with ids as text or as integers."""
+    warn_unread(path if is_folder(path) else path.parent, {**NODE_TABLES, **splits})
     folder, edges = (
         (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
     )
@@ -116,28 +106,17 @@ def _read_tables(
         file
         for stem, suffixes in NODE_TABLES.items()
         for file in files_named(folder, stem, suffixes)
-    ]
-    named = [file for file in found if frames.kind_of(file) in ("csv", "parquet")]
-    if columns.id is not None and not any(
-        columns.id in frames.column_names(file) for file in named
-    ):
-        raise InputError(
-            f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this"
-            " column"
-        )
-    check_requested(
-        columns, ((file, frames.column_names(file)) for file in [*named, *_only_tables(edges)])
-    )
-    if _only_tables(edges[:1]):
-        find_ends(edges[0], columns)  # without them the ids of nodes could be taken for a feature
-    if columns.id is None:
-        columns = find_id_column(
-            [file for file in named if file not in edges], [(edges[0], ("src", "dst"))], columns
-        )
-    tables = [
-        read_table(file, columns, text=text, regression=regression)
-        for file in found
         if file not in edges
+    ]
+    named = list(filter(has_columns, found))
+    check_requested(
+        columns, ((file, column_names(file)) for file in [*named, *filter(has_columns, edges)])
+    )
+    if has_columns(edges[0]):
+        find_ends(edges[0], columns)  # without them the ids of nodes could be taken for a feature
+    ids = find_id_columns(named, [(edges[0], ("src", "dst"))], columns)
+    tables = [
+        read_table(file, columns, id_name=ids.get(file), regression=regression) for file in found
     ]
     values = find_tables(tables)
     if "label" not in values and not unlabelled:
@@ -147,11 +126,7 @@ def _read_tables(
             f" {', '.join(file.name for file in found) or 'no such table'}; split=none partitions a"
             " graph without labels for app=predict"
         )
-    nodes = (
-        find_nodes(tables)
-        if tables
-        else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
-    )
+    nodes = find_nodes(tables) if tables else Nodes(0, np.zeros(0, np.int64), grows=True)
     check_weight_column(columns, edges)
     table = read_edges(
         edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
@@ -160,7 +135,7 @@ def _read_tables(
     masks = {} if unlabelled else _read_masks(folder, nodes)
     in_order = {name: in_node_order(table, name, nodes) for name, table in values.items()}
     return RawGraph(
-        name=frames.stem_of(path.resolve()),
+        name=stem_of(path.resolve()),
         src=table.src,
         dst=table.dst,
         edge_weight=table.weight,
@@ -202,14 +177,9 @@ def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
     return replace(matrix, roles=roles, ignored=ignored)
 
 
-def _only_tables(files: list[Path]) -> list[Path]:
-    """Return the files whose format has named columns: csv, txt and parquet, but not npy or npz."""
-    return [file for file in files if frames.kind_of(file) in ("csv", "txt", "parquet")]
-
-
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder of tables, not a table of part files."""
-    return path.is_dir() and frames.kind_of(path) not in ("csv", "parquet")
+    return path.is_dir() and not has_columns(path)
 
 
 def is_table(path: Path) -> bool:
@@ -264,7 +234,7 @@ def find_nodes(tables: list[Table]) -> Nodes:
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
             log.info("%s: its ids are rows of %s", table.path, placed[0].path)
         return Nodes(longest, None, grows=False)
-    grows = not placed and frames.stem_of(named[0].path) == "labels"
+    grows = not placed and stem_of(named[0].path) == "labels"
     return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
 
 
@@ -327,33 +297,25 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 
 
 def read_table(
-    path: Path, columns: ColumnSettings, *, text: bool, regression: bool = False
+    path: Path, columns: ColumnSettings, *, id_name: str | None = None, regression: bool = False
 ) -> Table:
     """Read a table of nodes.
 
-    text: whether ids are names, regression: whether labels are numbers.
+    Args:
+        path: The table.
+        columns: Roles of columns.
+        id_name: The column of ids; None: by its name.
+        regression: Whether labels are numbers.
     """
-    kind = "label" if frames.stem_of(path) == "labels" else "feat"
+    kind = "label" if stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":
         return _read_csr(path)
     if path.suffix == ".npy":
         array = read_npy(path)
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
-    roles = _find_roles(path, columns, kind)
-    reader, times = FeatureReader(path, roles.features), TimeReader(path, roles.time or "")
-    as_text: set[str | None] = {roles.id} if text else set()
-    as_text |= {roles.split} | reader.text
-    names_classes = len(roles.label) == 1 and not regression
-    if frames.has_odd_numbers(path):
-        as_text |= {roles.id, *roles.label} if names_classes else {roles.id}
-    while True:
-        try:
-            return _read_columns(
-                path, roles, kind, as_text, reader, times, text=text, names_classes=names_classes
-            )
-        except ReadAgain as found:
-            as_text = as_text | found.columns
+    roles = _find_roles(path, columns, kind, id_name)
+    return _convert_table(path, roles, kind, names_classes=len(roles.label) == 1 and not regression)
 
 
 @dataclass(frozen=True)
@@ -386,10 +348,12 @@ class _Roles:
         }
 
 
-def _find_roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
-    """Find the role of each column of a table of nodes. kind: nodes, features or label."""
-    names = without_index(frames.column_names(path), path)
-    id_name = find_column("id", names, columns, path)
+def _find_roles(
+    path: Path, columns: ColumnSettings, kind: str, id_name: str | None = None
+) -> _Roles:
+    """Find the role of each column of a table of nodes. kind: feat or label."""
+    names = without_index(column_names(path), path)
+    id_name = id_name or find_column("id", names, columns, path)
     label = find_labels(names, columns, path)
     split = find_column("split", names, columns, path)
     if split is not None and requested_role(split, columns, path) is not None:
@@ -413,94 +377,65 @@ def _find_roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
     return _Roles(id_name, label, masks, split, time, features)
 
 
-def _read_columns(
-    path: Path,
-    roles: _Roles,
-    kind: str,
-    as_text: set[str | None],
-    reader: FeatureReader,
-    times: TimeReader,
-    *,
-    text: bool,
-    names_classes: bool,
-) -> Table:
-    """Read a table; ReadAgain for a column that has to be read as text.
+def _convert_table(path: Path, roles: _Roles, kind: str, *, names_classes: bool) -> Table:
+    """Read and convert the columns of a table.
 
     names_classes: whether there is one label column, whose cells may be names.
     """
-    pieces: dict[str, list[Array]] = {}
-    label_texts: list[frames.Coded] = []
-    split_texts: list[frames.Coded] = []
-    one_label = roles.label[0] if names_classes else None
-    reader.restart()
-    for frame in read_frames(path, text=as_text):
-        if roles.id is not None:
-            in_text = roles.id in as_text
-            cells = frames.id_cells(frame, roles.id, path, as_text=in_text, named=text)
-            pieces.setdefault("ids", []).append(cells)
-        if one_label is not None:
-            labels = frames.label_cells(frame, one_label, text=one_label in as_text)
-            if isinstance(labels, tuple):
-                label_texts.append(labels)
-            else:
-                pieces.setdefault("label", []).append(labels)
-        elif roles.label:
-            several = [frames.numbers(frame, name, path, A_NUMBER) for name in roles.label]
-            pieces.setdefault("label", []).append(np.column_stack(several).astype(np.float64))
-        if (features := reader.read(frame, as_text)) is not None:
-            pieces.setdefault("feat", []).append(features)
-        for name in roles.masks:
-            pieces.setdefault(name, []).append(frames.mask_cells(frame, name, path))
-        if roles.split is not None:
-            split_cells = frames.label_cells(frame, roles.split, text=True)
-            assert isinstance(split_cells, tuple)
-            split_texts.append(split_cells)
-        if roles.time is not None:
-            pieces.setdefault("time", []).append(times.read(frame[roles.time]))
-    values_read = pieces.keys() - {"ids"} or label_texts or split_texts
-    if not values_read and (kind == "label" or roles.id is None):
-        ignored = list(reader.finish(None).ignored.items())[:MAX_NAMES]
-        left = "; ".join(f"`{name}` is left out, {why}" for name, why in ignored)
+    categorical = [name for name, role in roles.features.items() if role == "categorical"]
+    exact = {roles.id, roles.split, *categorical, *(roles.label if names_classes else ())}
+    wanted = [*chain.from_iterable(roles.named.values())]
+    wanted += [name for name, role in roles.features.items() if role != "ignore"]
+    columns = read_columns(path, wanted, exact)
+    rows = len(next(iter(columns.values())))
+    ids = None if roles.id is None else columns[roles.id].ids()
+    values: dict[str, Any] = {name: columns[name].flags() for name in roles.masks}
+    where = {}
+    if names_classes:
+        cells = columns[roles.label[0]]
+        where["label"] = cells.where
+        labels = cells.labels()
+        values["label"] = (
+            parse_label_texts(*labels, cells.where) if isinstance(labels, tuple) else labels
+        )
+    elif roles.label:
+        several = [columns[name].numbers(A_NUMBER) for name in roles.label]
+        values["label"] = np.column_stack(several).astype(np.float64)
+    if roles.split is not None:
+        values |= _masks_of_words(columns[roles.split])
+    if roles.time is not None:
+        values["time"] = read_times(columns[roles.time])
+    features, schema = read_features(path, columns, roles.features)
+    if features is not None:
+        values["feat"] = features
+    if not values and (kind == "label" or roles.id is None):
+        left = "; ".join(
+            f"`{name}` is left out, {why}" for name, why in [*schema.ignored.items()][:MAX_NAMES]
+        )
         raise InputError(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
-    times.finish()
-    label_pieces = pieces.get("label", [])
-    kinds = {each.dtype.kind for each in label_pieces if len(each)}
-    if len(kinds) > 1 and ("b" in kinds or any(map(frames.is_large, label_pieces))):
-        raise ReadAgain(one_label)  # booleans or large integers; blank or other cells elsewhere
-    values = {name: concatenate(several) for name, several in pieces.items()}
-    where = {"label": f"{path}: column `{one_label}`"} if one_label is not None else {}
-    if label_texts:
-        values["label"] = parse_label_texts(label_texts, where["label"])
-    if split_texts:
-        values |= _masks_of_words(split_texts, f"{path}: column `{roles.split}`")
-    rows = len(next(iter(values.values())))
-    ids: Array | None = None if roles.id is None else values.pop("ids")
-    schema = replace(reader.finish(values.get("feat")), roles=roles.named)
     warn_of_ignored(path, schema.ignored)
     named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
+    schema = replace(schema, roles=roles.named)
     return Table(path, rows, ids, f"{path}: column `{roles.id}`", named, schema)
 
 
-def _masks_of_words(pieces: list[frames.Coded], where: str) -> dict[str, Array]:
+def _masks_of_words(cells: Cells) -> dict[str, Array]:
     """Convert a column of train, val and test to masks; a blank row is in none."""
-    found: dict[str, list[Array]] = {name: [] for name in MASKS}
-    begin = 0
-    for codes, texts in pieces:
-        words = [str(text).strip().lower() for text in texts]
-        unknown = [code for code, word in enumerate(words) if word and word not in SPLITS]
-        if unknown:
-            row = begin + int((codes == unknown[0]).argmax())
-            raise InputError(
-                f"{where}: row {row} is {texts[unknown[0]]!r}; expected train, val (or valid) or"
-                " test; if it is no split, set columns.categorical or columns.ignore to it"
+    codes, texts = cells.factorize()
+    words = [text.strip().lower() for text in texts]
+    for code, word in enumerate(words):
+        if word and word not in SPLITS:
+            cells.refuse(
+                int((codes == code).argmax()),
+                "expected train, val (or valid) or test; if it is no split, set"
+                " columns.categorical or columns.ignore to it",
             )
-        for name, masks in found.items():
-            is_in = np.array([*(SPLITS.get(word) == name for word in words), False])
-            masks.append(is_in[codes])
-        begin += len(codes)
-    return {name: concatenate(masks) for name, masks in found.items()}
+    return {
+        mask: np.array([*(SPLITS.get(word) == mask for word in words), False])[codes]
+        for mask in MASKS
+    }
 
 
 def _read_csr(path: Path) -> Table:

@@ -9,19 +9,15 @@ Dates with the year first are ISO 8601, dates with dots have the day first. Of 0
 
 import datetime
 import re
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array
-from partitioning.datasets.frames import ReadAgain
+from partitioning.array_checks import Array, Ints
+from partitioning.datasets.cells import Cells
 from partitioning.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CLOCK = (
     r"(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d(?:[.,]\d+)?))?\s*(?P<half>[ap]m)?"
@@ -32,8 +28,8 @@ DATE = re.compile(
     rf"|(?P<one>\d\d?)(?P<mark>[-/.])(?P<two>\d\d?)(?P=mark)(?P<last>\d{{4}}))(?:[T ,]\s*{CLOCK})?",
     re.IGNORECASE,
 )
-ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{8}T.*")
-"""Texts that pandas reads fast, all of ISO 8601."""
+ISO = re.compile(r"\d{4}-?(\d\d|W\d\d).*")
+"""Texts that may be of ISO 8601."""
 WITH_MONTH = re.compile(
     r"(?=.*\b\d{4}\b).*\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)", re.I
 )
@@ -43,13 +39,14 @@ EXPECTED = (
     " digits"
 )
 DAY = 86400.0
-EPOCH = datetime.date(1970, 1, 1).toordinal()
+START = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 ORDERS = ("day", "month")
 
 
-def is_date(cell: Any) -> bool:
-    """Return whether a cell is text in the form of a date, in numbers."""
-    return isinstance(cell, str) and DATE.fullmatch(cell.strip()) is not None
+def is_date(text: str) -> bool:
+    """Return whether a text has the form of a date, in numbers."""
+    text = text.strip()
+    return DATE.fullmatch(text) is not None or not np.isnan(_parse_iso(text))
 
 
 def to_seconds(times: Array) -> NDArray[np.float64]:
@@ -58,145 +55,108 @@ def to_seconds(times: Array) -> NDArray[np.float64]:
     return np.where(np.isnat(times), np.nan, seconds)
 
 
-@dataclass(eq=False)
-class TimeReader:
-    """A column of times. It survives a table's being read again."""
+def read_times(cells: Cells) -> NDArray[np.float64]:
+    """Return the times of a column [K], NaN where blank; InputError for a cell that is none."""
+    import pyarrow as pa
 
-    path: Path
-    name: str
-    kind: str = ""
-    """number, date or duration: that of the first cell."""
-    orders: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ORDERS, ""))
-    """What comes first in 01/02/2024, by the cells until now; a text that rules the other out."""
-    unclear: str = ""
-    """A text that is another date in the other order."""
-    used: set[str] = field(default_factory=set)
-    """Orders by which cells were read."""
+    if cells.kind in ("number", "blank"):
+        return np.asarray(cells.data.to_numpy(), np.float64)
+    kind = cells.data.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        unit = pa.timestamp("us", getattr(kind, "tz", None))
+        seconds = cells.data.cast(unit, safe=False).cast(pa.int64()).to_numpy() / 1e6
+        return np.asarray(seconds, np.float64)
+    if pa.types.is_duration(kind):
+        data = cells.data.cast(pa.duration("us"), safe=False)
+        return np.asarray(data.cast(pa.int64()).to_numpy() / 1e6, np.float64)
+    if cells.kind != "text":
+        cells.refuse(int(cells.known.argmax()), EXPECTED)
+    codes, texts = cells.factorize()
+    return np.append(_parse_texts(cells, codes, [text.strip() for text in texts]), np.nan)[codes]
 
-    def read(self, cells: "pd.Series[Any]") -> NDArray[np.float64]:
-        """Return the times of a piece of the table, NaN where blank; its index counts the rows."""
-        import pandas as pd
 
-        kind = cells.dtype.kind
-        known = cells.notna().to_numpy()
-        if kind in "iufmM" and known.any():
-            self._check_kind({"m": "duration", "M": "date"}.get(kind, "number"), cells, known)
-        if kind in "iuf":
-            return cells.to_numpy(np.float64)
-        if kind == "m":
-            durations: NDArray[np.float64] = cells.dt.total_seconds().to_numpy(np.float64)
-            return durations
-        if kind == "M":
-            zoned = getattr(cells.dt, "tz", None) is not None
-            plain = cells.dt.tz_convert("UTC").dt.tz_localize(None) if zoned else cells
-            return to_seconds(plain.to_numpy())
-        try:
-            codes, different = pd.factorize(cells)
-        except TypeError:  # lists and the like
-            self._refuse(cells, known, EXPECTED)
-        values = self._read_different(list(different), cells, codes)
-        return np.array([*values, np.nan])[codes]
+def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.float64]:
+    """Return the times of different texts; codes: which one each row has, [K]."""
 
-    def _read_different(
-        self, cells: list[Any], column: "pd.Series[Any]", codes: Array
-    ) -> NDArray[np.float64]:
-        """Return the times of different cells of a piece of the table; codes: place by row."""
-        import pandas as pd
-        from pandas.tseries.api import guess_datetime_format
+    def refuse(place: int, expected: str) -> NoReturn:
+        cells.refuse(int((codes == place).argmax()), expected, texts[place])
 
-        values, is_number = np.full(len(cells), np.nan), np.zeros(len(cells), np.bool_)
-        texts = {place: cell.strip() for place, cell in enumerate(cells) if isinstance(cell, str)}
-        for fits, layout in ((ISO.fullmatch, "ISO8601"), (WITH_MONTH.match, "mixed")):
-            rest = np.flatnonzero(np.isnan(values)).tolist()
-            places = [place for place in rest if place in texts and fits(texts[place])]
-            guessed = guess_datetime_format(texts[places[0]]) if places else None
-            for each in dict.fromkeys((guessed if layout == "mixed" else None, layout)):
-                places = [place for place in places if np.isnan(values[place])]
-                if places and each is not None:
-                    column_of_texts = pd.Series([texts[place] for place in places])
-                    found = pd.to_datetime(column_of_texts, format=each, utc=True, errors="coerce")
-                    values[places] = to_seconds(found.dt.tz_localize(None).to_numpy())
-        rest = np.flatnonzero(np.isnan(values)).tolist()
-        found_dates: dict[int, dict[str, float]] = {}
-        for place in rest:
-            match = DATE.fullmatch(texts[place]) if place in texts else None
-            if match is not None:
-                found_dates[place] = seconds = _seconds(match)
-                if match["mark"] in ("/", "-") and not self._narrow_orders(seconds, match[0]):
-                    self._refuse(column, codes == place, self._expected_order(seconds))
-        order = next(iter(self.orders))
-        for place in rest:
-            cell = cells[place]
-            if place in found_dates:
-                values[place] = found_dates[place][order]
-                if len({*found_dates[place].values()}) > 1:
-                    self.used.add(order)
-            elif isinstance(cell, datetime.datetime):
-                values[place] = to_seconds(np.array([_without_zone(cell)], "datetime64[us]"))[0]
-            elif isinstance(cell, datetime.date):
-                values[place] = (cell.toordinal() - EPOCH) * DAY
-            elif not isinstance(cell, bool):
-                values[place], is_number[place] = _number(cell), True
-        for place in np.flatnonzero(~np.isfinite(values)).tolist():
-            self._refuse(column, codes == place, EXPECTED)
-        for first in sorted({*is_number.tolist()}, reverse=bool(is_number[:1].any())):
-            rows = np.append(is_number == first, False)[codes]
-            self._check_kind("number" if first else "date", column, rows)
-        return values
-
-    def _narrow_orders(self, seconds: dict[str, float], text: str) -> bool:
-        """Keep the orders of day and month in which a text is a date; False if there is none."""
-        kept = [order for order in self.orders if not np.isnan(seconds[order])]
-        if kept and np.isnan([*seconds.values()]).any():
-            self.orders = {order: self.orders[order] or text for order in kept}
-        elif kept and seconds["day"] != seconds["month"]:
-            self.unclear = self.unclear or text
-        return bool(kept)
-
-    def _expected_order(self, seconds: dict[str, float]) -> str:
-        """What a message expects of a text that is no date in the order of the others."""
-        if np.isnan([*seconds.values()]).all():
-            return EXPECTED
-        order, example = next(iter(self.orders.items()))
-        return f"expected the {order} first, as in {example!r}, in all rows; or write 2024-01-31"
-
-    def _check_kind(self, kind: str, cells: "pd.Series[Any]", at: Array) -> None:
-        self.kind = self.kind or kind
-        if kind != self.kind:
-            remedy = EXPECTED if self.kind == "date" else f"expected a {self.kind}"
-            self._refuse(cells, at, f"{remedy}, as in the rows before")
-
-    def _refuse(self, cells: "pd.Series[Any]", at: Array, expected: str) -> None:
-        """Raise an InputError for the first of these cells."""
-        row = int(np.flatnonzero(at)[0])
+    numbers = np.array([_number(text) for text in texts])
+    is_number = np.isfinite(numbers)
+    if is_number.all():
+        return numbers
+    values = np.array([_parse_iso(text) for text in texts])
+    values[is_number] = np.nan  # 20240131 beside dates
+    named = [place for place, text in enumerate(texts) if WITH_MONTH.match(text)]
+    values[named] = _parse_month_names([texts[place] for place in named])
+    found: dict[int, dict[str, float]] = {}
+    orders, unclear = dict.fromkeys(ORDERS, ""), ""
+    for place in np.flatnonzero(np.isnan(values)).tolist():
+        if is_number[place] or not texts[place]:
+            continue
+        match = DATE.fullmatch(texts[place])
+        if match is None:
+            refuse(place, EXPECTED)
+        found[place] = seconds = _seconds(match)
+        if match["mark"] not in ("/", "-"):
+            continue
+        kept = [order for order in orders if not np.isnan(seconds[order])]
+        if not kept:
+            refuse(place, _expect_order(seconds, orders))
+        if np.isnan([*seconds.values()]).any():  # a text that rules the other order out
+            orders = {order: orders[order] or texts[place] for order in kept}
+        elif seconds["day"] != seconds["month"]:
+            unclear = unclear or texts[place]
+    if unclear and len(orders) > 1:
         raise InputError(
-            f"{self.path}: column `{self.name}`, row {cells.index[row]} is"
-            f" {str(cells.iloc[row])[:60]!r}; {expected}"
+            f"{cells.where}: {unclear!r} may have the day or the month first, and so may all other"
+            " rows; write 2024-01-31, or 31.01.2024"
         )
-
-    def finish(self) -> None:
-        """Check that the column had one order of day and month; ReadAgain if it was found late."""
-        if self.unclear and len(self.orders) > 1:
-            raise InputError(
-                f"{self.path}: column `{self.name}`: {self.unclear!r} may have the day or the month"
-                " first, and so may all other rows; write 2024-01-31, or 31.01.2024"
-            )
-        used, self.used = self.used, set()
-        if used - {next(iter(self.orders))}:
-            raise ReadAgain
+    if is_number.any():
+        expected = "expected a number" if is_number[0] else EXPECTED
+        refuse(int((is_number != is_number[0]).argmax()), f"{expected}, as in the rows before")
+    for place, seconds in found.items():
+        values[place] = seconds[next(iter(orders))]
+        if np.isnan(values[place]):
+            refuse(place, EXPECTED)
+    return values
 
 
-def _without_zone(time: datetime.datetime) -> datetime.datetime:
-    """Return a time as that of UTC."""
-    offset = time.utcoffset()
-    return time if offset is None else time.replace(tzinfo=None) - offset
+def _expect_order(seconds: dict[str, float], orders: dict[str, str]) -> str:
+    """Return what a message expects of a text that is no date in the order of the others."""
+    if np.isnan([*seconds.values()]).all():
+        return EXPECTED
+    order, example = next(iter(orders.items()))
+    return f"expected the {order} first, as in {example!r}, in all rows; or write 2024-01-31"
 
 
-def _number(cell: Any) -> float:
-    """Return a number, maybe as text; NaN for another cell."""
+def _parse_iso(text: str) -> float:
+    """Return the seconds since 1970 of a text of ISO 8601, NaN of another."""
+    if not ISO.fullmatch(text):
+        return np.nan
     try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
+        time = datetime.datetime.fromisoformat(f"{text}-01" if len(text) == 7 else text)
+    except ValueError:
+        return np.nan
+    return (time.replace(tzinfo=time.tzinfo or datetime.UTC) - START).total_seconds()
+
+
+def _parse_month_names(texts: list[str]) -> NDArray[np.float64]:
+    """Return the seconds since 1970 of texts with the name of a month, NaN of others."""
+    import pandas as pd
+
+    with warnings.catch_warnings(action="ignore"):
+        times = pd.to_datetime(
+            pd.Series(texts, dtype="str"), format="mixed", utc=True, errors="coerce"
+        )
+    return to_seconds(times.dt.tz_localize(None).to_numpy())
+
+
+def _number(text: str) -> float:
+    """Return a number; NaN of another text."""
+    try:
+        return float(text)
+    except ValueError:
         return np.nan
 
 
@@ -222,7 +182,9 @@ def _seconds(match: re.Match[str]) -> dict[str, float]:
 
 def _seconds_of_day(year: str, month: str, day: str) -> float:
     try:
-        return (datetime.date(int(year), int(month), int(day)).toordinal() - EPOCH) * DAY
+        return (
+            datetime.date(int(year), int(month), int(day)).toordinal() - START.toordinal()
+        ) * DAY
     except ValueError:
         return np.nan
 

@@ -108,7 +108,9 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[s
 
     tables: files, names.
     """
-    asked = {role: getattr(columns, role) for role in ("label", "split", "time", *FEATURE_ROLES)}
+    asked = {
+        role: getattr(columns, role) for role in ("id", "label", "split", "time", *FEATURE_ROLES)
+    }
     if not any(asked.values()):
         return
     known = dict(tables)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import check_integers
-from partitioning.datasets.frames import column_names, read_frames, to_integers_if_whole
+from partitioning.datasets.table_files import column_names, read_columns
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.node_names import hash_names
@@ -42,9 +42,9 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
             found = load_npy(path)
         else:
             header = _has_header(path, columns)
-            frames = read_frames(path, header=header, text=column_names(path, header))
-            texts = np.concatenate([frame.to_numpy(object)[:, :columns] for frame in frames])
-            found = to_integers_if_whole(texts)
+            names = column_names(path, header)[:columns]
+            cells = read_columns(path, names, names, header)
+            found = np.column_stack([cells[name].ids() for name in names])
     found = found[:, None] if found.ndim == 1 and columns == 1 else found
     if found.ndim != 2 or found.shape[1] != columns:
         raise InputError(

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
-from partitioning.datasets.frames import kind_of, list_visible
 from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.table_files import kind_of, list_visible
 from partitioning.datasets.tables import files_named, is_table
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import Array, Ints, check_edge_weight
-from partitioning.datasets import frames
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
-from partitioning.datasets.frames import TextIds
 from partitioning.datasets.symmetry import reverse_too
+from partitioning.datasets.table_files import column_names
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError
@@ -47,7 +46,7 @@ def _read_table(
 ) -> Edges:
     """Read a table of edges of one relation."""
     state, columns_given = state_of(stored.meta, name), columns_of(stored.meta)
-    if columns_given.weight not in frames.column_names(path):  # a change may come without
+    if columns_given.weight not in column_names(path):  # a change may come without
         columns_given = replace(columns_given, weight=None)
         if state is not None:
             state = state | {"roles": {**state["roles"], "weight": []}}
@@ -57,18 +56,13 @@ def _read_table(
     )
     with_features = stored.relations[name].edge_feat is not None and kind != "deleted"
     remedy = "; new nodes go into update.new_nodes" if kind == "new" else ""
-    try:
-        table = read_as_fitted(
-            lambda columns: read_edges(
-                path, columns, (source, destination), with_features=with_features, remedy=remedy
-            ),
-            columns_given,
-            {} if state is None else {"edges": state},
-        )
-    except TextIds:
-        raise InputError(
-            f"{path}: its ids are names; those of the directory are integers; use the same ids"
-        ) from None
+    table = read_as_fitted(
+        lambda columns: read_edges(
+            path, columns, (source, destination), with_features=with_features, remedy=remedy
+        ),
+        columns_given,
+        {} if state is None else {"edges": state},
+    )
     data = {} if kind == "deleted" else _read_data(stored, name, table, path, kind)
     if kind == "changed" and not data and len(table.src):
         raise InputError(

@@ -20,7 +20,6 @@ from partitioning.array_checks import (
     check_unique,
     refuse,
 )
-from partitioning.datasets.frames import TextIds
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import read_npy
 from partitioning.datasets.tables import Table, read_table
@@ -84,19 +83,11 @@ def _read_deleted(stored: StoredGraph, name: str, path: Path) -> tuple[Array, st
 def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Array, str]:
     """Read a table, its ids, and what messages call them."""
     state, meta = state_of(stored.meta, name), stored.meta
-    named = stored.nodes[name].node_names is not None
-    try:
-        table = read_as_fitted(
-            lambda columns: read_table(
-                path, columns, text=named, regression=meta.task == "regression"
-            ),
-            columns_of(meta),
-            {} if state is None else {"nodes": state},
-        )
-    except TextIds:
-        raise InputError(
-            f"{path}: its ids are names; those of the directory are integers; use the same ids"
-        ) from None
+    table = read_as_fitted(
+        lambda columns: read_table(path, columns, regression=meta.task == "regression"),
+        columns_of(meta),
+        {} if state is None else {"nodes": state},
+    )
     if table.ids is None:
         raise InputError(f"{path}: there is no column of ids; name it as in the graph's, `id`")
     return table, table.ids, table.ids_where

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import check_split
-from partitioning.datasets.frames import list_visible
+from partitioning.datasets.table_files import list_visible
 from partitioning.directory.meta import Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import StoredGraph, read_graph, read_meta

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
-from partitioning.datasets.frames import kind_of, list_visible, stem_of
+from partitioning.datasets.table_files import kind_of, list_visible, stem_of
 from partitioning.datasets.tables import NODE_TABLES
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.errors import InputError

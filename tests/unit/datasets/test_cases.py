@@ -16,7 +16,6 @@ from support import dataset_settings, split_settings
 
 import retexo
 from partitioning import datasets
-from partitioning.datasets import find_ids
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe, draw
@@ -119,10 +118,7 @@ def test_ids_that_may_be_row_numbers_are_refused(tmp_path: Path, suffix: str) ->
 
 
 @pytest.mark.parametrize("npy", [False, True])
-def test_all_edges_tell_ids_from_row_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, npy: bool
-) -> None:
-    monkeypatch.setattr(find_ids, "ENDS", 3)
+def test_all_edges_tell_ids_from_row_numbers(tmp_path: Path, npy: bool) -> None:
     nodes, edges = with_ids(np.arange(NUM_NODES) + 1)
     write(tmp_path, nodes.rename(columns={"id": "paper_id"}), edges)
     if npy:

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import frames
 from partitioning.errors import InputError
 from partitioning.graph_data import EDGE_DATA
 
@@ -360,13 +359,6 @@ def test_names_that_are_no_text(tmp_path, name, odd):
 # ---- a folder of tables
 
 
-@pytest.fixture(params=[frames.CELLS, 4])
-def cells(request, monkeypatch):
-    """Tables are read a chunk at a time; the second value splits those below."""
-    monkeypatch.setattr(frames, "CELLS", request.param)
-    return request.param
-
-
 def write_folder(folder, header=True):
     toy = arrays()
     folder.mkdir()
@@ -379,7 +371,6 @@ def write_folder(folder, header=True):
     (folder / "test.csv").write_text("3\n")
 
 
-@pytest.mark.usefixtures("cells")
 @pytest.mark.parametrize("header", [True, False])
 def test_a_folder_of_tables(tmp_path, header):
     write_folder(tmp_path / "toy", header)
@@ -397,7 +388,6 @@ def test_a_folder_without_edges_and_a_feature_that_is_a_single_number(tmp_path):
         load(tmp_path / "toy")
 
 
-@pytest.mark.usefixtures("cells")
 def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
@@ -478,7 +468,6 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         ("test.csv", "node\n7\n", "test.csv: row 0 is 7"),
     ],
 )
-@pytest.mark.usefixtures("cells")
 def test_a_wrong_table_is_named(tmp_path, file, content, message):
     write_folder(tmp_path / "toy")
     path = tmp_path / "toy" / file

@@ -27,7 +27,6 @@ from partitioning import datasets
 from partitioning.datasets import (
     dgl_source,
     download,
-    frames,
     ogb_links,
     ogb_source,
 )
@@ -254,7 +253,6 @@ def write_ogb_binary(folder):
     "name", ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-proteins"]
 )
 def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, cells):
-    monkeypatch.setattr(frames, "CELLS", cells)
     monkeypatch.setattr(ogb_source, "CHUNK", cells)
     source, folder = ogb_source.SOURCES[name], ogb_source.archive(name, str(tmp_path)).folder
     import_ogb()
