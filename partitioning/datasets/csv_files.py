@@ -30,7 +30,7 @@ HEAD = 10
 """Lines by which the separator is found."""
 MAX_LINE = 1 << 24
 """Letters of a line."""
-BLOCK = 1 << 24
+BLOCK = 1 << 22
 """Bytes of a csv that are parsed at a time."""
 
 
