@@ -1,11 +1,12 @@
 """Splits nodes into training, validation and test: masks of the source, drawn, or index files.
 
-N nodes. Index files have positions 0 ... N-1 in the order of the source, not the source's own node
-ids.
+N nodes. Index files list ids, or positions 0 ... N-1 in the order of the source where nodes have
+none.
 """
 
 import logging
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import check_split, refuse
 from partitioning.errors import InputError
-from partitioning.file_io import load_npy, read_text, reading
+from partitioning.features.roles import find_usual
+from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import SplitSettings
 
@@ -36,6 +38,8 @@ _SEVERAL = {"multilabel": "several", "regression": "numbers (task=node_regressio
 PAIR_SETTINGS = ("edges", "by")
 """Settings for the split of pairs in link prediction."""
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
+FORMATS = ("npy", "csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet")
+"""The suffixes of index files."""
 
 
 @dataclass(frozen=True)
@@ -287,11 +291,24 @@ def _draw_fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list
 
 def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     """Read the masks from index files; `values` gets the used paths, for meta.json."""
+    masks = []
     for name in SPLITS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
-        values[f"_{name}"] = read_index(path, graph.num_nodes, f"split.{name}")
-    return [_mask(graph.num_nodes, values.pop(f"_{name}")) for name in SPLITS]
+        found = read_index(path, graph.num_nodes, f"split.{name}", _find_by_id(graph))
+        masks.append(_mask(graph.num_nodes, found))
+    return masks
+
+
+def _find_by_id(graph: GraphData) -> Callable[..., Ids] | None:
+    """Return what finds nodes by their ids; None where they are known by position."""
+    from partitioning.datasets.nodes import Nodes
+
+    if graph.node_names is None and (graph.node_ids == np.arange(graph.num_nodes)).all():
+        return None
+    names = graph.node_names
+    ids = graph.node_ids if names is None else np.array(names.tolist(), object)
+    return Nodes(graph.num_nodes, ids, grows=False).find_rows
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:
@@ -321,45 +338,64 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
         )
     if not Path(folder).is_dir():
         raise InputError(f"split.dir={folder}: there is no such folder")
-    names = [f"{stem}.{suffix}" for stem in FILE_NAMES[name] for suffix in ("npy", "csv")]
+    names = [f"{stem}.{suffix}" for stem in FILE_NAMES[name] for suffix in FORMATS]
     found = [file for file in names if (Path(folder) / file).is_file()]
     if len(found) != 1:
         raise InputError(
-            f"split.dir={folder}: expected one of {', '.join(names)} there; found {found or 'none'}"
+            f"split.dir={folder}: expected one of {', '.join(names[:2])} ... there; found"
+            f" {found or 'none'}"
         )
     return Path(folder) / found[0]
 
 
-def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
-    """Read distinct node positions in [0, N) from an npy array [K] or a csv of one column.
+def read_index(
+    path: Path, num_nodes: int, setting: str, find_rows: Callable[..., Ids] | None = None
+) -> Ids:
+    """Read distinct nodes from an npy array [K] or a table of one column, or with one of ids.
 
-    A boolean npy array [N] is a mask. A csv may begin with a header line.
+    A boolean npy array [N] is a mask. A first line that is no id is a header.
+
+    Args:
+        path: The file.
+        num_nodes: N.
+        setting: What names the file, for messages.
+        find_rows: Returns the positions of ids, as `Nodes.find_rows` does; None: nodes have no ids
+            and are listed by position.
 
     Raises:
         InputError: names the setting, the file and the row.
     """
     where = f"{setting}={path}"
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{where}: there is no such file")
-    if path.suffix not in (".npy", ".csv"):
-        raise InputError(f"{where}: expected a .npy or .csv file")
-    ids = (
-        _read_npy_index(path, num_nodes, where)
-        if path.suffix == ".npy"
-        else _read_csv_index(path, where)
-    )
-    expected = f"expected a node position in [0, {num_nodes}), counted in the order of the source"
-    refuse(ids, (ids < 0) | (ids >= num_nodes), where, expected)
-    first = np.unique(ids, return_index=True)[1]
-    if len(first) < len(ids):
-        again = int(np.setdiff1d(np.arange(len(ids)), first)[0])
+    ids = _read_npy_index(path, num_nodes, where) if path.suffix == ".npy" else None
+    if ids is None:
+        try:
+            ids = _read_table_index(path, where, find_rows)
+        except InputError as error:
+            text = str(error)
+            raise InputError(text if text.startswith(where) else f"{setting}={text}") from None
+    elif ids.dtype == np.bool_:
+        return np.flatnonzero(ids)
+    if find_rows is None:
+        expected = (
+            f"expected a node position in [0, {num_nodes}), counted in the order of the source"
+        )
+        refuse(ids, (ids < 0) | (ids >= num_nodes), where, expected)
+        rows = ids
+    else:
+        rows = find_rows(ids, where, remedy=", as the nodes have ids")
+    first = np.unique(rows, return_index=True)[1]
+    if len(first) < len(rows):
+        again = int(np.setdiff1d(np.arange(len(rows)), first)[0])
         raise InputError(
             f"{where}: row {again} lists node {ids[again]} for the second time; list each node once"
         )
-    return ids
+    return rows
 
 
-def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
+def _read_npy_index(path: Path, num_nodes: int, where: str) -> NDArray[Any]:
+    """Return ids, positions or a mask."""
     with reading(path, "npy array", where=where):
         array = load_npy(path)
     if not isinstance(array, np.ndarray) or array.ndim != 1:
@@ -369,25 +405,47 @@ def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
     if array.dtype == np.bool_:
         if len(array) != num_nodes:
             raise InputError(f"{where}: a mask of {len(array)} nodes; the graph has {num_nodes}")
-        return np.flatnonzero(array)
+        return array
+    if array.dtype.kind in "US":
+        return array.astype(str).astype(object)
     if array.dtype.kind not in "iu":
         raise InputError(
-            f"{where}: dtype {array.dtype}; expected integers (node positions) or a boolean mask"
+            f"{where}: dtype {array.dtype}; expected integers (ids of nodes, or positions if they"
+            " have none) or a boolean mask"
         )
     return array.astype(np.int64)
 
 
-def _read_csv_index(path: Path, where: str) -> Ids:
-    with reading(path, "csv file", where=where):
-        lines = read_text(path).split()
-    if lines and lines[0].strip('"').isidentifier():
-        lines = lines[1:]  # a header
-    ids = np.empty(len(lines), dtype=np.int64)
-    for row, line in enumerate(lines):
-        try:
-            ids[row] = int(line)
-        except (ValueError, OverflowError):
-            raise InputError(
-                f"{where}: row {row} is {line!r}; expected one node position per line"
-            ) from None
-    return ids
+def _read_table_index(path: Path, where: str, find_rows: Callable[..., Ids] | None) -> NDArray[Any]:
+    """Return the ids or positions that a csv or parquet file lists."""
+    from partitioning.datasets.table_files import KINDS, column_names, kind_of, read_columns
+
+    if kind_of(path) not in KINDS:
+        raise InputError(f"{where}: expected a .npy or .csv file")
+    names = column_names(path, header=False)
+    cells = read_columns(path, exact=names, header=False)
+    is_csv = KINDS[kind_of(path)] == "csv"
+    first = {
+        name: str(cells[name].data[0]) if len(cells[name]) and is_csv else name for name in names
+    }
+    usual = [name for name in names if find_usual("id", [first[name]])]
+    if len(names) != 1 and len(usual) != 1:
+        raise InputError(
+            f"{where}: has {len(names)} columns; expected one of nodes, or one that is named id"
+        )
+    name = (usual or names)[0]
+    nodes = cells[name]
+    is_number = first[name].lstrip("-").isdecimal()
+    has_header = len(names) > 1 or not (is_number or _is_id(first[name], find_rows))
+    if is_csv and has_header:
+        nodes = replace(nodes, data=nodes.data.slice(1))  # after the header
+    return nodes.ids() if find_rows else nodes.whole_numbers("expected one node position per line")
+
+
+def _is_id(text: str, find_rows: Callable[..., Ids] | None) -> bool:
+    """Whether a text is the name of a node."""
+    try:
+        found = find_rows and find_rows(np.array([text], object), "", keep_unknown=True)
+    except InputError:  # ids are integers
+        return False
+    return found is not None and bool(found[0] >= 0)

@@ -42,7 +42,7 @@ from partitioning.features.roles import (
 )
 from partitioning.features.schema import Schema, warn_of_ignored
 from partitioning.graph_data import MASKS
-from partitioning.node_split import FILE_NAMES, read_index
+from partitioning.node_split import FILE_NAMES, FORMATS, read_index
 from partitioning.partition_settings import ColumnSettings
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def read_folder(
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         regression: Whether labels are numbers to predict.
     """
-    splits = dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), ("npy", "csv"))
+    splits = dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), FORMATS)
     warn_unread(path if is_folder(path) else path.parent, {**NODE_TABLES, **splits})
     folder, edges = (
         (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
@@ -280,7 +280,7 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
     """Read the index files of the folder as masks."""
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
-        names = [f"{stem}.{suffix}" for stem in stems for suffix in ("npy", "csv")]
+        names = [f"{stem}.{suffix}" for stem in stems for suffix in FORMATS]
         found = [name for name in names if (folder / name).is_file()]
         if len(found) > 1:
             raise InputError(
@@ -288,7 +288,9 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
             )
         if found:
             mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
-            mask[read_index(folder / found[0], nodes.num_nodes, "dataset_file")] = True
+            by_id = nodes.find_rows if nodes.ids is not None else None
+            path = folder / found[0]
+            mask[read_index(path, nodes.num_nodes, "dataset_file", by_id)] = True
             masks[f"{part}_mask"] = mask
     return masks
 

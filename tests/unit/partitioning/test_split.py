@@ -3,6 +3,7 @@
 Of pairs that are held out no edge is left, and what needs no training is scored right.
 """
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -263,10 +265,12 @@ def test_index_files_are_read_from_a_folder_or_one_by_one(tmp_path):
         ("t.npy", np.array([{}], dtype=object), "not a readable npy"),
         ("t.npy", b"rubbish", "not a readable npy"),
         ("t.csv", b"0\nx7\n", "row 1 is 'x7'"),
-        ("t.csv", b"0\n1.5\n", r"row 1 is '1\.5'"),
-        ("t.csv", b"0\n99999999999999999999\n", "row 1 is '99999999999999999999'"),
+        ("t.csv", b"0\n1.5\n", r"row 1 is '?1\.5"),
+        ("t.csv", b"0\n99999999999999999999\n", r"row 1 is 1e\+20"),
         ("t.csv", b"\xff\xfe\x00", "not a readable csv"),
-        ("t.txt", b"0\n", "expected a .npy or .csv file"),
+        ("t.json", b"0\n", "expected a .npy or .csv file"),
+        ("t.csv.gz", gzip.compress(b"0\n7\n"), "row 1 is 7"),
+        ("t.csv", b"a,b\n0,1\n", "has 2 columns; expected one of nodes"),
         ("t.csv", None, "there is no such file"),
     ],
 )
@@ -281,6 +285,34 @@ def test_a_bad_index_file_is_named_with_its_row(tmp_path, name, content, message
         draw(graph([0, 1, 0, 1, 0, 1]), asked, THIRDS)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "parquet", "npy"])
+@pytest.mark.parametrize("ids", [[7, 2, 0, 4, 3], ["ann", "7", "id", "bob", "x y"]])
+@pytest.mark.parametrize("header", ["node_id", None])
+def test_index_files_list_ids_where_nodes_have_some(tmp_path, suffix, ids, header):
+    """A first line that is no id is a header."""
+    toy = graph([0, 1, 0, 1, 0])
+    keys = {"node_ids": np.array(ids)}
+    if isinstance(ids[0], str):
+        names = np.array(ids, object)
+        keys = {"node_ids": hash_names(names), "node_names": Names.of(ids)}
+    toy = replace(toy, **keys)
+    for name, rows in (("train", [2, 0]), ("val", [1]), ("test", [3, 4])):
+        listed, path = [ids[row] for row in rows], tmp_path / f"{name}.{suffix}"
+        if suffix == "npy":
+            np.save(path, np.array(listed))
+        elif suffix == "parquet":
+            pd.DataFrame({"node": listed}).to_parquet(path)
+        else:
+            text = "\n".join(map(str, ([header] if header else []) + listed)) + "\n"
+            path.write_bytes(gzip.compress(text.encode()) if suffix == "csv.gz" else text.encode())
+    split = draw(toy, wanted("files", dir=str(tmp_path)), THIRDS)
+    assert [np.flatnonzero(mask).tolist() for mask in (split.train, split.val, split.test)] == [
+        [0, 2],
+        [1],
+        [3, 4],
+    ]
+
+
 def test_a_folder_with_two_candidates_or_none_is_refused(tmp_path):
     for name in ("train.npy", "val.npy", "valid.npy"):
         np.save(tmp_path / name, np.array([0]))
@@ -288,7 +320,7 @@ def test_a_folder_with_two_candidates_or_none_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"found \['val.npy', 'valid.npy'\]"):
         draw(graph([0, 1]), asked, THIRDS)
     (tmp_path / "valid.npy").unlink()
-    with pytest.raises(InputError, match=r"test.npy, test.csv there; found none"):
+    with pytest.raises(InputError, match=r"test.npy, test.csv .* there; found none"):
         draw(graph([0, 1]), asked, THIRDS)
 
 
