@@ -45,7 +45,7 @@ from partitioning.array_checks import CSR, Array, features_among
 from partitioning.datasets import hetero_tables
 from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
 from partitioning.datasets.raw import RawGraph, build, check_axes, list_arrays, read_arrays
-from partitioning.datasets.table_files import has_columns, stem_of
+from partitioning.datasets.table_files import KINDS, has_columns, stem_of
 from partitioning.datasets.tables import (
     EDGES,
     NODE_TABLES,
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
 KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA, "edge_time")
-TABLES = ("csv", "txt", "parquet", "npy")
+TABLES = (*KINDS, "npy")
 FORMS = (
     "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy),"
     " or a DGL graph file (.bin, .dgl)"

@@ -62,7 +62,7 @@ def test_a_folder_of_tables_with_other_names_is_refused_by_them(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["features.json", "Labels.csv", "train.txt", "nodes.xlsx"])
+@pytest.mark.parametrize("name", ["features.json", "Labels.csv", "train.xml", "nodes.xlsx"])
 def test_a_table_in_a_format_that_is_not_read_is_named(tmp_path, caplog, name):
     folder = write(tmp_path / "toy", nodes=NODES, edges=EDGES)
     for file in (name, ".nodes.csv.swp", "README.md"):
@@ -412,7 +412,7 @@ def test_files_of_pairs_beside_the_tables_are_no_masks(tmp_path):
     edges = "src,dst\na,b\nb,c\nc,a\n"
     folder = write(tmp_path / "toy", edges=edges, train="a,b\n", val="b,c\n", test="c,a\n")
     assert load(folder, task=TASKS[2], features=("degree",)).num_edges == 3
-    with pytest.raises(InputError, match=r"train\.csv: row 0"):
+    with pytest.raises(InputError, match=r"train\.csv: has 2 columns"):
         load(write(folder, labels="id,label\na,0\nb,1\nc,1\n"), features=("degree",))
 
 
