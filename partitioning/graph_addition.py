@@ -26,7 +26,7 @@ from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
 from partitioning.features.encoder import State, apply, is_matrix, warn_of_unused
 from partitioning.features.hetero_kinds import kinds_of
-from partitioning.features.roles import find_usual
+from partitioning.features.roles import asked_names, find_usual
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
     PLAIN_RELATION,
@@ -117,8 +117,8 @@ def _new_nodes(
     with _as_file(_without_unused(frame, state, held.settings.columns, what), what) as path:
         table = read_table(path, held.settings.columns)
     if table.ids is None:
-        name = held.settings.columns.id or "id"
-        raise InputError(f"{what}: no column of ids; give it as `{name}`")
+        name = join_names(asked_names("id", held.settings.columns) or ("id",), "`")
+        raise InputError(f"{what}: no column of ids; give it as {name}")
     rows = known.find_rows(table.ids, what, keep_unknown=True)
     if (rows >= 0).any():
         raise InputError(
@@ -154,7 +154,10 @@ def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, wh
     if state is None or is_matrix(state) or not hasattr(frame, "columns"):
         return frame
     names = [str(name).strip() for name in frame.columns]
-    used = {each["name"] for each in state["columns"]} | {columns.id, *find_usual("id", names)}
+    used = {each["name"] for each in state["columns"]} | {
+        *asked_names("id", columns),
+        *find_usual("id", names),
+    }
     is_used = [name in used for name in names]
     left = [name for name, kept in zip(names, is_used, strict=True) if not kept]
     if left:

@@ -148,10 +148,11 @@ class ColumnSettings(Checked):
     Lists may hold patterns such as emb_*.
     """
 
-    id: str | None = setting(
+    id: Any = setting(
         None,
-        "column of node ids; null: id, node_id or a similar name, or a column of unique "
-        "values that the edges refer to",
+        "column of node ids, or a list if tables have different ones; null: id, node_id or a"
+        " similar name, or a column of unique values that the edges refer to",
+        each=str,
         of_partitioner=True,
     )
     label: Any = setting(
@@ -160,14 +161,17 @@ class ColumnSettings(Checked):
         each=str,
         of_partitioner=True,
     )
-    src: str | None = setting(
+    src: Any = setting(
         None,
-        "column of edge sources; null: src, source or from",
+        "column of edge sources, or a list if relations have different ones; null: src, source or"
+        " from",
+        each=str,
         of_partitioner=True,
     )
-    dst: str | None = setting(
+    dst: Any = setting(
         None,
-        "column of edge destinations; null: dst, target or to",
+        "column of edge destinations, likewise; null: dst, target or to",
+        each=str,
         of_partitioner=True,
     )
     weight: str | None = setting(None, "column of edge weights; null: weight", of_partitioner=True)
@@ -501,8 +505,9 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
     """The settings of columns and features as a partition directory stores them."""
     kind, columns = dataset.features.kind, asdict(dataset.columns)
     request = {"features": kind if isinstance(kind, dict) else list(kind)}
-    if columns["label"] is not None and len(columns["label"]) == 1:
-        columns["label"] = columns["label"][0]
+    for role in ("id", "label", "src", "dst"):
+        if columns[role] is not None and len(columns[role]) == 1:
+            columns[role] = columns[role][0]
     for role, names in columns.items():
         if names is not None or role in ("id", "label", "src", "dst", "weight"):
             request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names

@@ -32,6 +32,7 @@ from partitioning.datasets.times import read_times
 from partitioning.errors import InputError, join_names
 from partitioning.features.roles import (
     MissingColumn,
+    asked_names,
     find_column,
     requested_role,
     without_index,
@@ -83,11 +84,11 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
     if names == ["0", "1"]:
         return names
     for role in ("src", "dst"):
-        asked = getattr(columns, role)
-        if asked is not None and asked not in names:
+        asked = asked_names(role, columns)
+        if asked and not {*asked} & {*names}:
             raise InputError(
-                f"columns.{role}={asked}: {path} has the columns {join_names(names)}; set one"
-                " of them"
+                f"columns.{role}={join_names(asked)}: {path} has the columns {join_names(names)};"
+                f" set one of them, or a list of those of all tables of edges"
             )
     found = [find_column(role, names, columns, path) for role in ("src", "dst")]
     ends = [name for name in found if name is not None]

@@ -65,7 +65,8 @@ def find_id_columns(
             if name is not None
         ]
     )
-    for table, unique in candidates.items():
+    by_size = sorted(candidates.items(), key=lambda item: -max(map(len, item[1]), default=0))
+    for table, unique in by_size:  # ids of a table with fewer nodes are among those of others
         fits = {
             cells.name: fit
             for cells in unique
@@ -91,6 +92,9 @@ def find_id_columns(
             first,
         )
         found[table] = first
+        known = _concatenate(
+            [known, *(_normalise(cells) for cells in unique if cells.name == first)]
+        )
     return found
 
 
@@ -139,9 +143,7 @@ def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> 
     if not has_columns(edges):
         return []
     names = [name for name in column_names(edges) if not NAMELESS.fullmatch(name)]
-    found = {
-        role: getattr(columns, role) or next(iter(find_usual(role, names)), None) for role in roles
-    }
+    found = {role: find_column(role, names, columns, edges) for role in roles}
     if names == ["0", "1"]:
         found = dict(zip(("src", "dst"), names, strict=True))
     ends = [name for role in roles if (name := found[role]) is not None and name in names]

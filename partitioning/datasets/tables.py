@@ -229,13 +229,24 @@ def find_nodes(tables: list[Table]) -> Nodes:
         for table in named:  # then their ids are positions
             assert table.ids is not None
             if table.ids.dtype == object:
-                check_length(table.ids, longest, table.ids_where)
+                raise _rows_differ(table, max(placed, key=lambda each: each.rows))
             expected = f"expected a row of {placed[0].path}"
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
             log.info("%s: its ids are rows of %s", table.path, placed[0].path)
         return Nodes(longest, None, grows=False)
+    for table in placed:
+        if table.rows != named[0].rows:
+            raise _rows_differ(named[0], table)
     grows = not placed and stem_of(named[0].path) == "labels"
     return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
+
+
+def _rows_differ(named: Table, placed: Table) -> InputError:
+    """Return the error for two tables whose rows cannot be the same nodes."""
+    return InputError(
+        f"{placed.path}: has {placed.rows} rows, and {named.path} has {named.rows}; expected as"
+        " many, in the same order, or a column of ids in both (columns.id)"
+    )
 
 
 def in_node_order(table: Table, name: str, nodes: Nodes) -> Any:

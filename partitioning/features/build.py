@@ -108,9 +108,9 @@ def named_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
         for role in NAMED_ROLES
     }
     names: Any = {
-        role: min(found)
+        role: min(found) if role == "weight" else (*sorted(found),)
         for role, found in known.items()
-        if len(found) == 1 and getattr(columns, role) is None
+        if (len(found) == 1 or (found and role == "id")) and getattr(columns, role) is None
     }
     return replace(columns, **names)
 

@@ -53,9 +53,9 @@ def find_column(role: str, names: list[str], columns: ColumnSettings, path: Path
     Raises:
         InputError: two columns have usual names of the role.
     """
-    asked = getattr(columns, role)
-    if asked is not None:
-        return asked if asked in names else None
+    asked = asked_names(role, columns)
+    if asked:
+        return next((name for name in asked if name in names), None)
     found = find_usual(role, names)
     if len(found) > 1:
         raise InputError(
@@ -64,6 +64,12 @@ def find_column(role: str, names: list[str], columns: ColumnSettings, path: Path
     if found and found[0] != role:
         log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
     return found[0] if found else None
+
+
+def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
+    """Return the columns that the settings name for a role."""
+    asked = getattr(columns, role) or ()
+    return (asked,) if isinstance(asked, str) else tuple(asked)
 
 
 def find_usual(role: str, names: Iterable[str]) -> list[str]:
@@ -115,8 +121,8 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[s
         return
     known = dict(tables)
     names = [name for of_table in known.values() for name in of_table]
-    for role, value in asked.items():
-        for pattern in (value,) if isinstance(value, str) else value or ():
+    for role in asked:
+        for pattern in asked_names(role, columns):
             if not any(matches(name, [pattern]) for name in names):
                 files = join_names(known) or "none of the tables"
                 raise MissingColumn(

@@ -98,6 +98,46 @@ def test_an_id_column_is_found_whatever_its_name(
     assert "column `paper_id` is taken as id" in caplog.text
 
 
+@pytest.mark.parametrize("asked", [None, "acct", ("acct", "customer_id")])
+@pytest.mark.parametrize("num_labels", [NUM_NODES, 4])
+def test_id_columns_of_different_names_are_joined(
+    tmp_path: Path, asked: Any, num_labels: int
+) -> None:
+    ids = np.random.default_rng(0).permutation(NUM_NODES) + 1000
+    labels = pd.DataFrame({"customer_id": ids, "label": ids % 3})
+    labels = labels.sort_values("customer_id")[-num_labels:]
+    labels.to_csv(tmp_path / "labels.csv", index=False)
+    pd.DataFrame({"acct": ids, "x": ids / 4}).to_csv(tmp_path / "features.csv", index=False)
+    with_ids(ids)[1].to_csv(tmp_path / "edges.csv", index=False)
+    columns = {} if asked is None else {"columns": {"id": asked}}
+    graph = load(tmp_path, features={"scale": "none"}, **columns)
+    assert graph.node_ids.tolist() == ids.tolist()
+    assert graph.features[:, 0].tolist() == (ids / 4).tolist()
+    assert graph.src.tolist() == EDGES.src.tolist()
+    known = ids >= np.sort(ids)[-num_labels]
+    assert graph.labels[known].tolist() == (ids[known] % 3).tolist()
+    assert (graph.labels[~known] == -1).all()
+
+
+def test_ends_of_relations_may_have_different_names(tmp_path: Path) -> None:
+    for below in ("nodes", "edges"):
+        (tmp_path / below).mkdir()
+    NODES.to_csv(tmp_path / "nodes/a.csv", index=False)
+    for name, start in (("knows", "from_item"), ("loves", "item_a")):
+        frame = EDGES.rename(columns={"src": start})
+        frame.to_csv(tmp_path / f"edges/a__{name}__a.csv", index=False)
+    with pytest.raises(InputError, match="expected src and dst"):
+        datasets.load_any(dataset_settings("file", str(tmp_path)))
+    columns: dict[str, Any] = {"src": ("from_item",)}
+    with pytest.raises(InputError, match=r"a__loves__a.*or a list of those of all tables"):
+        datasets.load_any(dataset_settings("file", str(tmp_path), columns=columns))
+    columns = {"src": ("from_item", "item_a")}
+    graph = datasets.load_any(dataset_settings("file", str(tmp_path), columns=columns))
+    assert isinstance(graph, HeteroGraphData)
+    for relation in graph.relations.values():
+        assert {relation.num_edges} == {NUM_NODES}
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_ids_that_may_be_row_numbers_are_refused(tmp_path: Path, suffix: str) -> None:
     ranks = np.random.default_rng(0).permutation(NUM_NODES)
