@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from partitioning.errors import InputError
 from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, path_below, read_json
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.json_shape import MAX_NUMBER, check_shape
 
 IMPORTED = "imported"
 """Field of `request`, of a directory that import_dgl.py made: sha256 (hex) of DGL's config. Others:
@@ -37,33 +37,26 @@ def check_class_names(names: list[Any], num_classes: int) -> None:
         )
 
 
-def _check_links(links: Mapping[str, Any]) -> None:
-    """ValueError for a field of `links` of a wrong type."""
-    evaluator, relations = links.get("evaluator", ""), links.get("relations", [])
-    if not (isinstance(evaluator, str) and re.fullmatch(r"(hits@\d{1,9}|mrr)?", evaluator)):
-        raise ValueError(f"links.evaluator is {evaluator!r}")
-    if not (isinstance(relations, list) and all(isinstance(name, str) for name in relations)):
-        raise ValueError(f"links.relations is {relations!r}, no list of names")
-    for name in ("spectral", "edges_removed", "cut_rows"):
-        if not _is_count(links.get(name, 0)):
-            raise ValueError(f"links.{name} is {links[name]!r}, no count")
-    for name in ("pairs", "rows"):
-        counts = links.get(name, {})
-        if not (isinstance(counts, dict) and all(map(_is_count, counts.values()))):
-            raise ValueError(f"links.{name} is {counts!r}, no counts by name")
-    baselines = links.get("baselines", {})
-    if not isinstance(baselines, dict):
-        raise ValueError(f"links.baselines is {baselines!r}, no scores by name")
-    for name, scores in baselines.items():
-        if not (
-            isinstance(scores, dict)
-            and all(isinstance(each, int | float) for each in scores.values())
-        ):
-            raise ValueError(f"links.baselines.{name} is {scores!r}, no scores by name")
+LINKS: dict[str, Any] = {
+    "evaluator?": str,
+    "relations?": [str],
+    **dict.fromkeys(("spectral?", "edges_removed?", "cut_rows?"), int),
+    "pairs?": {"*": int},
+    "rows?": {"*": int},
+    "baselines?": {"*": {"*": (int, float)}},
+}
+"""Shapes (json_shape.py) of `links`, and of an entry of `types` and of `relations`."""
+TYPE: dict[str, Any] = {"features": int, "nodes": [int], "halo": [int]}
+RELATION: dict[str, Any] = {"edges": [int], "cut": int}
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+def _check_counts(value: Any, name: str) -> None:
+    """ValueError for an integer in nested objects and lists that is no count."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_counts(each, name)
+    elif isinstance(value, int) and not 0 <= value < MAX_NUMBER:
+        raise ValueError(f"{name} has {value}, no count")
 
 
 def _is_intact(path: Path, checksum: str) -> bool:
@@ -178,7 +171,10 @@ class Meta:
             meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
             check_types(meta)
             meta.check()
-            _check_links(meta.links)
+            check_shape(meta.links, LINKS, "links")
+            _check_counts(meta.links, "links")
+            if not re.fullmatch(r"(hits@\d{1,9}|mrr)?", meta.links.get("evaluator", "")):
+                raise ValueError(f"links.evaluator is {meta.links['evaluator']!r}")
             check_states(meta.features)
             check_class_names(meta.class_names, meta.num_classes)
             if not all(isinstance(entry, dict) for entry in meta.history):
@@ -229,26 +225,12 @@ class HeteroMeta(Meta):
         return counts
 
     def check(self) -> None:
-        for name, fields in (
-            *((f"types.{name}", ("features", "nodes", "halo")) for name in self.types),
-            *((f"relations.{name}", ("edges", "cut")) for name in self.relations),
-        ):
-            group, _, key = name.partition(".")
-            found = getattr(self, group)[key]
-            missing = [each for each in fields if not isinstance(found, dict) or each not in found]
-            if missing:
-                raise ValueError(f"{name} is {found!r}, without {missing[0]}")
+        for field_name, shape in (("types", TYPE), ("relations", RELATION)):
+            for name, each in getattr(self, field_name).items():
+                check_shape(each, shape, f"{field_name}.{name}")
+                _check_counts(each, f"{field_name}.{name}")
         lists = [each[name] for each in self.types.values() for name in ("nodes", "halo")]
         lists += [each["edges"] for each in self.relations.values()]
-        numbers = [
-            *(each["features"] for each in self.types.values()),
-            *(each["cut"] for each in self.relations.values()),
-        ]
-        for counts in (*lists, numbers):
-            if not isinstance(counts, list) or not all(
-                type(count) is int and 0 <= count < 2**63 for count in counts
-            ):
-                raise ValueError(f"counts are {counts!r}")
         if any(len(counts) != len(self.parts) for counts in lists):
             raise ValueError("a list of counts has not one for each part")
         ends = {

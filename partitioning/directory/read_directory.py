@@ -204,35 +204,39 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
         InputError: it is damaged, or has not num_parts partitions (None: any number).
     """
     for path in candidates:
-        meta = Meta.read(path)
-        file = None if meta is not None else dgl_config.config_file(path)
-        if meta is None and file is None:
-            continue
-        config = {} if file is None else dgl_config.read_config(file)
-        found = config["num_parts"] if meta is None else len(meta.parts)
-        if num_parts not in (None, found):
-            raise InputError(
-                f"{path}: has {found} parts, num_partitions={num_parts}; "
-                "set num_partitions to it or partition again"
-            )
-        if meta is None:
-            from partitioning.directory.import_dgl import import_directory  # rare, and slow
-
-            path = import_directory(path, config)
-        return _open(path)
+        directory = _open(path, num_parts)
+        if directory is not None:
+            _check_num_parts(path, directory.num_parts, num_parts)
+            return directory
     raise MissingPartitions(
         f"no partition directory at {candidates[0]}; make it with app=partition_data"
     )
 
 
-def _open(path: Path) -> PartitionDirectory:
-    """Open a directory with a meta.json of this program."""
+def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
+    """Open a directory by its description; None where it has none."""
     meta = Meta.read(path)
-    assert meta is not None
-    bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
-    directory = PartitionDirectory(path, len(meta.parts), meta, bounds)
-    _check_contents(directory, meta)
-    return directory
+    if meta is not None:
+        bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
+        directory = PartitionDirectory(path, len(meta.parts), meta, bounds)
+        _check_contents(directory, meta)
+        return directory
+    file = dgl_config.config_file(path)
+    if file is None:
+        return None
+    from partitioning.directory.import_dgl import import_directory  # rare, and slow
+
+    config = dgl_config.read_config(file)
+    _check_num_parts(path, config["num_parts"], num_parts)  # before anything is written
+    return _open(import_directory(path, config), num_parts)
+
+
+def _check_num_parts(path: Path, found: int, wanted: int | None) -> None:
+    if wanted not in (None, found):
+        raise InputError(
+            f"{path}: has {found} parts, num_partitions={wanted}; "
+            "set num_partitions to it or partition again"
+        )
 
 
 def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:

@@ -168,7 +168,7 @@ def test_a_damaged_type_or_relation_is_named(tmp_path: Path, field: str, value: 
     group, name = field.split(".")
     content[group][name] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=rf"meta\.json: damaged \({field} is "):
+    with pytest.raises(InputError, match=rf"meta\.json: damaged \((has no )?{field}"):
         verify_directory(path.parent)
 
 
