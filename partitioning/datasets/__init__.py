@@ -40,7 +40,7 @@ from partitioning.datasets import (
     synthetic_hetero,
     wikics,
 )
-from partitioning.datasets.download import Archive, Remote
+from partitioning.datasets.download import Archive, Remote, ensure, library
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
@@ -60,7 +60,9 @@ OF_TABLES = ("labels", "duplicates", "edges.unknown")
 class Recipe:
     """How a data set is loaded and split in the published experiments, and which files it needs."""
 
-    load: Callable[[DatasetSettings], GraphData | HeteroGraphData]
+    load: Callable[..., GraphData | HeteroGraphData]
+    """Of the settings and the places of `files`: a zip's folder, or each file."""
+
     split: SplitRecipe
     symmetrize: bool = False
     """Whether the source has one direction per edge, so that reverse edges are added."""
@@ -120,7 +122,7 @@ _RECIPES = {
     "yelp": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "flickr": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "karateclub": Recipe(
-        dgl_source.load, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)
+        dgl_source.load_karate, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)
     ),
     "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
     "ogbn-products": Recipe(ogb_source.load, _GIVEN, files=_OGB),
@@ -207,7 +209,12 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     if settings.split.index is None and chosen.split.index is not None:
         log.info("%s: split.index=%d of its published splits", name, chosen.split.index)
         settings = replace(settings, split=replace(settings.split, index=chosen.split.index))
-    graph = chosen.load(replace(settings, dataset_name=name))
+    files, settings = chosen.files(name, settings.dataset_dir), replace(settings, dataset_name=name)
+    if not files:
+        return add_reverse(chosen.load(settings), settings, symmetrize=chosen.symmetrize)
+    places = ensure(name, files, settings.dataset_max_gib)
+    with library(name, places[0] if places[0].is_dir() else places[0].parent):
+        graph = chosen.load(settings, *places)
     return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
 
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.array_checks import check_classes, check_dense, check_length, check_multilabel
-from partitioning.datasets.download import FETCH_AGAIN, Archive, library
+from partitioning.datasets.download import FETCH_AGAIN, Archive
 from partitioning.datasets.given_split import masks_of
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, read_json, reading
@@ -38,20 +38,13 @@ def archive(name: str, folder: str) -> Archive:
     return Archive(name, url, root / f"{name}.zip", place, FILES[name])
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load a data set by name. The self loops of Reddit are removed.
 
     Reddit's nodes have DGL's order (reverse Cuthill-McKee); Yelp's features are standardised on its
     training nodes.
     """
-    if settings.dataset_name == "karateclub":
-        return _karate(settings.dataset_name)
-    files = archive(settings.dataset_name, settings.dataset_dir)
-    files.ensure(settings.dataset_max_gib)
-    with library(settings.dataset_name, files.folder):
-        return (_reddit if settings.dataset_name == "reddit" else _saint)(
-            settings.dataset_name, files.folder
-        )
+    return (_reddit if settings.dataset_name == "reddit" else _saint)(settings.dataset_name, folder)
 
 
 def _reddit(name: str, folder: Path) -> GraphData:
@@ -145,7 +138,7 @@ def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDA
     return scaled.astype(np.float32)
 
 
-def _karate(name: str) -> GraphData:
+def load_karate(settings: DatasetSettings) -> GraphData:
     """Load Zachary's karate club: 34 members, 156 directed edges, 2 factions, one-hot features."""
     import networkx
 
@@ -153,5 +146,11 @@ def _karate(name: str) -> GraphData:
     src, dst = np.array(list(club.to_directed().edges)).T
     labels = np.array([club.nodes[node]["club"] != "Mr. Hi" for node in club], np.int64)
     return GraphData(
-        name, src, dst, np.eye(len(labels), dtype=np.float32), labels, 2, np.arange(len(labels))
+        settings.dataset_name,
+        src,
+        dst,
+        np.eye(len(labels), dtype=np.float32),
+        labels,
+        2,
+        np.arange(len(labels)),
     )

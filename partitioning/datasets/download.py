@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -135,6 +135,14 @@ class Remote:
     def is_local(self) -> bool:
         """Whether nothing has to be downloaded."""
         return self.path.exists()
+
+
+def ensure(dataset: str, files: Sequence[Remote | Archive], max_gib: float) -> list[Path]:
+    """Put files and folders of zips in their places, and return these."""
+    for archive in (file for file in files if isinstance(file, Archive)):
+        archive.ensure(max_gib)
+    ensure_files(dataset, [file for file in files if isinstance(file, Remote)])
+    return [file.path if isinstance(file, Remote) else file.folder for file in files]
 
 
 def ensure_files(dataset: str, files: list[Remote]) -> None:

@@ -8,7 +8,7 @@ drawn, as many as in the paper.
 from pathlib import Path
 
 from partitioning.array_checks import CsrParts, check_csr
-from partitioning.datasets.download import Remote, ensure_files
+from partitioning.datasets.download import Remote
 from partitioning.datasets.raw import RawGraph, build, read_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
@@ -39,11 +39,8 @@ def remotes(name: str, folder: str) -> list[Remote]:
     return [Remote(f"{URL}/{file}", Path(folder) / place / "raw" / file)]
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load a graph with each edge once, in the direction of the file."""
-    files = remotes(settings.dataset_name, settings.dataset_dir)
-    ensure_files(settings.dataset_name, files)
-    path = files[0].path
     names = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in _CSR]
     arrays = read_named(path, (*names, "labels"))
     words, adjacency = (

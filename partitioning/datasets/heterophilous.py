@@ -7,7 +7,7 @@ squirrel without their duplicate nodes. Each has ten published splits, which spl
 from pathlib import Path
 
 from partitioning.array_checks import check_endpoints
-from partitioning.datasets.download import Remote, ensure_files
+from partitioning.datasets.download import Remote
 from partitioning.datasets.raw import RawGraph, build, read_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
@@ -40,11 +40,8 @@ def remotes(name: str, folder: str) -> list[Remote]:
     return [Remote(f"{URL}/{stem}.npz", Path(folder) / stem / "raw" / f"{stem}.npz")]
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load a graph with each edge once, in the direction of the file."""
-    files = remotes(settings.dataset_name, settings.dataset_dir)
-    ensure_files(settings.dataset_name, files)
-    path = files[0].path
     arrays = read_named(path, ("edges", *_ARRAYS.values()))
     edges, num_nodes = arrays["edges"], len(arrays["node_labels"])
     where = {name: f"{path}: array `{theirs}`" for name, theirs in _ARRAYS.items()}

@@ -20,7 +20,7 @@ from partitioning.array_checks import (
     check_endpoints,
     check_unique,
 )
-from partitioning.datasets.download import FETCH_AGAIN, Archive, library
+from partitioning.datasets.download import FETCH_AGAIN, Archive
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.errors import InputError
@@ -45,35 +45,29 @@ def archive(name: str, folder: str) -> Archive:
     return Archive(name, f"{URL}{number}", root / f"{title}.zip", root / title, _NEEDED)
 
 
-def load(settings: DatasetSettings) -> HeteroGraphData:
+def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     """Load a data set; weights of a relation that are all 1 are left out."""
-    files = archive(settings.dataset_name, settings.dataset_dir)
-    files.ensure(settings.dataset_max_gib)
-    with library(settings.dataset_name, files.folder):
-        types, edge_types, num_classes = _read_info(files.folder / "info.dat")
-        nodes, node_type, position = _read_nodes(files.folder / "node.dat", types)
-        relations = _read_relations(files.folder / "link.dat", edge_types, node_type, position)
-        tables = {
-            types[number]: NodeTable(found.features, np.arange(found.count))
-            for number, found in nodes.items()
-        }
-        rows = {
-            part: _read_labels(files.folder / file, node_type, position)
-            for part, file in (("train", "label.dat"), ("test", "label.dat.test"))
-        }
-        target = types[rows["train"].type_number]
-        if settings.target not in (None, target):
-            raise InputError(
-                f"target={settings.target}: of {settings.dataset_name} only {target} has labels;"
-                " leave it out"
-            )
-        labels = np.full(tables[target].num_nodes, -1, np.int64)
-        for found in rows.values():
-            labels[found.nodes] = check_classes(found.classes, num_classes, found.where)
-        masks = _make_masks(rows, len(labels), settings.split.seed)
-    return HeteroGraphData(
-        settings.dataset_name, tables, relations, target, labels, num_classes, **masks
-    )
+    types, edge_types, num_classes = _read_info(folder / "info.dat")
+    nodes, node_type, position = _read_nodes(folder / "node.dat", types)
+    relations = _read_relations(folder / "link.dat", edge_types, node_type, position)
+    tables = {
+        types[number]: NodeTable(found.features, np.arange(found.count))
+        for number, found in nodes.items()
+    }
+    rows = {
+        part: _read_labels(folder / file, node_type, position)
+        for part, file in (("train", "label.dat"), ("test", "label.dat.test"))
+    }
+    target = types[rows["train"].type_number]
+    if settings.target not in (None, target):
+        raise InputError(
+            f"target={settings.target}: of {settings.dataset_name} only {target} has labels; leave it out"
+        )
+    labels = np.full(tables[target].num_nodes, -1, np.int64)
+    for found in rows.values():
+        labels[found.nodes] = check_classes(found.classes, num_classes, found.where)
+    masks = _make_masks(rows, len(labels), settings.split.seed)
+    return HeteroGraphData(settings.dataset_name, tables, relations, target, labels, num_classes, **masks)
 
 
 @dataclass

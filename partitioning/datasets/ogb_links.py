@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import check_endpoints
 from partitioning.datasets.array_pickles import NUMPY, as_array
-from partitioning.datasets.download import FETCH_AGAIN, Archive, library
+from partitioning.datasets.download import FETCH_AGAIN, Archive
 from partitioning.datasets.ogb_source import RELEASE
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
@@ -64,46 +64,39 @@ def archive(name: str, folder: str) -> Archive:
     )
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load the training edges and the held-out pairs."""
     name, source = settings.dataset_name, SOURCES[settings.dataset_name]
-    files = archive(name, settings.dataset_dir)
-    files.ensure(settings.dataset_max_gib)
-    raw = files.folder / "raw"
-    with library(name, files.folder):
-        num_nodes = int(read_integers(raw / "num-node-list.csv.gz")[0][0])
-        src, dst = (
-            check_endpoints(narrow_ends(ends), num_nodes, f"{raw}/edge.csv.gz")
-            for ends in read_integers(raw / "edge.csv.gz", ("0", "1"))
-        )
-        features = np.zeros((num_nodes, 0), np.float32)
-        if source.featured:
-            features = read_matrix(raw / "node-feat.csv.gz")
-        weight = (
-            read_integers(raw / "edge_weight.csv.gz")[0].astype(np.float32)
-            if source.weighted
-            else None
-        )
-        if source.both_ways:
-            src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
-            weight = None if weight is None else np.concatenate((weight, weight))
-        links: dict[str, Any] = {"evaluator": source.evaluator}
-        for part in ("val", "test"):
-            links |= _pairs(
-                files.folder / "split" / source.split / f"{PARTS[part]}.pt", part, num_nodes
-            )
-        return GraphData(
-            name=name,
-            src=src,
-            dst=dst,
-            features=features,
-            labels=np.full(num_nodes, -1, np.int64),
-            num_classes=0,
-            node_ids=np.arange(num_nodes),
-            edge_weight=weight,
-            featured=None if source.featured else np.zeros(num_nodes, np.bool_),
-            links=links,
-        )
+    raw = folder / "raw"
+    num_nodes = int(read_integers(raw / "num-node-list.csv.gz")[0][0])
+    src, dst = (
+        check_endpoints(narrow_ends(ends), num_nodes, f"{raw}/edge.csv.gz")
+        for ends in read_integers(raw / "edge.csv.gz", ("0", "1"))
+    )
+    features = np.zeros((num_nodes, 0), np.float32)
+    if source.featured:
+        features = read_matrix(raw / "node-feat.csv.gz")
+    weight = (
+        read_integers(raw / "edge_weight.csv.gz")[0].astype(np.float32) if source.weighted else None
+    )
+    if source.both_ways:
+        src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
+        weight = None if weight is None else np.concatenate((weight, weight))
+    links: dict[str, Any] = {"evaluator": source.evaluator}
+    for part in ("val", "test"):
+        links |= _pairs(folder / "split" / source.split / f"{PARTS[part]}.pt", part, num_nodes)
+    return GraphData(
+        name=name,
+        src=src,
+        dst=dst,
+        features=features,
+        labels=np.full(num_nodes, -1, np.int64),
+        num_classes=0,
+        node_ids=np.arange(num_nodes),
+        edge_weight=weight,
+        featured=None if source.featured else np.zeros(num_nodes, np.bool_),
+        links=links,
+    )
 
 
 def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import check_dense, check_endpoints
-from partitioning.datasets.download import Archive, library
+from partitioning.datasets.download import Archive
 from partitioning.datasets.ogb_source import (
     SPLIT,
     URL,
@@ -39,36 +39,33 @@ def archive(_name: str, folder: str) -> Archive:
     return Archive("ogbn-mag", f"{URL}/mag.zip", root / "mag.zip", root / "ogbn_mag", _NEEDED)
 
 
-def load(settings: DatasetSettings) -> HeteroGraphData:
+def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     """Load with ogb's split, by year, as masks."""
     if settings.target not in (None, _TARGET):
         raise InputError(
             f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out"
         )
-    files = archive(settings.dataset_name, settings.dataset_dir)
-    files.ensure(settings.dataset_max_gib)
-    raw = files.folder / "raw"
-    with library("ogbn-mag", files.folder):
-        counts = read_columns(raw / "num-node-dict.csv.gz", header=True)
-        nodes = {
-            name: _read_nodes(raw / "node-feat" / name, int(cells.numbers()[0]))
-            for name, cells in counts.items()
-        }
-        triplets = read_columns(raw / "triplet-type-list.csv.gz", header=False)
-        relations: dict[EdgeType, Relation] = {}
-        for source, relation, destination in sorted(
-            zip(*(cells.data.to_pylist() for cells in triplets.values()), strict=True)
-        ):
-            file = raw / "relations" / "___".join((source, relation, destination)) / "edge.csv.gz"
-            relations[source, relation, destination] = _read_relation(
-                file, nodes[source], nodes[destination]
-            )
-        file = raw / "node-label" / _TARGET / "node-label.csv.gz"
-        labels = read_ogb_classes(read_integers(file)[0], NUM_CLASSES, str(file))
-        if len(labels) != nodes[_TARGET].num_nodes:
-            raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
-        split = files.folder / "split" / "time" / _TARGET
-        masks: dict[str, Any] = dict(read_split(split, len(labels)))
+    raw = folder / "raw"
+    counts = read_columns(raw / "num-node-dict.csv.gz", header=True)
+    nodes = {
+        name: _read_nodes(raw / "node-feat" / name, int(cells.numbers()[0]))
+        for name, cells in counts.items()
+    }
+    triplets = read_columns(raw / "triplet-type-list.csv.gz", header=False)
+    relations: dict[EdgeType, Relation] = {}
+    for source, relation, destination in sorted(
+        zip(*(cells.data.to_pylist() for cells in triplets.values()), strict=True)
+    ):
+        file = raw / "relations" / "___".join((source, relation, destination)) / "edge.csv.gz"
+        relations[source, relation, destination] = _read_relation(
+            file, nodes[source], nodes[destination]
+        )
+    file = raw / "node-label" / _TARGET / "node-label.csv.gz"
+    labels = read_ogb_classes(read_integers(file)[0], NUM_CLASSES, str(file))
+    if len(labels) != nodes[_TARGET].num_nodes:
+        raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
+    split = folder / "split" / "time" / _TARGET
+    masks: dict[str, Any] = dict(read_split(split, len(labels)))
     return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)
 
 

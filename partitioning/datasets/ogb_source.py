@@ -19,7 +19,7 @@ from partitioning.array_checks import (
     check_multilabel,
     refuse,
 )
-from partitioning.datasets.download import Archive, library
+from partitioning.datasets.download import Archive
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
@@ -78,49 +78,44 @@ def archive(name: str, folder: str) -> Archive:
     )
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load a data set with OGB's split as masks. Unlabelled nodes, most of papers100M, get -1.
 
     ogbn-proteins has features of edges, none of nodes, and several labels per node.
     """
     name, source = settings.dataset_name, SOURCES[settings.dataset_name]
-    files = archive(name, settings.dataset_dir)
-    files.ensure(settings.dataset_max_gib)
-    with library(name, files.folder):
-        raw = files.folder / "raw"
-        edge_feat = None
-        if source.raw == _BINARY:
-            src, dst, features, labels = _read_binary(raw, source.num_classes)
-        else:
-            src, dst = _read_edges(raw / "edge.csv.gz")
-            labels = _read_labels(raw / "node-label.csv.gz", source)
-            features = np.zeros((len(labels), 0), np.float32)
-            if "raw/node-feat.csv.gz" in source.raw:
-                features = read_matrix(raw / "node-feat.csv.gz")
-            if "raw/edge-feat.csv.gz" in source.raw:
-                file = raw / "edge-feat.csv.gz"
-                edge_feat = check_edge_feat(read_matrix(file), len(src), str(file))
-        if len(labels) != len(features):
-            raise InputError(
-                f"{files.folder}: {len(labels)} labels and {len(features)} rows of features"
-            )
-        if source.both_ways:
-            src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
-            edge_feat = None if edge_feat is None else np.concatenate((edge_feat, edge_feat))
-        split = files.folder / "split" / source.split
-        masks: dict[str, Any] = dict(read_split(split, len(labels)))
-        return GraphData(
-            name=name,
-            src=check_endpoints(src, len(labels), f"{files.folder}: edges, column 0"),
-            dst=check_endpoints(dst, len(labels), f"{files.folder}: edges, column 1"),
-            features=features,
-            labels=labels,
-            num_classes=source.num_classes,
-            node_ids=np.arange(len(labels), dtype=np.int64),
-            edge_feat=edge_feat,
-            featured=None if features.shape[1] else np.zeros(len(labels), np.bool_),
-            **masks,
-        )
+    raw = folder / "raw"
+    edge_feat = None
+    if source.raw == _BINARY:
+        src, dst, features, labels = _read_binary(raw, source.num_classes)
+    else:
+        src, dst = _read_edges(raw / "edge.csv.gz")
+        labels = _read_labels(raw / "node-label.csv.gz", source)
+        features = np.zeros((len(labels), 0), np.float32)
+        if "raw/node-feat.csv.gz" in source.raw:
+            features = read_matrix(raw / "node-feat.csv.gz")
+        if "raw/edge-feat.csv.gz" in source.raw:
+            file = raw / "edge-feat.csv.gz"
+            edge_feat = check_edge_feat(read_matrix(file), len(src), str(file))
+    if len(labels) != len(features):
+        raise InputError(f"{folder}: {len(labels)} labels and {len(features)} rows of features")
+    if source.both_ways:
+        src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
+        edge_feat = None if edge_feat is None else np.concatenate((edge_feat, edge_feat))
+    split = folder / "split" / source.split
+    masks: dict[str, Any] = dict(read_split(split, len(labels)))
+    return GraphData(
+        name=name,
+        src=check_endpoints(src, len(labels), f"{folder}: edges, column 0"),
+        dst=check_endpoints(dst, len(labels), f"{folder}: edges, column 1"),
+        features=features,
+        labels=labels,
+        num_classes=source.num_classes,
+        node_ids=np.arange(len(labels), dtype=np.int64),
+        edge_feat=edge_feat,
+        featured=None if features.shape[1] else np.zeros(len(labels), np.bool_),
+        **masks,
+    )
 
 
 _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from partitioning.array_checks import Array, check_endpoints, check_unique, refuse
 from partitioning.datasets.array_pickles import read_pickle
-from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files, library
+from partitioning.datasets.download import FETCH_AGAIN, Remote
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
@@ -46,14 +46,10 @@ def remotes(name: str, folder: str) -> list[Remote]:
     ]
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, *paths: Path) -> GraphData:
     """Load a data set with edges in both directions. Planetoid's masks are kept."""
-    name = settings.dataset_name
-    files = remotes(name, settings.dataset_dir)
-    ensure_files(name, files)
-    paths = [file.path for file in files]
-    with library(name, paths[0].parent):
-        return build(_musae(name, paths[0]) if name in MUSAE else _planetoid(name, paths))
+    read = _musae if settings.dataset_name in MUSAE else _planetoid
+    return build(read(settings.dataset_name, *paths))
 
 
 def _musae(name: str, path: Path) -> RawGraph:
@@ -72,7 +68,7 @@ def _musae(name: str, path: Path) -> RawGraph:
     return RawGraph(name, src, dst, features, labels, {}, None, where=where)
 
 
-def _planetoid(name: str, paths: list[Path]) -> RawGraph:
+def _planetoid(name: str, *paths: Path) -> RawGraph:
     """Read Planetoid's files: the nodes of allx and ally, then row i of tx and ty.
 
     Row i belongs to node test.index[i].

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from partitioning.array_checks import check_endpoints
-from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files
+from partitioning.datasets.download import FETCH_AGAIN, Remote
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.file_io import read_json, reading
@@ -25,11 +25,8 @@ def remotes(_name: str, folder: str) -> list[Remote]:
     return [Remote(URL, Path(folder) / "WikiCS" / "raw" / "data.json")]
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load the graph with each link once, in its direction."""
-    files = remotes(settings.dataset_name, settings.dataset_dir)
-    ensure_files(settings.dataset_name, files)
-    path = files[0].path
     held = read_json(path)
     with reading(path, "JSON file of WikiCS", FETCH_AGAIN):
         links, labels = held["links"], np.array(held["labels"])
